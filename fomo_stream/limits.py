@@ -8,3 +8,4 @@ MAX_RECORD_BYTES = 2**20  # of one record or line, by default; Kafka's own defau
 MAX_REASONS = 10  # of a record
 MOST_KEYS = 10_000_000  # of a partition
 MOST_OWN_CONTEXTS = 1_000  # keys of a partition with contexts of their own
+MOST_RULES = 1_000  # rules, and windows of maintenance, each

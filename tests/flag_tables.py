@@ -37,7 +37,7 @@ def tables(command: str) -> str:
     rows: dict[str, list[str]] = {}
     as_for_run = []
     for name, field in cls.model_fields.items():
-        if extra_of(field).get("positional"):
+        if extra_of(field).get("positional") or extra_of(field).get("table"):
             continue
         cells = row(name, field, command == "run")
         if command != "run" and cells == row(name, ServiceSettings.model_fields.get(name), False):

@@ -24,6 +24,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.cli.parser import build_parser, parse
 from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
 from fomo_stream.errors import REASONS
+from fomo_stream.partition.partition import rules_of
 from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
@@ -38,7 +39,7 @@ GUIDES = [
     Document.read(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "deploy/runbooks.md")
 ]
 EVERY = [*PAGES, *GUIDES]
-LANGUAGES = {"python", "sh", "json", "mermaid", "toml"}
+LANGUAGES = {"python", "sh", "json", "mermaid", "toml", "yaml"}
 
 
 def blocks(language: str, pages: list[Document] = PAGES) -> list[Block]:
@@ -58,6 +59,17 @@ def test_python_snippets_run_each_by_itself(page: Document, tmp_path: Path, monk
     for block in page.blocks:
         if block.language == "python" and "bootstrap.servers" not in block.code:  # these run against a real broker
             exec(compile(block.code, str(block), "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_configuration_files_are_read_without_a_warning(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "plant.yaml"
+    path.write_text(block.code)
+    settings = parse(SETTINGS["run"], ["--config", str(path)])
+    rules = rules_of(settings)  # type: ignore[arg-type]  # of the service
+    features = ("flow", "pressure", "rpm", "A_temp")
+    assert len(rules.rules) == 4
+    assert list(rules.warnings(Schema(features), has_keys=True)) == []
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
@@ -94,6 +106,10 @@ def folder(tmp_path: Path) -> Path:
         np.savetxt(folder / name, rows, delimiter=",", header="flow,pressure,rpm", comments="")
     lines = [json.dumps(dict(zip(("flow", "pressure", "rpm"), row, strict=True))) for row in rows.tolist()]
     (folder / "readings.jsonl").write_text("\n".join(lines) + "\n")
+    for page in PAGES:  # a configuration file is the one of its page
+        for block in page.blocks:
+            if block.language == "yaml":
+                (folder / "plant.yaml").write_text(block.code)
     (folder / "tables").mkdir()
     for table in ("table", *(f"tables/{name}" for name in "abcde")):
         np.savez(folder / table, X=rows[:100], y=(np.arange(100) >= 80).astype(int))
@@ -262,7 +278,10 @@ def test_every_field_of_the_result_is_documented() -> None:
         set(results_of(one, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])
         for one in (scored, explained)
     )
-    for page, of_some in ((README, {"incident", "surprise"}), (FLAGS, {"incident", "surprise", "muted"})):
+    for page, of_some in (
+        (README, {"incident", "surprise"}),
+        (FLAGS, {"incident", "surprise", "muted", "suppressed", "rule"}),
+    ):
         section = page.section("The result")
         (example,) = (json.loads(block.code)["fomo"] for block in section.blocks if block.language == "json")
         assert set(example) == fields

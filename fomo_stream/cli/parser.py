@@ -13,11 +13,12 @@ from fomo_stream.wording import did_you_mean
 
 GROUP_ORDER = (
     *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Topics", "Delivery", "Broker"),
-    *("Records", "Schemas", "Detector", "Throughput", "General"),
+    *("Records", "Alerts", "Schemas", "Detector", "Throughput", "General"),
 )
 
-EPILOG = """Each flag can also be set by an environment variable (FOMO_BATCH_SIZE for --batch-size) or in the TOML file
-of --config (batch-size = 64). Flags win over the environment, and the environment wins over the file."""
+EPILOG = """Each flag can also be set by an environment variable (FOMO_BATCH_SIZE for --batch-size) or in the YAML or
+TOML file of --config (batch-size: 64), which can also have rules and windows of maintenance. Flags win over the
+environment, and the environment wins over the file."""
 
 
 def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command: str = "") -> AnySettings:
@@ -65,6 +66,8 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
         metavar = str(extra.get("metavar") or name.upper())
         if extra.get("positional"):
             parser.add_argument(name, metavar=name.upper(), nargs="?", help=text)
+            continue
+        if extra.get("table"):
             continue
         group = groups[str(extra["group"])]
         if name == "kafka":

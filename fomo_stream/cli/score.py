@@ -21,10 +21,11 @@ from fomo_stream.cli.output import STANDARD_OUTPUT, open_output
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer, note_texts
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
+from fomo_stream.partition.partition import MAINTENANCE
 from fomo_stream.records.files import Line, RecordFile, open_records
 from fomo_stream.records.inference import NAMES_SHOWN, text_columns
 from fomo_stream.records.lines import Note
-from fomo_stream.records.result import Result
+from fomo_stream.records.result import Result, nothing
 from fomo_stream.records.schema import shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
 from fomo_stream.wording import counted
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
 
 LINES_SHOWN = 5  # of those that cannot be read
+ALWAYS = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
 MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an error
 
 
@@ -77,12 +79,14 @@ class Scoring:
 
     def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
         self._settings, self._table, self._note = settings, table, note
-        form = Form(settings.result_field, settings.scores_only, settings.explain != "none", settings.outliers_only)
+        is_explained, is_ruled = settings.explain != "none", bool(settings.all_rules or settings.windows)
+        form = Form(settings.result_field, settings.scores_only, is_explained, settings.outliers_only, is_ruled)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
         model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
+        self._counts |= {MAINTENANCE: 0, "suppressed": 0}
         self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
@@ -104,7 +108,7 @@ class Scoring:
                 f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} "
                 "records; sort them by score, or give trusted records with --context FILE"
             )
-        summary = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
+        summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS]
         self._note(" ".join(summary))
 
     def check_skipped(self) -> None:
@@ -154,6 +158,8 @@ class Scoring:
         for line, result in zip(lines, results, strict=True):
             if line.is_blank:
                 self._counts["blank"] += 1
+            elif result["status"] == MAINTENANCE:
+                self._counts[MAINTENANCE] += line.lines
             elif result["score"] is None:
                 self._counts["unscored" if result["status"] == "warming_up" else "skipped"] += line.lines
                 self._without += result["status"] == "no_features"
@@ -162,6 +168,7 @@ class Scoring:
                 self._is_calibrated |= result["status"] == "ok"
                 self._counts["outliers"] += result["outlier"]
                 self._counts["missing"] += result["missing"]
+                self._counts["suppressed"] += "suppressed" in result
         self._writer.write(lines, results)
 
 
@@ -179,8 +186,7 @@ def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
 
 def unscored(line: Line, missing: int) -> Result:
     """The result of a line that has no row for the detector."""
-    result: Result = dict.fromkeys(("score", "remembered_logit", "logit", "p_value", "severity", "confidence"))
-    result |= {"outlier": False, "missing": missing if line.error is None else None, "generation": 0, "regime": 0}
+    result = nothing(missing if line.error is None else None)
     if line.error is None:
         return result | {"status": "no_features"}
     return result | {"status": "malformed", "reason": line.error.reason, "line": line.number}

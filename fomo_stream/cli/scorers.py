@@ -25,13 +25,13 @@ from fomo_stream.partition.partition import Partition, Process, Scored
 from fomo_stream.records.csv_rows import number_in
 from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import (
-    KEY,
     NAMES_SHOWN,
     NoFeaturesError,
     choose_features,
     infer_of_file,
     key_of,
     leaves_of,
+    roles_of,
     text_columns,
 )
 from fomo_stream.records.lines import Note
@@ -61,8 +61,8 @@ Batch = tuple[list[Line], Scored]
 class _LineScorer:
     """Scores lines; `partition` is there once there is a batch."""
 
-    def __init__(self, settings: ScoreSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ScoreSettings, note: Note) -> None:
+        self._settings, self._note = settings, note
         self.partition = Partition(0, settings)
 
     @property
@@ -70,6 +70,10 @@ class _LineScorer:
         """The features that are scored."""
         assert self.partition.schema is not None
         return self.partition.schema
+
+    def _warn_of_rules(self) -> None:
+        for text in self.partition.rules.now.warnings(self.schema, self._settings.key is not None):
+            self._note(text)
 
     def _batch(self, lines: list[Line], process: Process) -> Batch:
         key = self._settings.key
@@ -81,7 +85,7 @@ class FixedContextScorer(_LineScorer):
     """Scores records against the rows of the file `settings.context`; learns nothing."""
 
     def __init__(self, settings: ScoreSettings, model: Model, table: RecordFile, note: Note) -> None:
-        super().__init__(settings)
+        super().__init__(settings, note)
         path, config = settings.context, settings.detector_config()
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
@@ -110,6 +114,7 @@ class FixedContextScorer(_LineScorer):
         self._detector = Detector(model, rows.shape[1], config, categorical=schema.categorical_columns)
         self._detector.seed_context(rows)
         self.partition.begin(self._detector, schema)
+        self._warn_of_rules()
         if self._detector.score_apart(rows[:1]).status[0] is Status.CALIBRATING:
             few = counted(self._detector.context_rows, "row")
             note(
@@ -149,13 +154,14 @@ class PrequentialScorer(_LineScorer):
     """
 
     def __init__(self, settings: ScoreSettings, model: Model, table: RecordFile, note: Note) -> None:
-        super().__init__(settings)
-        self._model, self._table, self._note = model, table, note
+        super().__init__(settings, note)
+        self._model, self._table = model, table
         self._min_context = settings.min_context
         self._held: list[Line] = []
         self._wanted = self._min_context  # records to hold before the next attempt to begin
         self._n_records = 0
         self._features: Schema | None = None
+        self._has_scored_first = False
 
     def add(self, lines: list[Line]) -> Batch | None:
         if self.partition.detector is not None:
@@ -193,12 +199,16 @@ class PrequentialScorer(_LineScorer):
         for view in first.left_out:
             self._note(f"left out: the view {view}")
         self.partition.begin(first, schema)
+        self._warn_of_rules()
         held, self._held = self._held, []
         return self._batch(held, self._first_scores)
 
     def _first_scores(self, rows: Float, keys: Sequence[Key]) -> Results:
         detector, n = self.partition.detector, self._min_context
         assert detector is not None
+        if self._has_scored_first:
+            return detector.process(rows, keys)
+        self._has_scored_first = True
         warm_up = detector.process(rows[:n], keys[:n])
         if len(warm_up) < self._min_context:
             if len(warm_up) < LEAST_CONTEXT:
@@ -210,11 +220,6 @@ class PrequentialScorer(_LineScorer):
                 return warm_up
             detector.flush_warm_up()
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
-
-
-def roles_of(settings: ScoreSettings) -> dict[str, str]:
-    """The fields that have another role than to be a feature, with this role."""
-    return {settings.key: KEY} if settings.key is not None else {}
 
 
 def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:

@@ -172,6 +172,10 @@ class Results:
         """The scores that the results were made from."""
         return Scores(self.logit, self.by_view, self.by_key, self.generation, self.confidence)
 
+    def part(self, rows: slice) -> Results:
+        """Some of the rows."""
+        return Results(**{name: values[rows] for name, values in vars(self).items()})
+
     @classmethod
     def concatenate(cls, parts: list[Results]) -> Results:
         """The rows of all parts, at least one, in order."""
@@ -234,10 +238,13 @@ class Results:
             reasons=[None] * n,
         )
 
-    def without_alerts(self, places: list[int]) -> Results:
-        """These results, where records at these places are no outliers."""
+    def with_alerts(self, places: Sequence[int], without: Sequence[int] = ()) -> Results:
+        """These results, where records at these places are outliers, and those at others are not."""
+        if not len(places) and not len(without):
+            return self
         outlier, severity = self.outlier.copy(), self.severity.copy()
-        outlier[places], severity[places] = False, Severity.NONE
+        outlier[list(without)], severity[list(without)] = False, Severity.NONE
+        outlier[list(places)], severity[list(places)] = True, np.maximum(severity[list(places)], Severity.WARNING)
         return replace(self, outlier=outlier, severity=severity)
 
     def of_series(self, slots: Int, begins: NDArray[np.bool_]) -> Results:

@@ -24,6 +24,7 @@ from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import FEW, Pipeline
 from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.rules_file import RulesFile
 from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
@@ -160,6 +161,7 @@ class Member:
         self._consumer = consumer
         self._poller = Poller(consumer, self._turn_s)
         self._errors = errors
+        self._rules_file = RulesFile(settings)
         self.delivery = delivery
         self.restorer = restorer
         self.search = search
@@ -201,6 +203,8 @@ class Member:
     def turn(self, now: float) -> None:
         """Do everything except reading records. now: seconds, monotonic."""
         self.turned_at = now
+        if (rules := self._rules_file.changed(now)) is not None:
+            self.pipeline.set_rules(rules)
         if self.pipeline.schema is None:
             self.search.look(now)
         self.pipeline.score_due(now)

@@ -26,11 +26,12 @@ from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.labels import parse_label
-from fomo_stream.partition.partition import Partition, check_schema, first_detector
+from fomo_stream.partition.partition import Partition, check_schema, first_detector, rules_of
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
+from fomo_stream.partition.rules import Rules
 from fomo_stream.records.evolution import Evolution
-from fomo_stream.records.inference import KEY, TooManyFeaturesError, infer_schema, input_notes
+from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes, roles_of
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
@@ -72,6 +73,7 @@ class Pipeline:
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
         self._evolution = Evolution()
+        self._rules = rules_of(settings)
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
@@ -96,16 +98,39 @@ class Pipeline:
             batch_size=self._settings.batch_size,
             age=self._settings.batch_age_ms / 1000,
             known=former.detector if former is not None else None,
+            rules=self._rules,
         )
         return partition
 
     def activate(self, partition: Partition, restored: Restored) -> None:
         """Continue a partition from its restored state. Raises StateError when that state cannot be used."""
+        newest = partition.rules
         try:
             partition.restore(restored)
         except DamagedStateError as error:
             raise unusable_state_error(self._settings.state_topic, partition.number, error) from None
+        if partition.rules is not newest:
+            self._log_rules(partition)
         self._begin(partition)
+
+    def set_rules(self, rules: Rules) -> None:
+        """Let these rules hold from the next record of each partition on."""
+        self._rules = rules
+        self._warn_of_rules()
+        for partition in self.tasks.values():
+            if partition.set_rules(rules):
+                self._log_rules(partition)
+
+    def _log_rules(self, partition: Partition) -> None:
+        newest = partition.rules.changes[-1]
+        place = {"topic": self._settings.topic, "partition": partition.number, "offset": newest.offset}
+        counts = {"rules": len(newest.rules.rules), "windows": len(newest.rules.windows) + len(newest.rules.told)}
+        log.info(kv("rules", **place, **counts))
+
+    def _warn_of_rules(self) -> None:
+        if self.schema is not None:
+            for text in self._rules.warnings(self.schema, has_keys=True):
+                log.warning(kv("check_rules", hint=text))
 
     def _begin(self, partition: Partition) -> None:
         """Score from now on, if the features are known. Raises StateError, with a remedy, if its state does not fit."""
@@ -188,6 +213,7 @@ class Pipeline:
         for view in self._first.left_out:
             log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
         log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
+        self._warn_of_rules()
 
     def infer(self) -> Schema | None:
         """A schema from the records that wait; None if they have no features: then they become dead letters.
@@ -200,8 +226,7 @@ class Pipeline:
         sample = [item.fields for item in waiting if item.error is None]
         try:
             settings = self._settings
-            roles = {} if settings.key is None else {settings.key: KEY}
-            schema, left_out = infer_schema(sample, settings.result_field, settings.categorical, roles)
+            schema, left_out = infer_schema(sample, settings.result_field, settings.categorical, roles_of(settings))
         except SchemaError as error:
             log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
@@ -375,6 +400,7 @@ class Pipeline:
             partition=partition.number,
             labels=len(due.labels) + due.too_late,
             mutes=len(due.mutes),
+            windows=len(due.windows) + len(due.cancelled),
             new_verdicts=due.new_verdicts,
             too_late=due.too_late,
             takes_effect=due.takes_effect,

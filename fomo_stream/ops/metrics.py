@@ -48,6 +48,7 @@ METRICS = (
     Metric("records_calibrated", "counter", "Records scored with status ok: only these can be outliers."),
     Metric("score", "histogram", "Scores, from 0 to 1."),
     Metric("alerts", "counter", "Records by severity; warning and critical are outliers.", ("severity",)),
+    Metric("suppressed", "counter", "Alerts less by a rule or a window of maintenance, by its name.", ("rule",)),
     Metric("incidents", "counter", "Incidents, by event: opened or closed.", ("event",)),
     Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
@@ -129,6 +130,8 @@ class Metrics(Observer):
         self._count("records", n=seen.n_records)
         self._count("missing_values", n=seen.missing)
         self._observe("score", *[result["score"] for result in seen.results if result["score"] is not None])
+        for name in [result["suppressed"] for result in seen.results if "suppressed" in result]:
+            self._count("suppressed", name)
         for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
             self._count("alerts", severity)
         self._count("incidents", "opened", n=seen.opened)

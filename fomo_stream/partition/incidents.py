@@ -108,7 +108,7 @@ class Incidents:
             if _rank(result) > _rank(summary["worst"]):
                 summary = {name: value for name, value in summary.items() if name not in WHY} | _worst(place, result)
         # 1 - score is the chance of such a record, so of unrelated records this is minus the logarithm of that of all
-        summary["surprise"] = round(summary["surprise"] - math.log(1.0 - result["score"]), 3)
+        summary["surprise"] = round(summary["surprise"] - math.log(1.0 - (result["score"] or 0.0)), 3)
         self._open[slot] = _Open(its_key, number, 0, summary)
         self._changed.add(slot)
         result |= {name: summary[name] for name in ("incident", "surprise")}
@@ -185,7 +185,7 @@ def _worst(place: Mapping[str, Any], result: Result) -> Result:
 
 def _rank(alert: Mapping[str, Any]) -> tuple[float, float]:
     """The higher, the worse: the rarer one in the long run."""
-    return alert["score"], alert["remembered_logit"]
+    return alert["score"] or 0.0, alert["remembered_logit"] or 0.0  # none while it warms up
 
 
 def _kept(key: Key) -> bytes | None:

@@ -22,6 +22,7 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode
+from fomo_stream.settings.rules import Window, window_of
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
 BLOCK = 4  # records of the index that are written together
@@ -34,12 +35,15 @@ MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fi
 
 
 class Label(NamedTuple):
-    """One verdict on one record, given by its offset, or the last record with a key; or whether a key is muted."""
+    """One verdict on one record, given by its offset, or the last record with a key; or whether a key is muted; or a
+    window of maintenance.
+    """
 
     offset: int | None
     key: bytes | None
     outlier: bool  # or muted
     is_about_key: bool = False  # it mutes a key, or ends that
+    window: Window | str | None = None  # of maintenance; a name: that of one which does not take place
 
 
 def parse_label(
@@ -61,6 +65,8 @@ def parse_label(
         record = decode(value, max_bytes)
     except RecordError as error:
         raise _bad(str(error)) from None
+    if "maintenance" in record and "outlier" not in record:
+        return Label(None, None, False, window=_window(record))
     outlier, is_about_key = record.get("outlier"), "mute" in record and "outlier" not in record
     if is_about_key and not isinstance(record["mute"], bool):
         raise _bad('"mute" must be true or false')
@@ -81,6 +87,16 @@ def parse_label(
         named = {name: record[name] for name in ("key",) if name in record}
         return _about(named, key, record["mute"])._replace(is_about_key=True)
     return _about(source, key, bool(outlier))
+
+
+def _window(record: Mapping[str, Any]) -> Window | str:
+    content = {"name" if name == "maintenance" else name: value for name, value in record.items()}
+    if content.pop("cancel", False) is True and isinstance(content["name"], str):
+        return content["name"]
+    try:
+        return window_of(content)
+    except ValueError as error:
+        raise _bad(f"maintenance: {error}") from None
 
 
 def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) -> Label:
@@ -240,6 +256,8 @@ class DueLabels:
     too_late: int  # other labels that are due, but whose record is not remembered
     new_verdicts: int = 0  # that changed something
     mutes: Sequence[tuple[bytes, bool]] = ()  # keys, and whether each is muted from now on
+    windows: Sequence[Window] = ()  # of maintenance
+    cancelled: Sequence[str] = ()  # names of windows that do not take place
 
 
 class LabelQueue:
@@ -311,13 +329,18 @@ class LabelQueue:
         due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
         numbers, labels = [], []
         mutes = [(label.key or b"", label.outlier) for _, label in due if label.is_about_key]
+        of_windows = [label.window for _, label in due if label.window is not None]
+        windows = {one if isinstance(one, str) else one.name: one for one in of_windows}  # the last word on each counts
         for at, label in due:
             self.close(at)
-            found = None if label.is_about_key else index.find(label)
+            found = None if label.is_about_key or label.window is not None else index.find(label)
             if found is not None:
                 numbers.append(found[0])
                 labels.append((at, found[1], label.outlier))
-        return DueLabels(position, numbers, labels, len(due) - len(labels) - len(mutes), mutes=mutes)
+        too_late = len(due) - len(labels) - len(mutes) - len(of_windows)
+        told = [one for one in windows.values() if isinstance(one, Window)]
+        cancelled = [one for one in windows.values() if isinstance(one, str)]
+        return DueLabels(position, numbers, labels, too_late, mutes=mutes, windows=told, cancelled=cancelled)
 
     def changes(self, name: str) -> Entries:
         """The entry of finished labels that come after an unfinished one; empty if it has not changed."""

@@ -28,15 +28,20 @@ from fomo_stream.partition.incidents import Closed, Incidents
 from fomo_stream.partition.labels import BAD_FEEDBACK, MOST_MUTED, DueLabels, Label, LabelQueue, Muted, RecordIndex
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.record import Item, MicroBatch, Pending
+from fomo_stream.partition.rules import Open, Rules, RulesLog, forced, suppressed
 from fomo_stream.records.files import read_rows
-from fomo_stream.records.result import Result, Source, results_of
-from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.result import Result, Source, nothing, results_of
+from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.times import to_milliseconds
 from fomo_stream.records.writer import under_features
 from fomo_stream.settings.flags import RecordFlags
+from fomo_stream.settings.rules import in_zone
 from fomo_stream.settings.service import ServiceSettings
 
 DETECTOR, INDEX, LABELS, SCHEMA, INCIDENTS = "detector", "index", "labels", "schema", "incidents"
 MUTED = "muted"
+RULES = "rules"
+MAINTENANCE = "maintenance"  # status of a record that is neither scored nor learned
 
 Float = NDArray[np.float64]
 Process = Callable[[Float, Sequence[Key]], Results]  # scores rows (n, d), each with the key of its series
@@ -51,6 +56,7 @@ class Scored(NamedTuple):
     rows: Float  # (k, d) values of the features
     keys: list[Key]  # (k,) series
     usable: NDArray[np.bool_]  # (n,) which records these k are
+    before_rules: NDArray[np.bool_]  # (k,) which were outliers before rules and windows of maintenance were looked at
     missing: NDArray[np.int64]  # (n,) features without a value
     opened: int  # incidents that have begun
     regimes: list[tuple[int, int]]  # offset and number of each regime that is announced
@@ -62,7 +68,7 @@ class Partition:
     topic, number: where they come from; without a topic, results and incidents do not name it. feedback: the topic of
     labels, if there is one; ids: of these topics, by name, where the broker has any. batch_size, age: how many records
     are scored at once, at most, and how many seconds one may wait for others. known: a detector of the same partition,
-    whose contexts need not be encoded again.
+    whose contexts need not be encoded again. rules: that hold now; None: those of the settings.
 
     It is inactive until `restore`, and scores from `begin` on. What it says of a record depends on the records and
     labels before it, never on how they are split over calls.
@@ -79,6 +85,7 @@ class Partition:
         batch_size: int = 64,
         age: float = 0.0,
         known: Detector | None = None,
+        rules: Rules | None = None,
     ) -> None:
         ids = ids or {}
         self.number = number
@@ -88,6 +95,8 @@ class Partition:
         self._feedback_id = ids.get(feedback or "", "")
         self.labels = LabelQueue(self._feedback_id)
         self.muted = Muted(settings.mute_key)
+        self.rules = RulesLog(rules_of(settings) if rules is None else rules)
+        self._written_rules = b""
         self.position: int | None = None  # offset before which every record is finished; None: it is inactive
         self.committed: int | None = None  # last position that is committed
         self.learned_until = 0  # records before this offset are learned already
@@ -160,20 +169,16 @@ class Partition:
         values = self.schema.rows(fields)
         missing = np.isnan(values).sum(axis=1)
         usable = missing < values.shape[1]
+        windows = self._windows(items)
+        passed = self._passed(items, windows, usable, missing)
+        usable[list(passed)] = False
         chosen = list(compress(items, usable.tolist()))
+        windows = {at: windows[i] for at, i in enumerate(np.flatnonzero(usable).tolist()) if i in windows}
         rows, keys, offsets = values[usable], [item.key for item in chosen], [item.offset for item in chosen]
         n_again, first, opened = bisect_left(offsets, self.learned_until), self._next, len(self.incidents)
-        parts: list[Results] = []
-        if n_again:
-            parts.append(self.detector.score_rows(rows[:n_again], keys[:n_again]))
-        if n_again < len(rows) or not n_again:
-            if process is None:
-                for number, (offset, key) in enumerate(zip(offsets[n_again:], keys[n_again:], strict=True), first):
-                    self.index.add(number, offset, key)
-            parts.append((process or self.detector.process)(rows[n_again:], keys[n_again:]))
-        columns = Results.concatenate(parts) if len(parts) > 1 else parts[0]
+        columns = self._columns(rows, keys, offsets, windows, process)
         muted = [at for at in np.flatnonzero(columns.outlier).tolist() if self.muted.has(keys[at])]
-        columns = columns.without_alerts(muted) if muted else columns
+        columns = columns.with_alerts((), muted)
         results = results_of(
             columns,
             self.detector.model.name,
@@ -185,26 +190,128 @@ class Partition:
         )
         for at in muted:
             results[at]["muted"] = True
+        before_rules = columns.outlier
+        columns = self._ruled(columns, results, rows, keys, offsets, windows)
         closed: list[Closed] = []
+        again, new = slice(0, n_again), slice(n_again, None)
         if n_again:  # they belong to incidents, but change nothing
-            self.incidents.copy().follow(results[:n_again], parts[0], keys[:n_again], offsets[:n_again], first)
+            self.incidents.copy().follow(results[again], columns.part(again), keys[again], offsets[again], first)
         if n_again < len(rows):
-            closed = self.incidents.follow(results[n_again:], parts[-1], keys[n_again:], offsets[n_again:], first)
-        self._next += len(rows) - n_again
+            closed = self.incidents.follow(results[new], columns.part(new), keys[new], offsets[new], first)
         if items:
             self.position, self.last_timestamp = items[-1].offset + 1, items[-1].timestamp
         of_usable = iter(results)
         return Scored(
-            [next(of_usable) if is_usable else None for is_usable in usable.tolist()],
+            [next(of_usable) if is_usable else passed.get(i) for i, is_usable in enumerate(usable.tolist())],
             closed,
             columns,
             rows,
             keys,
             usable,
+            before_rules,
             missing,
             len(self.incidents) - opened + len(closed),
             self._new_regimes(results, offsets),
         )
+
+    def _columns(
+        self, rows: Float, keys: list[Key], offsets: list[int], windows: Mapping[int, Open], process: Process | None
+    ) -> Results:
+        """Score rows (k, d) and learn them, but those before `learned_until` and those in windows without learning.
+
+        One that is not learned is scored by itself, so that nothing depends on how records are split over calls.
+        """
+        assert self.detector is not None
+        n, n_again = len(rows), bisect_left(offsets, self.learned_until)
+        is_indexed = process is None
+        score, process = self.detector.score_rows, process or self.detector.process
+        if process == self.detector.score_apart:  # it never learns
+            return process(rows, keys)
+        alone = [at for at in windows if at >= n_again and _skips(windows[at], "learning")]
+        parts = [score(rows[:n_again], keys[:n_again])] if n_again else []
+        start = n_again
+        for stop in (*alone, n):
+            if stop > start or (stop == n and not parts):
+                for number, at in enumerate(range(start, stop) if is_indexed else (), self._next):
+                    self.index.add(number, offsets[at], keys[at])
+                parts.append(process(rows[start:stop], keys[start:stop]))
+                self._next += stop - start
+            if stop < n:
+                parts.append(score(rows[stop : stop + 1], keys[stop : stop + 1]))
+            start = stop + 1
+        return Results.concatenate(parts)
+
+    # -- rules and maintenance -------------------------------------------------------------------------------
+
+    def set_rules(self, rules: Rules) -> bool:
+        """Let these rules hold from the next record on, with the windows that feedback has told of; False: they do."""
+        told = self.rules.now.told
+        return self.rules.change(Rules(rules.rules, rules.windows, told), self.position or 0)
+
+    def _windows(self, items: Sequence[Item]) -> dict[int, Open]:
+        """By place: the windows of maintenance that records are in."""
+        found: dict[int, Open] = {}
+        for part, rules in self.rules.parts([item.offset for item in items]):
+            if not rules.windows and not rules.told:
+                continue
+            its = items[part]
+            opened = rules.open_windows(list(map(self._time_of, its)), [item.key for item in its])
+            found |= {at: one for at, one in enumerate(opened or (), part.start) if one}
+        return found
+
+    def _time_of(self, item: Item) -> int | None:
+        field = self._settings.time
+        time = None if field is None else to_milliseconds(look_up(item.fields, field))
+        return item.timestamp if time is None else time
+
+    def _passed(
+        self, items: Sequence[Item], windows: Mapping[int, Open], usable: NDArray[np.bool_], missing: NDArray[np.int64]
+    ) -> dict[int, Result]:
+        """By place: the results of records that are neither scored nor learned, because of maintenance."""
+        assert self.detector is not None
+        found: dict[int, Result] = {}
+        for at, opened in windows.items():
+            if usable[at] and _skips(opened, "alerts") and _skips(opened, "learning"):
+                about = {"status": MAINTENANCE, "suppressed": opened[0].name}
+                sources = self._sources([items[at]])
+                source = None if sources is None else sources[0]
+                found[at] = nothing(int(missing[at]), self.detector.model.name, source) | about
+        return found
+
+    def _ruled(
+        self,
+        columns: Results,
+        results: list[Result],
+        rows: Float,
+        keys: list[Key],
+        offsets: list[int],
+        windows: Mapping[int, Open],
+    ) -> Results:
+        """Results of records, and `results` likewise, with the alerts that rules and windows leave, and force."""
+        assert self.schema is not None
+        without, forcing = [], []
+        for part, rules in self.rules.parts(offsets):
+            if not rules.rules and not windows:
+                continue
+            outside = rules.outside(rows[part], keys[part], self.schema)
+            at_rules = {at + part.start: found for at, found in outside.items()}
+            alerts = np.flatnonzero(columns.outlier[part]) + part.start
+            for at in sorted({*at_rules, *alerts.tolist()}):
+                result, name = results[at], None
+                if _skips(windows.get(at, ()), "alerts"):
+                    name = windows[at][0].name
+                elif self.muted.has(keys[at]):
+                    continue
+                elif at in at_rules:
+                    forced(result, at_rules[at], rows[at], self.schema, self._settings.reasons)
+                    forcing.append(at)
+                    continue
+                else:
+                    name = rules.suppressing(result, keys[at])
+                if name is not None and result["outlier"]:
+                    suppressed(result, name)
+                    without.append(at)
+        return columns.with_alerts(forcing, without)
 
     def skip(self, items: Sequence[Item]) -> None:
         """These records, which come next, are finished without a score."""
@@ -248,6 +355,9 @@ class Partition:
             return None
         for key, muted in due.mutes:
             self.muted.set(key, muted)
+        if due.windows or due.cancelled:
+            told = in_zone(due.windows, self._settings.timezone)
+            self.rules.change(self.rules.now.telling(told, due.cancelled), self.position or 0)
         outlier = np.array([is_outlier for _, _, is_outlier in due.labels], dtype=bool)
         changed = self.detector.feedback(np.array(due.numbers, dtype=np.int64), outlier)
         return replace(due, new_verdicts=changed)
@@ -265,6 +375,10 @@ class Partition:
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
             self.muted.recover(restored.entries, MUTED)
+        if RULES in restored.entries:
+            given, self._written_rules = self.rules.now, restored.entries[RULES]
+            self.rules = RulesLog.decode(self._written_rules)
+            self.set_rules(given)
 
     def begin(self, first: Detector, schema: Schema) -> None:
         """Score from now on with these features: with a copy of the detector `first`, or with the restored state.
@@ -290,7 +404,7 @@ class Partition:
         """Forget the restored state, before `begin`: its entries will be deleted, and learning starts again."""
         assert self._restored is not None
         stale = frozenset(self._restored.entries) | self._restored.stale
-        stale -= {LABELS, MUTED}  # labels that took effect are not applied again
+        stale -= {LABELS, MUTED, RULES}  # labels that took effect are not applied again
         self._restored = Restored(self._restored.start, stale=stale)
         self.learned_until, self._written_schema = 0, b""
         self._forget()
@@ -304,7 +418,7 @@ class Partition:
             entries |= _prefixed(self.detector.changes(), DETECTOR)
             entries |= self.index.changes(self._index_name)
             entries |= _prefixed(self.incidents.changes(), INCIDENTS)
-            entries |= self._schema_changes(self.schema)
+            entries |= self._schema_changes(self.schema) | self._rules_changes()
         if self._feedback is not None:
             entries |= self.labels.changes(LABELS) | self.muted.changes(MUTED)
         if entries or self.position != self.committed:
@@ -324,6 +438,15 @@ class Partition:
         self._written_schema = value
         return {SCHEMA: value}
 
+    def _rules_changes(self) -> Entries:
+        if not self._written_rules and self.rules.now == Rules():
+            return {}
+        value = self.rules.encode()
+        if value == self._written_rules:
+            return {}
+        self._written_rules = value
+        return {RULES: value}
+
     def _check_schema(self, value: bytes, schema: Schema) -> None:
         try:
             stored = orjson.loads(value)
@@ -338,6 +461,15 @@ class Partition:
         ):
             if old != new:
                 raise StateError(f"the state has {what} {shown(old) or 'none'}, now they are {shown(new) or 'none'}")
+
+
+def rules_of(settings: RecordFlags) -> Rules:
+    """The rules and windows of maintenance that the settings have."""
+    return Rules(settings.all_rules, settings.windows)
+
+
+def _skips(windows: Open, what: str) -> bool:
+    return any(one.skip in ("both", what) for one in windows)
 
 
 def _under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:

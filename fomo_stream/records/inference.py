@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from numbers import Real
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ RARE_VALUES = "no categories, as most of their values are seen once or twice"
 A_TIME = "a time"  # why such a field is no feature
 # Why a field that has another role is no feature.
 KEY, TIME, LABEL = "key of the series", "time of the record", "label of the record"
+EXCLUDED = "excluded"
 
 
 class TooManyFeaturesError(SchemaError):
@@ -228,6 +229,12 @@ class RecordSettings(Protocol):
     def categorical(self) -> tuple[str, ...]: ...
     @property
     def result_field(self) -> str: ...
+    @property
+    def exclude(self) -> tuple[str, ...]: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def time(self) -> str | None: ...
 
 
 def choose_features(
@@ -254,7 +261,10 @@ def choose_features(
     else:
         schema, left_out = infer_of_file(settings, format, records, source, roles)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
-    others = [name for name, role in roles.items() if role != LABEL and not any(key_of(r, name) for r in records)]
+    fields = {path for record in records for path, _ in leaves_of(record)}
+    needed = {name: role for name, role in roles.items() if role != LABEL}
+    lacking = {name: role for name, role in needed.items() if name not in fields}
+    others = [name for name, role in lacking.items() if role != EXCLUDED or not _has(fields, name)]
     for name in (*absent, *others):
         is_number = name in absent and name not in schema.categorical
         raise _absent(name, "number" if is_number else "value", records, source)
@@ -263,6 +273,20 @@ def choose_features(
     for text in input_notes(schema, records):
         note(text)
     return schema
+
+
+def _has(fields: Collection[str], name: str) -> bool:
+    """Whether one of these fields is in an object of this name."""
+    return any(field.startswith(name + ".") for field in fields)
+
+
+def roles_of(settings: RecordSettings) -> dict[str, str]:
+    """The fields that have another role than to be a feature, with this role."""
+    roles = dict.fromkeys(settings.exclude, EXCLUDED)
+    for field, role in ((settings.key, KEY), (settings.time, TIME)):
+        if field is not None:
+            roles[field] = role
+    return roles
 
 
 def infer_of_file(

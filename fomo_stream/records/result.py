@@ -66,5 +66,13 @@ def results_of(
     ]
 
 
+def nothing(missing: int | None, model: str | None = None, source: Source | None = None) -> Result:
+    """The result of a record that is not scored; its status has to be added."""
+    place = {} if source is None else dict(zip(("topic", "partition", "offset", "timestamp"), source, strict=True))
+    result: Result = place | dict.fromkeys(("score", "remembered_logit", "logit", "p_value"))
+    result |= {"outlier": False, "severity": None, "confidence": None, "missing": missing}
+    return result | ({} if model is None else {"model": model}) | {"generation": 0, "regime": 0}
+
+
 def _or_none(numbers: NDArray[Any]) -> list[float | None]:
     return [number if math.isfinite(number) else None for number in numbers.tolist()]

@@ -66,7 +66,7 @@ RESULT = _record(
     _field("model", "string", "name and digest of the checkpoint"),
     _field("generation", "long", "contexts that have taken effect"),
     _field("regime", "int", "1 at first, one more at each lasting shift"),
-    _field("status", "string", "warming_up, calibrating or ok; of an incident: closed"),
+    _field("status", "string", "warming_up, calibrating, ok or maintenance; of an incident: closed"),
     _field("reasons", {"type": "array", "items": _REASON}, "the features that make it odd, most important first"),
     _field("explanation", "string", "the same as a sentence"),
     _field("muted", "boolean", "it would have been an outlier, but its key is muted"),
@@ -78,6 +78,8 @@ RESULT = _record(
     _field("records", "long", "of an incident: its alerts"),
     _field("span", "long", "of an incident: records of its series from the first alert to the last"),
     _field("worst", _WORST, "of an incident: its worst alert"),
+    _field("suppressed", "string", "name of the rule or window of maintenance without which it might be an outlier"),
+    _field("rule", "string", "name of the rule that makes it an outlier"),
 )
 _JSON_TYPES = {"string": "string", "boolean": "boolean", "int": "integer", "long": "integer", "double": "number"}
 

@@ -123,6 +123,7 @@ class Block:
     keys: Sequence[Key] = ()  # (n,) of their series
     raw: Sequence[bytes | None] = ()  # (n,) as `Sample.raw`
     outputs: Sequence[Result] = ()  # (n,) what the service would write of each
+    suppressed: Mapping[str, int] = field(default_factory=dict)  # alerts, or records, by rule or window
     skipped: Mapping[str, int] = field(default_factory=dict)  # records without a score, by reason
     contexts: tuple[ContextNote, ...] = ()
     batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned

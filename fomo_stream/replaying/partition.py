@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.loading import load_ready
-from fomo_stream.partition.partition import Partition, Scored, first_detector
+from fomo_stream.partition.partition import MAINTENANCE, Partition, Scored, first_detector
 from fomo_stream.partition.position import Restored
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Incident, Int, IsStopped, Judgement, Sample
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fomo_stream.replaying.plan import Plan
 
 OWN = "fomo-stream"  # name of the detector itself
+BEFORE_RULES = "without rules"  # name of the same, before rules and windows of maintenance were looked at
 MINUTE_MS = 60_000
 
 Advance = Callable[[int], None]  # so many more records are done
@@ -84,12 +85,18 @@ class PartitionReplay:
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
         rows, keys = np.concatenate([part.rows for part in parts]), [key for part in parts for key in part.keys]
-        samples = list(compress(sound, np.concatenate([part.usable for part in parts]).tolist()))
-        if len(samples) < len(sound):
-            skipped["no_features"] = len(sound) - len(samples)
+        usable = np.concatenate([part.usable for part in parts]).tolist()
+        samples = list(compress(sound, usable))
+        of_sound = [result for part in parts for result in part.results]
+        for result, is_usable in zip(of_sound, usable, strict=True):
+            if not is_usable:
+                skipped["no_features" if result is None else MAINTENANCE] += 1
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
         muted = np.fromiter(map(self._partition.muted.has, keys), bool, len(keys))
         judgements = {OWN: _judgement(results, muted)}
+        if has_rules(self._plan.settings):
+            before = np.concatenate([part.before_rules for part in parts])
+            judgements[BEFORE_RULES] = Judgement(results.score, results.p_value, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
             judgements[name] = _judgement(detector.process(rows, keys), muted)
@@ -110,9 +117,10 @@ class PartitionReplay:
             results=results,
             judgements=judgements,
             fields=[sample.fields for sample in samples],
+            suppressed=Counter(result["suppressed"] for result in of_sound if result and "suppressed" in result),
             keys=keys,
             raw=[sample.raw for sample in samples],
-            outputs=[result for part in parts for result in part.results if result is not None],
+            outputs=[result for result in compress(of_sound, usable) if result is not None],
             skipped=dict(skipped),
             contexts=tuple(contexts),
             batch_s=tuple(batch_s),
@@ -150,6 +158,11 @@ class PartitionReplay:
         self._context = now
         renewed = np.nan if before is None else float(np.isin(now, before, invert=True).mean())
         yield ContextNote(at, self._generation, len(now), renewed)
+
+
+def has_rules(settings: ReplaySettings) -> bool:
+    """Whether there are rules or windows of maintenance."""
+    return bool(settings.all_rules or settings.windows)
 
 
 def _judgement(results: Results, muted: NDArray[np.bool_]) -> Judgement:
@@ -251,7 +264,8 @@ def spec_of(plan: Plan) -> Spec:
     from fomo_stream.replaying.measures.recorder import Spec
 
     settings = plan.settings
-    names = (OWN, *(name for name, _ in variants(settings)), *settings.compare)
+    before = (BEFORE_RULES,) if has_rules(settings) else ()
+    names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
     features, categorical = plan.schema.features, plan.schema.categorical
     return Spec(names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import islice
-from numbers import Real
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.records.inference import KEY, LABEL, TIME, choose_features, is_time, key_of, text_columns
-from fomo_stream.records.schema import Schema, is_number_text, look_up
+from fomo_stream.partition.rules import Rules
+from fomo_stream.records.inference import LABEL, choose_features, key_of, roles_of, text_columns
+from fomo_stream.records.schema import Schema, look_up
+from fomo_stream.records.times import to_milliseconds
 from fomo_stream.replaying.blocks import UNKNOWN, IsStopped, Sample, Source
 from fomo_stream.replaying.labels import NO_LABELS, Labels, read_label_file, verdict_of
 from fomo_stream.replaying.tables import InMemory, Table, check_columns, format_of, open_table
@@ -25,10 +23,6 @@ from fomo_stream.settings.replay import ReplaySettings
 if TYPE_CHECKING:
     from fomo_stream.kafka.ranges import Range
 
-# Seconds of the year 5138 are milliseconds of 1973; the same holds between the other units.
-_UNITS = ((1e11, 1000.0), (1e14, 1.0), (1e17, 1e-3), (math.inf, 1e-6))  # largest number, milliseconds of 1
-_MOST_MS = 2**62
-_LARGEST = 1e300
 MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends
 
 
@@ -76,8 +70,7 @@ def make_plan(settings: ReplaySettings, data: InMemory | None = None) -> Plan:
 class FileSource:
     """The records of a file or of data in memory, numbered from 0; a line that cannot be read has a number, too.
 
-    key, time, label: fields with the series, the time and the label of a record. unit: milliseconds of 1 where times
-    are numbers.
+    key, time, label: fields with the series, the time and the label of a record.
     """
 
     name: str
@@ -85,7 +78,6 @@ class FileSource:
     key: str | None = None
     time: str | None = None
     label: str | None = None
-    unit: float = 1.0
     labels: Labels = NO_LABELS
     partitions: tuple[int, ...] = (0,)
     kind: Literal["file", "memory"] = "file"
@@ -112,44 +104,12 @@ class FileSource:
             return Sample(offset, None, None, {}, row)
         return Sample(
             offset,
-            None if self.time is None else to_milliseconds(look_up(row, self.time), self.unit),
+            None if self.time is None else to_milliseconds(look_up(row, self.time)),
             None if self.key is None else key_of(row, self.key),
             row,
             None,
             UNKNOWN if self.label is None else verdict_of(look_up(row, self.label)),
         )
-
-
-def milliseconds_of_one(values: Iterable[Any]) -> float:
-    """The unit of the numbers in a file, in milliseconds, by the magnitude of the first ones.
-
-    >>> milliseconds_of_one([1759276800, None]), milliseconds_of_one([1759276800000.0]), milliseconds_of_one([])
-    (1000.0, 1.0, 1.0)
-    """
-    numbers = [abs(number) for value in values if (number := _number(value)) is not None]
-    return next(unit for largest, unit in _UNITS if median(numbers) < largest) if numbers else 1.0
-
-
-def to_milliseconds(value: Any, unit: float) -> int | None:
-    """A time as milliseconds since 1970, None if it is no time. unit: of numbers; text without a zone is UTC.
-
-    >>> to_milliseconds(1759276800.25, 1000.0), to_milliseconds("2025-10-01T02:00+02:00", 1.0)
-    (1759276800250, 1759276800000)
-    """
-    if is_time(value):
-        moment = datetime.fromisoformat(value.strip())
-        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    number = _number(value)
-    return None if number is None or abs(number * unit) >= _MOST_MS else round(number * unit)
-
-
-def _number(value: Any) -> float | None:
-    """A number, perhaps as text; None for anything else, and for a date of eight digits."""
-    if is_number_text(value):
-        return None if is_time(value) else float(value)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return None
-    return float(value) if -_LARGEST < value < _LARGEST else None  # type: ignore[operator]  # numbers.Real promises no order
 
 
 # --- a file --------------------------------------------------------------------------------------------------
@@ -159,8 +119,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) 
     path = settings.file
     assert path is not None
     notes: list[str] = [_file_start(settings)]
-    named = ((settings.key, KEY), (settings.time, TIME), (settings.label, LABEL))
-    roles = {field: role for field, role in named if field is not None}
+    roles = roles_of(settings) | ({} if settings.label is None else {settings.label: LABEL})
     format = format_of(path, settings.format, notes.append) if data is None else "jsonl"
     if data is None:
         table = open_table(path, format, text_columns(settings, settings.key), roles, settings.decimal)
@@ -172,7 +131,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) 
     sample = _first_records(source, INFER_RECORDS)
     schema = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
     if settings.time is not None:
-        source = replace(source, unit=_unit_of_times(settings.time, sample))
+        _check_time(settings.time, sample)
     if settings.labels_file is not None:
         labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
@@ -180,6 +139,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) 
     check_label(settings, sample)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
+    notes += Rules(settings.all_rules, settings.windows).warnings(schema, settings.key is not None)
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
     where = label_source(settings)
     return Plan(settings, schema, source, bool(where), where, axis, tuple(map(sentence, notes)), now_ms)
@@ -198,16 +158,14 @@ def _first_records(source: FileSource, n: int) -> list[dict[str, Any]]:
     return [one.fields for one in islice((one for one in samples if one.error is None), n)]
 
 
-def _unit_of_times(field: str, sample: Sequence[Mapping[str, Any]]) -> float:
-    """The unit of the times, in milliseconds. Raises SchemaError if no time of the first records can be read."""
+def _check_time(field: str, sample: Sequence[Mapping[str, Any]]) -> None:
+    """Raise SchemaError if no time of the first records can be read."""
     values = [look_up(record, field) for record in sample]
-    unit = milliseconds_of_one(values)
-    if all(to_milliseconds(value, unit) is None for value in values):
+    if all(to_milliseconds(value) is None for value in values):
         shown = next((str(value)[:40] for value in values if value is not None), "nothing")
         raise SchemaError(
             f"--time {field}: {shown!r} is no time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
         )
-    return unit
 
 
 # --- notes ---------------------------------------------------------------------------------------------------
@@ -238,4 +196,4 @@ def label_source(settings: ReplaySettings) -> str:
 
 def sentence(text: str) -> str:
     """It begins with a capital letter, unless with a flag, and ends with a full stop."""
-    return text[:1].upper() + text[1:].rstrip(".") + "."
+    return text[:1].upper() + text[1:].rstrip(".") + ("" if text.endswith("?") else ".")

@@ -16,8 +16,16 @@ from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record, series_key
+from fomo_stream.partition.rules import Rules
 from fomo_stream.records.codec import Codec
-from fomo_stream.records.inference import KEY, LABEL, TooManyFeaturesError, features_note, infer_schema, input_notes
+from fomo_stream.records.inference import (
+    LABEL,
+    TooManyFeaturesError,
+    features_note,
+    infer_schema,
+    input_notes,
+    roles_of,
+)
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.writer import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
@@ -95,7 +103,7 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     ranges = {one.partition: one for one in found}
     source = TopicSource(settings, ranges)
     schema, note = _schema_of_topic(settings, agreed, source)
-    notes += note
+    notes += [*note, *Rules(settings.all_rules, settings.windows).warnings(schema, has_keys=True)]
     check_label(settings, (one.fields for one in _samples(source) if one.error is None))
     labels: dict[int, Labels] = {}
     if settings.labels_file is not None:
@@ -143,8 +151,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 
     The service makes dead letters of records without features and looks at the next ones, and so does this.
     """
-    named = ((settings.key, KEY), (settings.label, LABEL))
-    roles = {field: role for field, role in named if field is not None}
+    roles = roles_of(settings) | ({} if settings.label is None else {settings.label: LABEL})
     samples = _samples(source)
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()

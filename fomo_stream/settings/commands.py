@@ -16,8 +16,8 @@ from fomo_stream.settings.flags import (
     Names,
     RecordFlags,
     decimal_flag,
-    split_names,
 )
+from fomo_stream.settings.rules import split_names
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 from fomo_stream.wording import did_you_mean

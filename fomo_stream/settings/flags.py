@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
-from fomo_stream.settings.sources import BaseFlags, flag
+from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, zone
+from fomo_stream.settings.sources import BaseFlags, flag, option
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
-
-
-def split_names(value: Any) -> Any:
-    """`"a, b"` as `("a", "b")`; values that are not text stay as they are."""
-    if isinstance(value, str):
-        return tuple(name.strip() for name in value.split(",") if name.strip())
-    return value
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
@@ -81,6 +76,25 @@ class BrokerFlags(BaseFlags):
             if key in RESERVED_KAFKA_KEYS:
                 raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
         return value
+
+
+def _rule_of_flag(name: str, text: str) -> Rule:
+    """The rule that an element of --ignore or --valid says. Raises ValueError."""
+    feature, _, said = text.rpartition("=")
+    if not feature:
+        raise ValueError(f"{text[:60]} names no feature: write FEATURE={'2.5' if name == 'ignore' else '0:100'}")
+    about: dict[str, Any] = {"name": f"{option(name)} {feature}"[:100], "features": (feature,)}
+    if name == "valid":
+        low, colon, high = said.partition(":")
+        if not colon:
+            raise ValueError(f"{text[:60]}: write the lowest and the highest value with a colon between them: 0:100")
+        about["valid"] = tuple(end.strip() or None for end in (low, high))
+    else:
+        about["ignore"] = said
+    try:
+        return Rule(**about)
+    except ValidationError as error:
+        raise ValueError(f"{text[:60]}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -300,6 +314,23 @@ class RecordFlags(DetectorFlags):
         metavar="A,B.C",
         scope="state",
     )
+    exclude: Names = flag("Records", (), "fields that are no features; all others stay", metavar="A,B.C", scope="state")
+    time: str | None = flag(
+        "Records",
+        None,
+        "field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO "
+        "8601 (default: the record's own time)",
+        metavar="FIELD",
+        min_length=1,
+        scope="group",
+    )
+    timezone: str = flag(
+        "Records",
+        "UTC",
+        "zone of times that have none in the configuration: Europe/Berlin",
+        metavar="ZONE",
+        scope="group",
+    )
     lags: int = flag(
         "Records",
         0,
@@ -361,7 +392,68 @@ class RecordFlags(DetectorFlags):
         le=1_000_000,
         scope="group",
     )
+    rules: tuple[Rule, ...] = flag("Alerts", (), "rules of what does not matter", table=True)
+    maintenance: tuple[Window, ...] = flag("Alerts", (), "windows of maintenance", table=True)
+    calendar: Path | None = flag("Alerts", None, "iCalendar file with windows of maintenance", metavar="FILE")
+    min_severity: Literal["warning", "critical"] = flag(
+        "Alerts", "warning", "records below this severity give no alert"
+    )
+    only_rises: Names = flag("Alerts", (), "features that give an alert only where they rise", metavar="A,B.C")
+    only_falls: Names = flag("Alerts", (), "features that give an alert only where they fall", metavar="A,B.C")
+    ignore: Names = flag(
+        "Alerts",
+        (),
+        "deviations from the expected value that give no alert: at most so much, or this share of it",
+        metavar="A=2.5,B=5%",
+    )
+    valid: Names = flag(
+        "Alerts",
+        (),
+        "ranges outside of which a value always gives an alert; each end may be left out",
+        metavar="A=0:100",
+    )
     batch_size: int = flag("Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_is_known(cls, name: str) -> str:
+        zone(name)
+        return name
+
+    @field_validator("ignore", "valid")
+    @classmethod
+    def _rules_can_be_read(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for text in texts:
+            _rule_of_flag(str(info.field_name), text)
+        return texts
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> Self:
+        if both := {*self.exclude} & {*(self.features or ()), *self.categorical, self.key, self.time}:
+            raise ValueError(f"--exclude {min(map(str, both))[:60]} is named by another flag, too; leave one out")
+        check_names(self.all_rules, "rules")
+        check_names(self.windows, "windows of maintenance")
+        if self.explain == "none" and any(rule.valid is None for rule in self.all_rules):
+            raise ValueError("rules look at the reasons of alerts: leave --explain none out")
+        return self
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The rules of the configuration file, and those that flags say."""
+        made = [_rule_of_flag(name, text) for name in ("ignore", "valid") for text in getattr(self, name)]
+        if self.only_rises:
+            made.append(Rule(name="--only-rises", features=self.only_rises, only="rises"))
+        if self.only_falls:
+            made.append(Rule(name="--only-falls", features=self.only_falls, only="falls"))
+        if self.min_severity != "warning":
+            made.append(Rule(name="--min-severity", min_severity=self.min_severity))
+        return (*self.rules, *made)
+
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of maintenance of the configuration file, and those of the calendar. Raises ConfigError."""
+        of_calendar = () if self.calendar is None else read_calendar(self.calendar, self.timezone)
+        return in_zone((*self.maintenance, *of_calendar), self.timezone)
 
     @property
     def quiet(self) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, opti
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
-FLAGS_OF_FILE = ("time",)
 
 
 class ReplaySettings(GivenFlags):
@@ -40,12 +39,6 @@ class ReplaySettings(GivenFlags):
         metavar="PLACE",
     )
     last: str = flag("Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION")
-    time: str | None = flag(
-        "Records",
-        None,
-        "with --file: field with the time of a record: a number since 1970 (s, ms, us or ns), or ISO 8601",
-        metavar="FIELD",
-    )
     label: str | None = flag(
         "Labels", None, "field that says whether a record is an outlier: true or false, 1 or 0", metavar="FIELD"
     )
@@ -89,9 +82,8 @@ class ReplaySettings(GivenFlags):
         if bool(self.topic) == (self.file is not None):
             raise ValueError("name what to replay: either --topic or --file")
         has_file = self.file is not None
-        if given := [name for name in (FLAGS_OF_TOPIC if has_file else FLAGS_OF_FILE) if getattr(self, name)]:
-            remedy = "--topic; a --file is replayed as a whole" if has_file else "--file; records of a topic have one"
-            raise ValueError(f"{option(given[0])} needs {remedy}")
+        if has_file and (given := [name for name in FLAGS_OF_TOPIC if getattr(self, name)]):
+            raise ValueError(f"{option(given[0])} needs --topic; a --file is replayed as a whole")
         if self.last and self.from_:
             raise ValueError("--last and --from both name the first record; give one of them")
         kinds = [option(name) for name in ("label", "labels_topic", "labels_file") if getattr(self, name) is not None]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -25,6 +24,7 @@ from pydantic_settings import (
 )
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.settings.config_file import line_of, read_config
 from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
@@ -51,14 +51,15 @@ def flag(
     metavar: str = "",
     words: bool = False,
     short: str = "",
+    table: bool = False,
     **constraints: Any,
 ) -> Any:
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
     scope: what the setting affects; there is no other list of this. words: whether the flag takes several words.
-    short: a second name of the flag, such as -o.
+    short: a second name of the flag, such as -o. table: it has no flag: the configuration file has tables of it.
     """
-    extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short}
+    extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
     return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -89,7 +90,9 @@ class BaseFlags(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True)
 
-    config: Path | None = flag("General", None, "TOML file with settings, named like the flags", metavar="FILE")
+    _flags: Mapping[str, Any] = PrivateAttr({})  # that `load` was given
+
+    config: Path | None = flag("General", None, "YAML or TOML file with settings, named like the flags", metavar="FILE")
     log_level: LogLevel = flag("General", "warning", "log lines of this level and of the levels above it")
 
     @classmethod
@@ -120,7 +123,9 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
     """Settings from `flags`, environment and configuration file. Raises ConfigError, naming each mistake."""
     _check_environment()
     try:
-        return cls(**flags)
+        made = cls(**flags)
+        made._flags = dict(flags)
+        return made
     except ValidationError as error:
         problems = [_explain(cls, item, flags) for item in error.errors()]
         raise ConfigError("; ".join(dict.fromkeys(problems))) from None
@@ -128,6 +133,16 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
         raise ConfigError(
             f"{ENV_PREFIX}KAFKA is not a JSON object; use {ENV_PREFIX}KAFKA_SASL_PASSWORD and so on"
         ) from None
+
+
+def read_again(settings: AnySettings) -> AnySettings:
+    """The settings as the same flags, the environment and the configuration file have them now. Raises ConfigError."""
+    return load(type(settings), settings._flags)
+
+
+def files_of(settings: BaseFlags) -> tuple[Path, ...]:
+    """The files that the settings are read from, and that can change while a service runs."""
+    return tuple(path for path in (settings.config, getattr(settings, "calendar", None)) if path is not None)
 
 
 def option(name: str) -> str:
@@ -169,6 +184,9 @@ def _subclasses(cls: type[BaseFlags]) -> Iterator[type[BaseFlags]]:
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     """One line for one validation error: the source of the value, the value, and the mistake."""
     message = error["msg"].removeprefix("Value error, ")
+    path = flags.get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
+    if path and error["loc"] and extra_of(cls.model_fields[str(error["loc"][0])]).get("table"):
+        return _explain_table(cls, error, message, Path(path))
     if not error["loc"]:
         return str(message)
     name = str(error["loc"][0])
@@ -185,20 +203,40 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     return f"{where}{shown}: {message[0].lower()}{message[1:]}"
 
 
+def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -> str:
+    """The same for an error in a table of the configuration file: its line, its field, and a near match."""
+    place = [part for part in error["loc"] if not str(part).startswith("function")]
+    name, hint = str(place[-1]), ""
+    if error["type"] == "extra_forbidden" or error["type"] == "missing":
+        (table,) = {get_args(cls.model_fields[str(place[0])].annotation)[0]}
+        known = [(field.alias or own).replace("_", "-") for own, field in table.model_fields.items()]
+        message = "it is required" if error["type"] == "missing" else "there is no such field"
+        hint = did_you_mean(name.replace("_", "-"), known) if error["type"] != "missing" else ""
+        hint = hint or ("" if error["type"] == "missing" else f"; fields are {', '.join(known)}")
+    elif error["type"] == "literal_error":
+        choices = re.findall(r"'([^']+)'", str(error["ctx"]["expected"]))
+        message = f"{str(error['input'])[:60]!r} is not one of {', '.join(choices)}"
+        hint = did_you_mean(str(error["input"]), choices)
+    shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    shown = shown.replace("_", "-").replace("from-", "from")
+    return f"--config {path}{_at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
+
+
 def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from a TOML file; names may have dashes or underscores."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"--config {path}: cannot be read as TOML: {reason}") from None
+    """Settings from the configuration file; names may have dashes or underscores."""
+    content = read_config(path)
     names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
     values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
     for key in values:
         if key not in fields or key == "config":
             hint = did_you_mean(key, [option(name)[2:] for name in fields])
-            raise ConfigError(f"--config {path}: there is no setting {key}{hint}")
+            raise ConfigError(f"--config {path}{_at_line(path, (key,))}: there is no setting {key}{hint}")
     return values
+
+
+def _at_line(path: Path, place: Sequence[str | int]) -> str:
+    line = line_of(path, place)
+    return "" if line is None else f" line {line}"
 
 
 def _joinable(values: dict[str, Any]) -> dict[str, Any]:

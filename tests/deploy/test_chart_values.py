@@ -38,8 +38,8 @@ from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
 from fomo_stream.settings.service import ServiceSettings
 
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
-# The chart explains mistakes in these.
-IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback"}
+# The chart explains mistakes in these, or leaves that to the program.
+IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback", "rules", "maintenance"}
 
 
 def expected(field: Object) -> Object:
@@ -218,6 +218,15 @@ def test_the_program_reads_the_settings_that_were_given(
     assert settings.http_host == "0.0.0.0"
     assert settings.health_port == found.container["ports"][0]["containerPort"] == found.values["service"]["port"]
     assert settings.device == ("cuda" if found.values["gpu"]["enabled"] else "auto")
+
+
+def test_the_program_reads_rules_and_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [{"name": 'a "rule"', "features": ["*_temp"], "only": "falls"}, {"name": "b", "ignore": 2.5}]
+    windows = [{"name": "visit", "from": "2026-10-01T06:30", "to": "2026-10-01T09:00", "keys": ["pump-*"]}]
+    found = rendered("default", settings={"rules": rules, "maintenance": windows})
+    settings = settings_of(found, tmp_path, monkeypatch)
+    assert [rule.name for rule in settings.all_rules] == ['a "rule"', "b"]
+    assert (settings.windows[0].keys, settings.windows[0].timezone) == (("pump-*",), "UTC")
 
 
 def test_the_program_reads_the_settings_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

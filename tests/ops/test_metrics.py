@@ -69,7 +69,7 @@ def batch(*results: dict[str, Any], **more: Any) -> Observation:
 
 def test_every_metric_has_its_type_its_description_and_a_value() -> None:
     metrics = Metrics()
-    metrics.scored(batch(*[result(0.5, None)] * REALISED_LEAST))
+    metrics.scored(batch(*[result(0.5, None) | {"suppressed": "a rule"}] * REALISED_LEAST))
     families = {f.name: f for f in text_string_to_metric_families(metrics.exposition(snapshot(BUSY)).decode())}
     for metric in METRICS:
         family = families.pop(PREFIX + metric.name)

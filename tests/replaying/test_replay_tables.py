@@ -25,8 +25,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.records.times import to_milliseconds
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
-from fomo_stream.replaying.plan import FileSource, milliseconds_of_one, to_milliseconds
+from fomo_stream.replaying.plan import FileSource
 from fomo_stream.replaying.tables import CHUNK, Table, format_of, in_memory, open_table
 
 Records = Sequence[Mapping[str, Any]]
@@ -85,7 +86,7 @@ def table_of(path: Path, *extra: str, decimal: str = "auto") -> Table:
 
 
 def read(table: Table, **fields: Any) -> list[Sample]:
-    extra = {"unit": 1000.0, **fields}
+    extra = fields
     return list(FileSource("rows", table, **extra).read(0, lambda: False))
 
 
@@ -353,9 +354,8 @@ def test_numbers_of_every_unit_become_milliseconds(times: list[datetime], per_se
     seconds = [round(one.timestamp()) for one in times]
     values = [one * per_second for one in seconds]
     for column in (values, list(map(str, values))):
-        unit = milliseconds_of_one([None, "x", *column])
         expected = [one * 1000 for one in seconds]
-        assert [to_milliseconds(value, unit) for value in column] == pytest.approx(expected, abs=1)
+        assert [to_milliseconds(value) for value in column] == pytest.approx(expected, abs=1)
 
 
 @given(moments, st.integers(-12, 12))
@@ -364,12 +364,12 @@ def test_text_becomes_milliseconds_whatever_its_zone(moment: datetime, hours: in
     zoned = moment.astimezone(timezone(timedelta(hours=hours)))
     naive = moment.replace(tzinfo=None)
     for text in (zoned.isoformat(), str(naive), f" {naive.isoformat()}Z "):
-        assert to_milliseconds(text, 1.0) == expected
+        assert to_milliseconds(text) == expected
 
 
 @pytest.mark.parametrize("value", [None, "", "yesterday", True, float("nan"), float("inf"), 10**30, 10**999, [1], {}])
 def test_what_is_no_time_has_none(value: object) -> None:
-    assert to_milliseconds(value, 1000.0) is None
+    assert to_milliseconds(value) is None
 
 
 def test_a_damaged_avro_file_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 {{- define "fomo-stream.tomlValue" -}}
 {{- if kindIs "slice" . -}}
 [{{- range $i, $item := . }}{{ if $i }}, {{ end }}{{ include "fomo-stream.tomlValue" $item }}{{ end -}}]
+{{- else if kindIs "map" . -}}
+{{- $pairs := list -}}
+{{- range $name, $value := . }}{{ $pairs = append $pairs (printf "%s = %s" (toJson $name) (include "fomo-stream.tomlValue" $value)) }}{{ end -}}
+{ {{ join ", " $pairs }} }
 {{- else if kindIs "string" . -}}
 {{- toJson . -}}
 {{- else if and (kindIs "float64" .) (eq (floor .) .) -}}

@@ -48,6 +48,7 @@ DECIDED_BY = {
 }
 
 Values = dict[str, Any]
+NEWER: Values = {"exclude": [], "time": None, "timezone": "UTC"}  # of groups that agreed before there were these
 
 
 class Difference(NamedTuple):
@@ -167,9 +168,9 @@ class Agreement:
     def _compare(self, agreed: Values) -> list[Difference]:
         own = self._own(agreed)  # without categorical fields here, the group's are used
         return [
-            Difference(name, shown(agreed.get(name, "not recorded")), shown(own[name]))
+            Difference(name, shown(agreed.get(name, NEWER.get(name, "not recorded"))), shown(own[name]))
             for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
-            if agreed.get(name) != own[name] and (name != "categorical" or own[name])
+            if agreed.get(name, NEWER.get(name)) != own[name] and (name != "categorical" or own[name])
         ]
 
     def _propose(self, replaced: Entry | None, values: Values) -> tuple[Entry, Values]:
@@ -205,6 +206,7 @@ class Agreement:
             "kernel": self._kernel,
             "categorical": sorted(settings.categorical),
             "mute-key": sorted(settings.mute_key),
+            "exclude": sorted(settings.exclude),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,
             "remembered-scores": config.history_scores,

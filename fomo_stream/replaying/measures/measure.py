@@ -80,6 +80,7 @@ def _source(recorded: Sequence[Recorded], records: Records, spec: Spec) -> dict[
         "odd_times": sum(one.odd_times for one in recorded),
         "unreadable_labels": sum(one.unreadable_labels for one in recorded),
         "skipped": dict(sorted(skipped.items())),
+        "suppressed": dict(sorted(sum((one.suppressed for one in recorded), Counter[str]()).items())),
         "from_ms": records.axis.first if has_times else None,
         "to_ms": records.axis.last if has_times else None,
     }

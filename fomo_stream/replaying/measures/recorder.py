@@ -72,6 +72,7 @@ class Recorded:
     spec: Spec
     alerts: TopAlerts
     skipped: Counter[str] = field(default_factory=Counter)  # records without a score, by reason
+    suppressed: Counter[str] = field(default_factory=Counter)  # by rule, or window of maintenance
     unreadable_labels: int = 0
     odd_times: int = 0
     generations: list[Generation] = field(default_factory=list)
@@ -110,6 +111,7 @@ class Recorder:
         """Note the next block of the partition."""
         recorded = self._recorded
         recorded.skipped.update(block.skipped)
+        recorded.suppressed.update(block.suppressed)
         recorded.odd_times += block.odd_times
         recorded.batch_s.extend(block.batch_s)
         recorded.ended_incidents.extend(one.records for one in block.ended_incidents)

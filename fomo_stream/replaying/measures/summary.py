@@ -71,6 +71,9 @@ def _about_keys(keys: list[dict[str, Any]]) -> list[str]:
 def _about_missing(source: dict[str, Any]) -> list[str]:
     skipped, warming = source["skipped"], source["warming_up"]
     sentences = []
+    if suppressed := source.get("suppressed"):
+        names = ", ".join(f"{name}: {n:,}" for name, n in sorted(suppressed.items(), key=lambda item: -item[1]))
+        sentences.append(f"Rules and windows of maintenance left out alerts or records ({names}).")
     if skipped:
         reasons = ", ".join(f"{reason}: {n:,}" for reason, n in sorted(skipped.items(), key=lambda item: -item[1]))
         sentences.append(f"{counted(sum(skipped.values()), 'record')} could not be scored ({reasons}).")

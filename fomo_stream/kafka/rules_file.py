@@ -1,0 +1,70 @@
+"""Reads rules and windows of maintenance again when their file has changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.logs import kv
+from fomo_stream.partition.partition import rules_of
+from fomo_stream.partition.rules import Rules
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import files_of, read_again
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # seconds between looks at the files
+OF_RULES = ("rules", "maintenance", "calendar", "only_rises", "only_falls", "ignore", "valid", "min_severity")
+
+Seen = tuple[tuple[int, int, int], ...]
+
+
+class RulesFile:
+    """The files of --config and --calendar. A file that cannot be read, or has a mistake, changes nothing."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        self._paths = files_of(settings)
+        self._seen = self._look()
+        self._looked_at = 0.0
+        self.trouble = ""  # why the newest content is not used
+
+    def changed(self, now: float) -> Rules | None:
+        """The rules that the files have now, if they have changed since the last call. now: seconds, monotonic."""
+        if not self._paths or now < self._looked_at + LOOK_S:
+            return None
+        self._looked_at, seen = now, self._look()
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        try:
+            settings = read_again(self._settings)
+            rules = rules_of(settings)
+        except ConfigError as error:
+            self.trouble = str(error)
+            log.error(kv("rules_not_read", reason=error, effect="the old ones are kept"))
+            return None
+        self.trouble, before, self._settings = "", self._settings, settings
+        others = [
+            name
+            for name in type(settings).model_fields
+            if name not in OF_RULES and getattr(settings, name) != getattr(before, name)
+        ]
+        if others:
+            effect = "restart the instances to use them"
+            log.warning(kv("settings_changed", names=",".join(others), effect=effect))
+        return rules
+
+    def _look(self) -> Seen:
+        return tuple(map(_state_of, self._paths))
+
+
+def _state_of(path: Path) -> tuple[int, int, int]:
+    """What tells that a file has changed; a volume of Kubernetes replaces files."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,79 @@
+"""The configuration file: its content as plain values, and the line of each for messages."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fomo_stream.errors import ConfigError
+
+TOML = ".toml"  # ending of a name; any other file is YAML
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a YAML or TOML file. Raises ConfigError."""
+    kind = "TOML" if path.suffix == TOML else "YAML"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if kind == "TOML":
+            return tomllib.loads(text)
+        # the safe loader makes only plain values and times
+        content = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise ConfigError(f"--config {path}: cannot be read as {kind}: {reason}") from None
+    if not isinstance(content, dict | None) or not all(isinstance(name, str) for name in content or ()):
+        raise ConfigError(f"--config {path}: cannot be read as YAML: it needs lines such as `topic: sensors`")
+    return content or {}
+
+
+def line_of(path: Path, place: Sequence[str | int]) -> int | None:
+    """The line, from 1, of the value at a place, such as ("rules", 0, "only"), or of the nearest one that holds it."""
+    text = path.read_text(encoding="utf-8")
+    return _line_of_toml(text, place) if path.suffix == TOML else _line_of_yaml(text, place)
+
+
+def _line_of_yaml(text: str, place: Sequence[str | int]) -> int | None:
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = None
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            found = next((pair for pair in node.value if _same(pair[0].value, part)), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+        else:
+            break
+    return None if line is None else line + 1
+
+
+def _line_of_toml(text: str, place: Sequence[str | int]) -> int | None:
+    """By the n-th header of a table, and the name below it; tomllib does not tell places."""
+    lines, found, names = text.splitlines(), None, [part for part in place if isinstance(part, str)]
+    number = next((part for part in place if isinstance(part, int)), None)
+    begin = 0
+    if number is not None:
+        heads = [at for at, line in enumerate(lines) if re.match(rf"\s*\[\[\s*{names[0]}\s*\]\]", line)]
+        if number >= len(heads):
+            return None
+        begin, names = heads[number] + 1, names[1:]
+        found = heads[number]
+    for at in range(begin, len(lines) if names else begin):
+        if at > begin and number is not None and re.match(r"\s*\[", lines[at]):
+            break
+        if _same(lines[at].partition("=")[0].strip(), names[0]):
+            found = at
+            break
+    return None if found is None else found + 1
+
+
+def _same(written: Any, name: str | int) -> bool:
+    return str(written).replace("-", "_").strip("_") == str(name).strip("_")

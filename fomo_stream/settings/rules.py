@@ -1,0 +1,274 @@
+"""Rules and windows of maintenance, as the configuration file has them: what does not matter, or when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.limits import MOST_RULES
+from fomo_stream.wording import did_you_mean
+
+KINDS = ("only", "ignore", "valid", "min_severity")  # what a rule says; each says one of them
+Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: split_names(value))]
+Limit = float | None
+
+
+def split_names(value: Any) -> Any:
+    """`"a, b"` as `("a", "b")`; values that are not text stay as they are."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return value
+
+
+def zone(name: str) -> ZoneInfo:
+    """A time zone by its name. Raises ValueError."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        from zoneinfo import available_timezones
+
+        hint = did_you_mean(name, sorted(available_timezones()))
+        raise ValueError(f"there is no time zone {name[:60]}{hint or '; write it as Europe/Berlin'}") from None
+
+
+class Table(BaseModel):
+    """A table of the configuration file; names may have dashes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+    name: str = Field(min_length=1, max_length=100)
+    keys: Patterns = ()  # patterns of keys, as of files: pump-*; none: all
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_may_have_dashes(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            return {str(name).replace("-", "_"): value for name, value in values.items()}
+        return values
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON, without what is not given."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+class Rule(Table):
+    """What does not matter of some features, or always does. It says one of KINDS."""
+
+    features: Patterns = ()  # patterns of names; none: all
+    only: Literal["rises", "falls"] | None = None  # the other direction gives no alert
+    # deviations from what is expected that are at most this, or this share of that ("5%"), give no alert
+    ignore: str | float | None = None
+    valid: tuple[Limit, Limit] | None = None  # a value outside of it always gives an alert
+    min_severity: Literal["warning", "critical"] | None = None  # below it there is no alert
+
+    @field_validator("ignore")
+    @classmethod
+    def _amount_is_known(cls, value: str | float | None) -> str | float | None:
+        if value is None:
+            return None
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", str(value))
+        if match is None or float(match[1]) == 0:
+            raise ValueError("write an amount in the unit of the feature, as 2.5, or a share, as 5%; more than 0")
+        return f"{match[1]}%" if match[2] else float(match[1])
+
+    @field_validator("valid", mode="before")
+    @classmethod
+    def _range_has_two_ends(cls, value: Any) -> Any:
+        if value is not None and (not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2):
+            raise ValueError("write the lowest and the highest value, as [0, 100]; null: no limit")
+        return value
+
+    @field_validator("valid")
+    @classmethod
+    def _range_is_one(cls, value: tuple[Limit, Limit] | None) -> tuple[Limit, Limit] | None:
+        if value is not None:
+            low, high = value
+            if low is None and high is None:
+                raise ValueError("it has no limit: give the lowest value, the highest, or both")
+            if low is not None and high is not None and low > high:
+                raise ValueError("the lowest value comes first")
+        return value
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        said = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(said) != 1:
+            has = f"it has {' and '.join(said)}" if said else "it has none of them"
+            raise ValueError(f"a rule says one of {', '.join(KINDS).replace('_', '-')}; {has}")
+        if self.valid is not None and not self.features:
+            raise ValueError("a valid range needs features: the names of the features that it is for")
+        return self
+
+    @property
+    def amount(self) -> tuple[float, float]:
+        """Deviations that are ignored: at most so much, or this share of what is expected."""
+        if isinstance(self.ignore, str):
+            return 0.0, float(self.ignore[:-1]) / 100.0
+        return self.ignore or 0.0, 0.0
+
+
+class Window(Table):
+    """A time of maintenance, by the time of records: from `from` to just before `to`, perhaps repeated."""
+
+    from_: datetime = Field(alias="from")  # on the clocks of `timezone`
+    to: datetime
+    timezone: str = ""
+    repeat: str = ""  # a rule of iCalendar: FREQ=WEEKLY;BYDAY=SU
+    without: tuple[datetime, ...] = ()  # repetitions that do not take place, by their begin
+    # what records in it have not: an alert; an effect on what later ones are compared with; or both
+    skip: Literal["alerts", "learning", "both"] = "both"
+
+    @field_validator("from_", "to", mode="before")
+    @classmethod
+    def _time_can_be_read(cls, value: Any) -> Any:
+        try:
+            found = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
+        except ValueError:
+            found = None
+        if isinstance(found, date):
+            return found if isinstance(found, datetime) else datetime(found.year, found.month, found.day)
+        raise ValueError("write a time as 2026-10-01 or 2026-10-01T06:30, perhaps with a zone: Z, +02:00")
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_is_known(cls, name: str) -> str:
+        if name:
+            zone(name)
+        return name
+
+    @field_validator("repeat")
+    @classmethod
+    def _rule_can_be_read(cls, text: str) -> str:
+        text = text.strip().removeprefix("RRULE:")
+        parts = dict(part.partition("=")[::2] for part in text.upper().split(";"))
+        if text and parts.get("FREQ") not in ("DAILY", "WEEKLY", "MONTHLY", "YEARLY"):
+            raise ValueError("write it as iCalendar does, by the day or longer: FREQ=WEEKLY;BYDAY=SU")
+        return text
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        for name in ("from_", "to"):
+            moment: datetime = getattr(self, name)
+            if moment.tzinfo is not None:
+                its = moment.astimezone(zone(self.timezone) if self.timezone else UTC)
+                object.__setattr__(self, name, its.replace(tzinfo=None))
+                if not self.timezone:
+                    object.__setattr__(self, "timezone", "UTC")
+        if self.to <= self.from_:
+            raise ValueError(f"it ends ({self.to}) before it begins ({self.from_})")
+        if self.repeat:
+            try:
+                self.begins()
+            except ValueError as error:
+                raise ValueError(f"repeat: {error}; write it as iCalendar does: FREQ=WEEKLY;BYDAY=SU") from None
+        return self
+
+    def begins(self) -> Any:
+        """The begins of its repetitions, on the clocks of its zone: an `rrule` of dateutil."""
+        from dateutil.rrule import rrulestr
+
+        def local(match: re.Match[str]) -> str:
+            until = datetime.strptime(match[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            return f"UNTIL={until.astimezone(zone(self.timezone or 'UTC')):%Y%m%dT%H%M%S}"
+
+        rule = re.sub(r"UNTIL=(\d{8}T\d{6})Z", local, self.repeat)
+        return rrulestr(rule, dtstart=self.from_, cache=True)
+
+    @property
+    def length(self) -> timedelta:
+        """On the clocks of its zone."""
+        return self.to - self.from_
+
+
+def window_of(content: Mapping[str, Any]) -> Window:
+    """A window from plain values. Raises ValueError, with what is wrong."""
+    try:
+        return Window.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{place}: {what}" if place else what) from None
+
+
+def in_zone(windows: Sequence[Window], timezone: str) -> tuple[Window, ...]:
+    """Windows in this time zone, where they have none of their own."""
+    return tuple(one if one.timezone else one.model_copy(update={"timezone": timezone}) for one in windows)
+
+
+def check_names(tables: Sequence[Table], what: str) -> None:
+    """Raise ValueError for a name that is used twice, or too many tables."""
+    names = [table.name for table in tables]
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise ValueError(f"two {what} are called {twice}; give each a name of its own")
+    if len(names) > MOST_RULES:
+        raise ValueError(f"there are {len(names)} {what}; at most {MOST_RULES} are possible")
+
+
+def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
+    """The events of an iCalendar file as windows. timezone: of times without one. Raises ConfigError.
+
+    Its categories say what is skipped: alerts, learning, or both, which is the default.
+    """
+    from icalendar import Calendar
+
+    try:
+        events = Calendar.from_ical(path.read_bytes()).walk("VEVENT")
+        found = [_window(event, timezone) for event in events]
+    except OSError as error:
+        raise ConfigError(f"--calendar {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, IndexError) as error:
+        raise ConfigError(f"--calendar {path}: cannot be read as iCalendar: {error}") from None
+    if not found:
+        raise ConfigError(f"--calendar {path}: it has no event")
+    names: dict[str, int] = {}
+    for at, window in enumerate(found):  # events may have the same name
+        names[window.name] = count = names.get(window.name, 0) + 1
+        if count > 1:
+            found[at] = window.model_copy(update={"name": f"{window.name} ({count})"})
+    return tuple(found)
+
+
+def _window(event: Any, timezone: str) -> Window:
+    name = str(event.get("SUMMARY", event.get("UID", ""))).strip()[:90] or "maintenance"
+    if "DTSTART" not in event:
+        raise ValueError(f"the event {name} has no DTSTART")
+    begin, end = event["DTSTART"].dt, event.get("DTEND")
+    if end is not None:
+        end = end.dt
+    elif "DURATION" in event:
+        end = begin + event["DURATION"].dt
+    else:
+        end = begin + timedelta(days=1) if not isinstance(begin, datetime) else begin
+    own = getattr(getattr(begin, "tzinfo", None), "key", None) or (
+        "UTC" if getattr(begin, "tzinfo", None) is not None else timezone
+    )
+    rules = event.get("RRULE")
+    if isinstance(rules, list) or "RDATE" in event:
+        raise ValueError(f"the event {name} repeats in a way that is not supported: it may have one RRULE")
+    lists = event.get("EXDATE", [])
+    dates = [moment.dt for each in (lists if isinstance(lists, list) else [lists]) for moment in each.dts]
+    kinds = {str(kind).lower() for kind in getattr(event.get("CATEGORIES"), "cats", ())} & {"alerts", "learning"}
+    content = {
+        "name": name,
+        "from": _on_clocks(begin, own),
+        "to": _on_clocks(end, own),
+        "timezone": own,
+        "repeat": rules.to_ical().decode() if rules else "",
+        "without": tuple(_on_clocks(moment, own) for moment in dates),
+        "skip": kinds.pop() if len(kinds) == 1 else "both",
+    }
+    return Window.model_validate(content)
+
+
+def _on_clocks(moment: date, timezone: str) -> datetime:
+    if not isinstance(moment, datetime):
+        return datetime(moment.year, moment.month, moment.day)
+    return moment if moment.tzinfo is None else moment.astimezone(zone(timezone)).replace(tzinfo=None)
