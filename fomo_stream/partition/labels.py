@@ -55,11 +55,11 @@ def parse_label(
     for an output that was sent back with a verdict. Raises only RecordError, with reason bad_feedback.
 
     >>> parse_label(b'{"partition": 3, "offset": 812, "outlier": true}', None, 3, "sensors", "fomo")
-    Label(offset=812, key=None, outlier=True, is_about_key=False)
+    Label(offset=812, key=None, outlier=True, is_about_key=False, window=None)
     >>> parse_label(b'{"outlier": false}', b"p7", 3, "sensors", "fomo")
-    Label(offset=None, key=b'p7', outlier=False, is_about_key=False)
+    Label(offset=None, key=b'p7', outlier=False, is_about_key=False, window=None)
     >>> parse_label(b'{"key": "p7", "mute": true}', None, 3, "sensors", "fomo")
-    Label(offset=None, key=b'p7', outlier=True, is_about_key=True)
+    Label(offset=None, key=b'p7', outlier=True, is_about_key=True, window=None)
     """
     try:
         record = decode(value, max_bytes)
