@@ -79,8 +79,8 @@ class Scoring:
 
     def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
         self._settings, self._table, self._note = settings, table, note
-        is_explained, is_ruled = settings.explain != "none", bool(settings.all_rules or settings.windows)
-        form = Form(settings.result_field, settings.scores_only, is_explained, settings.outliers_only, is_ruled)
+        wanted = settings.explain != "none", settings.outliers_only, settings.has_rules
+        form = Form(settings.result_field, settings.scores_only, *wanted)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
         model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer

@@ -11,12 +11,12 @@ from fomo_stream.logs import kv
 from fomo_stream.partition.partition import rules_of
 from fomo_stream.partition.rules import Rules
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import files_of, read_again
+from fomo_stream.settings.sources import files_of, read_again, settings_of_group
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # seconds between looks at the files
-OF_RULES = ("rules", "maintenance", "calendar", "only_rises", "only_falls", "ignore", "valid", "min_severity")
+OF_RULES = settings_of_group(ServiceSettings, "Alerts")
 
 Seen = tuple[tuple[int, int, int], ...]
 
@@ -29,7 +29,6 @@ class RulesFile:
         self._paths = files_of(settings)
         self._seen = self._look()
         self._looked_at = 0.0
-        self.trouble = ""  # why the newest content is not used
 
     def changed(self, now: float) -> Rules | None:
         """The rules that the files have now, if they have changed since the last call. now: seconds, monotonic."""
@@ -43,10 +42,9 @@ class RulesFile:
             settings = read_again(self._settings)
             rules = rules_of(settings)
         except ConfigError as error:
-            self.trouble = str(error)
             log.error(kv("rules_not_read", reason=error, effect="the old ones are kept"))
             return None
-        self.trouble, before, self._settings = "", self._settings, settings
+        before, self._settings = self._settings, settings
         others = [
             name
             for name in type(settings).model_fields

@@ -22,7 +22,7 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode
-from fomo_stream.settings.rules import Window, window_of
+from fomo_stream.settings.rules import Window, table_of
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
 BLOCK = 4  # records of the index that are written together
@@ -94,7 +94,7 @@ def _window(record: Mapping[str, Any]) -> Window | str:
     if content.pop("cancel", False) is True and isinstance(content["name"], str):
         return content["name"]
     try:
-        return window_of(content)
+        return table_of(Window, content)
     except ValueError as error:
         raise _bad(f"maintenance: {error}") from None
 

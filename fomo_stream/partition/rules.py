@@ -121,8 +121,6 @@ class Rules:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Rules) and self.plain() == other.plain()
 
-    __hash__ = None  # type: ignore[assignment]
-
     # -- maintenance -----------------------------------------------------------------------------------------
 
     def open_windows(self, times: Sequence[int | None], keys: Sequence[Key]) -> list[Open] | None:

@@ -117,8 +117,10 @@ class RecordFile:
         number = 0
         try:
             for number, record in enumerate(records, 1):
-                is_error = isinstance(record, RecordError)
-                yield Line(number, b"", None, record) if is_error else Line(number, b"", record)  # type: ignore[arg-type]
+                if isinstance(record, RecordError):
+                    yield Line(number, b"", None, record)
+                else:
+                    yield Line(number, b"", record)
         except RecordError as error:
             raise ConfigError(f"cannot read {self.name} after record {number}: {error}") from None
 

@@ -261,7 +261,7 @@ def choose_features(
     else:
         schema, left_out = infer_of_file(settings, format, records, source, roles)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
-    fields = {path for record in records for path, _ in leaves_of(record)}
+    fields = {path for record in records for path, value in leaves_of(record) if value is not None}
     needed = {name: role for name, role in roles.items() if role != LABEL}
     lacking = {name: role for name, role in needed.items() if name not in fields}
     others = [name for name, role in lacking.items() if role != EXCLUDED or not _has(fields, name)]

@@ -29,11 +29,12 @@ class JsonSchemaWriter:
     def __init__(self, schema: SchemaText, field: str, max_bytes: int) -> None:
         self._field, self._max_bytes, self._references = field, max_bytes, schema.references
         try:
-            self._root: dict[str, Any] = json.loads(schema.text)
+            root = json.loads(schema.text)
         except (ValueError, RecursionError):
-            self._root = []  # type: ignore[assignment]
-        if not isinstance(self._root, dict):
+            root = None
+        if not isinstance(root, dict):
             raise RecordError(UNSUPPORTED, "the schema is not a JSON object")
+        self._root: dict[str, Any] = root
         self.name = str(self._root.get("title", ""))
         self.leaves: dict[str, Leaf] = dict(self._leaves(self._root, "", 0))
         self.aliases: dict[str, str] = {}

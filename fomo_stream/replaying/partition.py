@@ -94,7 +94,7 @@ class PartitionReplay:
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
         muted = np.fromiter(map(self._partition.muted.has, keys), bool, len(keys))
         judgements = {OWN: _judgement(results, muted)}
-        if has_rules(self._plan.settings):
+        if self._plan.settings.has_rules:
             before = np.concatenate([part.before_rules for part in parts])
             judgements[BEFORE_RULES] = Judgement(results.score, results.p_value, before).without_alerts(muted)
         for name, detector in self._variants.items():
@@ -158,11 +158,6 @@ class PartitionReplay:
         self._context = now
         renewed = np.nan if before is None else float(np.isin(now, before, invert=True).mean())
         yield ContextNote(at, self._generation, len(now), renewed)
-
-
-def has_rules(settings: ReplaySettings) -> bool:
-    """Whether there are rules or windows of maintenance."""
-    return bool(settings.all_rules or settings.windows)
 
 
 def _judgement(results: Results, muted: NDArray[np.bool_]) -> Judgement:
@@ -264,7 +259,7 @@ def spec_of(plan: Plan) -> Spec:
     from fomo_stream.replaying.measures.recorder import Spec
 
     settings = plan.settings
-    before = (BEFORE_RULES,) if has_rules(settings) else ()
+    before = (BEFORE_RULES,) if settings.has_rules else ()
     names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
     features, categorical = plan.schema.features, plan.schema.categorical
     return Spec(names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical)

@@ -15,8 +15,8 @@ from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
+from fomo_stream.partition.partition import rules_of
 from fomo_stream.partition.record import Record, series_key
-from fomo_stream.partition.rules import Rules
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.inference import (
     LABEL,
@@ -103,7 +103,7 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     ranges = {one.partition: one for one in found}
     source = TopicSource(settings, ranges)
     schema, note = _schema_of_topic(settings, agreed, source)
-    notes += [*note, *Rules(settings.all_rules, settings.windows).warnings(schema, has_keys=True)]
+    notes += [*note, *rules_of(settings).warnings(schema, has_keys=True)]
     check_label(settings, (one.fields for one in _samples(source) if one.error is None))
     labels: dict[int, Labels] = {}
     if settings.labels_file is not None:

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
-from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, zone
+from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, table_of, zone
 from fomo_stream.settings.sources import BaseFlags, flag, option
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def _rule_of_flag(name: str, text: str) -> Rule:
     else:
         about["ignore"] = said
     try:
-        return Rule(**about)
-    except ValidationError as error:
-        raise ValueError(f"{text[:60]}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        return table_of(Rule, about)
+    except ValueError as error:
+        raise ValueError(f"{text[:60]}: {error}") from None
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -448,6 +448,11 @@ class RecordFlags(DetectorFlags):
         if self.min_severity != "warning":
             made.append(Rule(name="--min-severity", min_severity=self.min_severity))
         return (*self.rules, *made)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are rules or windows of maintenance."""
+        return bool(self.all_rules or self.windows)
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -56,6 +56,9 @@ class Table(BaseModel):
     def plain(self) -> dict[str, Any]:
         """For JSON, without what is not given."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+AnyTable = TypeVar("AnyTable", bound=Table)
 
 
 class Rule(Table):
@@ -187,10 +190,10 @@ class Window(Table):
         return self.to - self.from_
 
 
-def window_of(content: Mapping[str, Any]) -> Window:
-    """A window from plain values. Raises ValueError, with what is wrong."""
+def table_of(cls: type[AnyTable], content: Mapping[str, Any]) -> AnyTable:
+    """A table from plain values. Raises ValueError, with what is wrong."""
     try:
-        return Window.model_validate(content)
+        return cls.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         place, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")

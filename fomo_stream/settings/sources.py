@@ -206,13 +206,13 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
 def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -> str:
     """The same for an error in a table of the configuration file: its line, its field, and a near match."""
     place = [part for part in error["loc"] if not str(part).startswith("function")]
-    name, hint = str(place[-1]), ""
-    if error["type"] == "extra_forbidden" or error["type"] == "missing":
-        (table,) = {get_args(cls.model_fields[str(place[0])].annotation)[0]}
+    name, hint = str(place[-1]).replace("_", "-"), ""
+    if error["type"] == "missing":
+        message = "it is required"
+    elif error["type"] == "extra_forbidden":
+        table = get_args(cls.model_fields[str(place[0])].annotation)[0]
         known = [(field.alias or own).replace("_", "-") for own, field in table.model_fields.items()]
-        message = "it is required" if error["type"] == "missing" else "there is no such field"
-        hint = did_you_mean(name.replace("_", "-"), known) if error["type"] != "missing" else ""
-        hint = hint or ("" if error["type"] == "missing" else f"; fields are {', '.join(known)}")
+        message, hint = "there is no such field", did_you_mean(name, known) or f"; fields are {', '.join(known)}"
     elif error["type"] == "literal_error":
         choices = re.findall(r"'([^']+)'", str(error["ctx"]["expected"]))
         message = f"{str(error['input'])[:60]!r} is not one of {', '.join(choices)}"

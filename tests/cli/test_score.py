@@ -161,6 +161,7 @@ OBJECTS = [{"a": i % 7, "m": {"x": i % 5, "n": {"y": i % 3}}} for i in range(60)
         (RECORDS, {"features": ("pump",)}, "^pump has text, .* name it as categorical"),
         (RECORDS, {"categorical": ("colour",)}, "no field colour .*; the fields are pump,reading,"),
         (RECORDS, {"lags": 2, "key": "PUMPS"}, "no field PUMPS .*; did you mean pump?"),
+        (RECORDS, {"exclude": ("collour",)}, "there is no field collour .*; the fields are pump,reading,"),
         (OBJECTS, {"features": ("m",)}, "there is no field m .*; the fields are .*m.x,m.n.y"),
         (OBJECTS, {"key": "m.n", "lags": 1}, "there is no field m.n .*; did you mean m.n.y"),
     ],
@@ -175,6 +176,12 @@ def test_a_mistyped_field_is_a_mistake_in_a_flag(
             with pytest.raises(ConfigError, match=complaint) as caught:
                 score(model_path, as_jsonl(records[:50]), **more, **flags)
             assert caught.value.exit_code == 2
+
+
+def test_a_key_that_is_always_null_is_no_key(model_path: Path) -> None:
+    records = [{**record, "device": None} for record in RECORDS[:50]]
+    with pytest.raises(SchemaError, match="there is no value in device in the first 50 records"):
+        score(model_path, as_jsonl(records), key="device")
 
 
 # --- files as they come, and only the outliers

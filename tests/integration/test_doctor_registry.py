@@ -79,7 +79,7 @@ def test_settings_that_cannot_be_used_are_a_problem(registry: dict[str, str], mo
     if registry["url"] == "mock://":
         monkeypatch.delitem(sys.modules, "fomo_stream.kafka.registry.client")
         monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
-    (found,) = look(registry, "readings")  # type: ignore[arg-type]
+    (found,) = look(registry, "readings")  # type: ignore[arg-type]  # a registry of tests
     assert (found.level, found.code) == (Level.PROBLEM, ConfigError.exit_code)
 
 

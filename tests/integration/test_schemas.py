@@ -64,7 +64,7 @@ class Known:
             except SchemaPendingError:
                 return []
 
-        return wait_for(decoded, "the schema", every=0.002)[0]  # type: ignore[no-any-return]
+        return wait_for(decoded, "the schema", every=0.002)[0]  # type: ignore[no-any-return]  # the client has no types
 
     def scored(self, fields: Mapping[str, Any]) -> bytes:
         return self.codec.encode(fields, RESULT, None, self.settings.out)
@@ -263,7 +263,7 @@ def proxy(registry_url: str) -> Iterator[Proxy]:
 
 def reading(client: SchemaRegistryClient, one: Known, **fields: Any) -> bytes:
     text = json.dumps({**READING, "doc": unique("a schema of its own")})
-    return AvroSerializer(client, text)({"flow": 1.0, "site": None, **fields}, one.value())  # type: ignore[no-any-return]
+    return AvroSerializer(client, text)({"flow": 1.0, "site": None, **fields}, one.value())  # type: ignore[no-any-return]  # the client has no types
 
 
 @pytest.mark.parametrize("trouble", ["down", "unauthorized", "forbidden", "busy", "broken", "garbage"])
