@@ -27,6 +27,8 @@ from fomo_stream.logs import kv, place_of
 
 log = logging.getLogger(__name__)
 
+Answer = tuple[HTTPStatus, str, bytes]  # status, Content-Type, body
+
 CONNECTIONS = 32  # open at the same time
 PATIENCE_S = 10.0  # for the next bytes of a client
 
@@ -132,14 +134,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request."""
         if self.server.is_local and not _is_address(self.headers.get("Host", "localhost")):
             reason = "this server is for this machine: ask for an address or localhost; see --http-host"
-            return self._check([reason], HTTPStatus.FORBIDDEN)
+            self._send(*_check([reason], HTTPStatus.FORBIDDEN))
+            return
         path = self.path.split("?", 1)[0]
         try:
-            self._content(path)
+            answer = self._answer(path)
         except Exception as error:  # a defect of this program; probes must go on
             # Not its message, which could hold contents of a record.
             log.error(kv("http_failed", path=path, error=type(error).__name__, at=place_of(error)))
-            self._check(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
+            answer = _check(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
+        self._send(*answer)
 
     do_HEAD = do_GET  # noqa: N815 (http.server asks for this name)
 
@@ -147,29 +151,26 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse what is no request, or a request of another method than these."""
         self.request_version = self.protocol_version  # else there would be no headers
         if code == HTTPStatus.NOT_IMPLEMENTED:
-            return self._check(["use GET or HEAD"], HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD")
-        return self._check([HTTPStatus(code).phrase], HTTPStatus(code))  # not the message, which repeats the request
+            self._send(*_check(["use GET or HEAD"], HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": "GET, HEAD"})
+        else:  # not the message, which repeats the request
+            self._send(*_check([HTTPStatus(code).phrase], HTTPStatus(code)))
 
     def log_message(self, *_: object) -> None:
         """No line for each request."""
 
-    def _content(self, path: str) -> None:
+    def _answer(self, path: str) -> Answer:
         sources = self.server.sources
         if path in PAGE:
             name, kind = PAGE[path]
-            self._send(HTTPStatus.OK, kind, (Path(__file__).with_name("page") / name).read_bytes())
-        elif path == "/status.json":
-            self._send(HTTPStatus.OK, JSON, sources.status())
-        elif path == "/metrics":
-            self._send(HTTPStatus.OK, METRICS, sources.metrics())
-        elif path in ("/livez", "/readyz"):
+            return HTTPStatus.OK, kind, (Path(__file__).with_name("page") / name).read_bytes()
+        if path == "/status.json":
+            return HTTPStatus.OK, JSON, sources.status()
+        if path == "/metrics":
+            return HTTPStatus.OK, METRICS, sources.metrics()
+        if path in ("/livez", "/readyz"):
             reasons = sources.live() if path == "/livez" else sources.ready()
-            self._check(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
-        else:
-            self._check(["unknown path; use /livez, /readyz, /metrics, / or /status.json"], HTTPStatus.NOT_FOUND)
-
-    def _check(self, reasons: list[str], status: HTTPStatus, **headers: str) -> None:
-        self._send(status, JSON, json.dumps({"ok": not reasons, "reasons": reasons}).encode(), headers)
+            return _check(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
+        return _check(["unknown path; use /livez, /readyz, /metrics, / or /status.json"], HTTPStatus.NOT_FOUND)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -179,6 +180,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+def _check(reasons: list[str], status: HTTPStatus) -> Answer:
+    return status, JSON, json.dumps({"ok": not reasons, "reasons": reasons}).encode()
 
 
 def _is_address(host: str) -> bool:

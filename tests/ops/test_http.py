@@ -71,8 +71,11 @@ def everything(client: socket.socket) -> bytes:
         return b"".join(parts)
 
 
-def connections() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if "process_request" in thread.name]
+@pytest.fixture
+def connections() -> Callable[[], list[threading.Thread]]:
+    """The threads of connections that began during this test: other servers of this process may have some, too."""
+    before = set(threading.enumerate())
+    return lambda: [new for new in set(threading.enumerate()) - before if "process_request" in new.name]
 
 
 # --- answers
@@ -166,7 +169,9 @@ def test_a_defect_is_logged_without_contents_of_records_and_the_others_are_answe
 # --- clients that do not behave
 
 
-def test_silent_and_slow_clients_do_not_keep_others_from_an_answer(told: Told) -> None:
+def test_silent_and_slow_clients_do_not_keep_others_from_an_answer(
+    told: Told, connections: Callable[[], list[threading.Thread]]
+) -> None:
     told.status = LARGE
     with HttpServer("127.0.0.1", 0, told.sources()) as server, ExitStack() as clients:
         for request in (b"", b"GET /", b"GET /status.json HTTP/1.1\r\n\r\n"):  # the last ones do not read
@@ -178,7 +183,13 @@ def test_silent_and_slow_clients_do_not_keep_others_from_an_answer(told: Told) -
 
 
 @pytest.mark.parametrize("request_", [b"", b"GET /livez HTTP/1.1\r\n", b"GET /status.json HTTP/1.1\r\n\r\n"])
-def test_a_client_that_stops_is_disconnected(told: Told, monkeypatch: pytest.MonkeyPatch, request_: bytes) -> None:
+def test_a_client_that_stops_is_disconnected(
+    told: Told,
+    connections: Callable[[], list[threading.Thread]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request_: bytes,
+) -> None:
     monkeypatch.setattr(http._Handler, "timeout", 0.1)
     told.status = LARGE
     with HttpServer("127.0.0.1", 0, told.sources()) as server, send(server, request_) as client:
@@ -189,6 +200,7 @@ def test_a_client_that_stops_is_disconnected(told: Told, monkeypatch: pytest.Mon
         else:
             assert client.recv(1) == b""
         assert ask(server, "/livez")[0].status == 200
+    assert not caplog.records  # it is no defect of the server
 
 
 def test_nothing_is_left_after_its_end(told: Told) -> None:
