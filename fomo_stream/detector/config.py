@@ -30,6 +30,7 @@ POLICIES = ("auto", "feedback", "all")
 EXPLAINED = ("none", "alerts", "all")  # which records get reasons; alerts: those that are called outliers
 # What a missing value is: unknown, so that it changes nothing, or odd where it is rare.
 MISSING = ("unknown", "odd")
+STILL = ("alert", "ignore")  # what a value that stands still is
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class DetectorConfig:
     own_contexts: int = 64  # keys, at most, that have contexts of their own: the busiest ones
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
+    still: str = "alert"  # whether a value that stands still is an outlier: alert or ignore
     explain: str = "none"  # which records get reasons: none, alerts or all
     reasons: int = 3  # of a record, at most
 
@@ -85,7 +87,7 @@ class DetectorConfig:
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
         check("reasons", 1, MAX_REASONS)
-        for name, values in (("explain", EXPLAINED), ("admit", POLICIES), ("missing_is", MISSING)):
+        for name, values in (("explain", EXPLAINED), ("admit", POLICIES), ("missing_is", MISSING), ("still", STILL)):
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
         try:
@@ -125,7 +127,7 @@ class DetectorConfig:
         return max(self.history_rows, window + STEP, self.context_size)
 
 
-FORMAT = 10  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 11  # of a detector's state; raise it when entries change their name or their meaning
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = (
     "model",
@@ -157,7 +159,7 @@ def fingerprint_of(
         "n_features": n_features,
         "categorical": list(categorical),
         **{
-            name: value for name, value in vars(config).items() if name not in ("explain", "reasons")
+            name: value for name, value in vars(config).items() if name not in ("explain", "reasons", "still")
         },  # change no state
         "views": list(config.views),
         "used_views": [view.name for view in views],

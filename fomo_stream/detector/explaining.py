@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -66,9 +67,19 @@ class Explainer:
         usual = pooled if scores.for_key[i] else None
         scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == (usual is not None)]
         found = self._found(batch, i, scorers)
-        if usual is None:
-            return found
-        return tuple(_of_key(reason, batch, i, usual) for reason in found)
+        if usual is not None:
+            found = tuple(_of_key(reason, batch, i, usual) for reason in found)
+        return (*self._still(batch, i), *found)[: self.config.reasons]
+
+    def _still(self, batch: Batch, i: int) -> list[Reason]:
+        """The features of the i-th record that stand still, the longest first."""
+        runs = batch.still[i] if self.config.still == "alert" else np.zeros(0, np.int64)
+        nothing = (math.nan,) * 4
+        return [
+            Reason(feature, Cause.STILL, 1.0, float(batch.vectors[i, 0, feature]), *nothing, before=int(runs[feature]))
+            for feature in np.argsort(-runs, kind="stable").tolist()
+            if runs[feature] > 0
+        ]
 
     def _found(self, batch: Batch, i: int, builds: Scorers) -> tuple[Reason, ...]:
         """The reasons of the i-th record against these generations, in the units of their views."""

@@ -41,6 +41,7 @@ class Cause(StrEnum):
     CATEGORY = "category"  # its category
     PAST = "past"  # its value together with its values in the records before
     LEVEL = "level"  # the weighted mean of its last values, see `Series`
+    STILL = "still"  # that its value stands still, see `Stillness`
     SPREAD = "spread"  # the size of its last changes, see `Series`
 
 
@@ -56,7 +57,8 @@ class Reason(NamedTuple):
     high: float  # ... and `high`
     frequency: float  # share of the context's rows that have this category; NaN if the cause is another
     partner: int = -1  # column of the feature that it is odd together with, while each alone is usual; -1: none
-    before: int = 0  # of PAST: how many values of the feature in the records before are known
+    # of PAST: how many values of the feature in the records before are known; of STILL: how many are equal to it
+    before: int = 0
     expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features
     scope: str = "all"  # what it is compared with: the records of "all" keys, or what is usual for its "key"
 

@@ -16,6 +16,7 @@ from safetensors.numpy import load, save
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
 from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digest_of
 from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, weights, within_keys
+from fomo_stream.detector.still import Stillness
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
 
@@ -35,6 +36,7 @@ COUNTERS = struct.Struct("<qqqq?")
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
 BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
+LONGEST_RUN = 65_535  # values that are counted
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -48,6 +50,7 @@ class Batch(NamedTuple):
     # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
     relative: Float  # (n, RELATIVE, d)
     usual: Float  # (n, 2, d) that level and spread, as scores; see `Pooled`
+    still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
 
     def vectors_for(self, sees: str) -> Float:
         """What a view that sees this looks at."""
@@ -109,6 +112,7 @@ class Series:
         self.fills, self.relative, self.categorical = fills, relative, categorical
         self.keys = Keys(max_keys, self._columns)
         self._set_scale(None)
+        self._stillness = Stillness(n_features)
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
         self._uses = 0  # records so far
         self._begin_log()
@@ -130,6 +134,7 @@ class Series:
             ("count", "u1", (d,)),  # known values, at most MOST_COUNTED
             ("age", "u1", (d,)),  # records since the last one
             ("last", "f8", (d,)),  # the last one
+            ("equal", "u2", (d,)),  # values before that one which are equal to it
         ]
         if self.lags:
             # the number of records, and the last ones, newest first
@@ -162,6 +167,7 @@ class Series:
             np.zeros(n, dtype=bool),
             unknown[:, :RELATIVE],
             unknown[:, RELATIVE:],
+            np.zeros((n, d), np.int64),
         )
         if keys is None:
             self._uses += n
@@ -219,6 +225,7 @@ class Series:
             moves = _moved(rows, x, limited, known, count, turns)
         if self.movement:
             vectors[:, -MOVEMENT:] = moves
+        self._look_for_still(rows, x, known, count, turns, at, belongs, batch, learn)
         filled = _filled(rows, x, known, count, turns)
         vectors[:, 0] = filled if self.fills else x
         if self.lags:
@@ -236,6 +243,27 @@ class Series:
             rows["has_records"] |= turns.total(belongs) > 0
             rows["count"] = np.minimum(rows["count"] + turns.total(known), MOST_COUNTED)
             self.keys.put(series, rows)
+
+    def _look_for_still(
+        self,
+        rows: Any,
+        x: Float,
+        known: Bool,
+        count: Int,
+        turns: _Turns,
+        at: Int,
+        belongs: Bool,
+        batch: Batch,
+        learn: bool,
+    ) -> None:
+        """Note in the batch which values of records x (k, d) of the series stand still; `rows` are moved on."""
+        runs, ended = _runs(rows, x, known, count, turns)
+        if len(self.categorical):
+            known = known.copy()
+            known[:, self.categorical] = False
+        order = np.flatnonzero(belongs)[np.argsort(at[belongs])]
+        still = self._stillness.look(known[order], runs[order], ended[order] * known[order], learn)
+        batch.still[at[order]] = np.where(still, runs[order], 0)
 
     def forget(self) -> None:
         """Forget the keys that were used least recently, if there are too many."""
@@ -279,6 +307,7 @@ class Series:
         twin.n_features += more
         twin.keys = self.keys.copy(twin._columns if more else None, unknown=("past",))
         twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
+        twin._stillness = self._stillness.copy(more)
         twin._begin_log()
         return twin
 
@@ -293,6 +322,7 @@ class Series:
             entries["keys"] = COUNTERS.pack(self._uses, self._keyed, self._recurred, len(self.keys), is_scaled)
         if self.pooled is not None:
             entries |= self._scale_log.changes("scale", self._scale)
+        entries |= self._stillness.changes("still")
         return entries | rows
 
     def recover(self, entries: StoredEntries) -> None:
@@ -307,6 +337,7 @@ class Series:
             scale = load(self._scale_log.recover(entries, "scale")) if is_scaled else None
             self._set_scale(None if scale is None else Pooled.from_arrays(scale))
             self.keys.recover(entries, "key", count)
+            self._stillness.recover(entries, "still")
         except (ValueError, KeyError, struct.error) as error:
             raise DamagedStateError(f"the state is damaged: series cannot be read ({error})") from None
 
@@ -324,6 +355,7 @@ class Series:
     def _begin_log(self) -> None:
         """Start with an empty log."""
         self._settings_log, self._scale_log = Document(), Document()
+        self._stillness.begin_log()
 
 
 class _Turns(NamedTuple):
@@ -404,6 +436,24 @@ def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: 
     spread[after < 2] = np.nan
     vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
     return vectors.astype(np.float32).astype(np.float64)
+
+
+def _runs(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> tuple[Int, Int]:
+    """How many values of the series before each of x (k, d) are equal to it, and how long a run ended with it: (k, d).
+
+    known: which values are; count: (k, d) known ones before; `rows` are moved on.
+    """
+    last, equal = rows["last"].copy(), rows["equal"].astype(np.int64)
+    runs, ended = np.zeros(x.shape, np.int64), np.zeros(x.shape, np.int64)
+    for turn in turns.rounds:
+        m, is_known = turn.stop - turn.start, known[turn]
+        is_equal = is_known & (x[turn] == last[:m]) & (count[turn] > 0)
+        np.copyto(ended[turn], equal[:m], where=is_known & ~is_equal)
+        equal[:m] = np.where(is_equal, np.minimum(equal[:m] + 1, LONGEST_RUN), np.where(is_known, 0, equal[:m]))
+        runs[turn] = equal[:m]
+        np.copyto(last[:m], x[turn], where=is_known)
+    rows["equal"] = equal
+    return runs * known, ended
 
 
 def _filled(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float:

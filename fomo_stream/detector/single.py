@@ -323,6 +323,8 @@ class SingleDetector:
         alerts, history = self._alerts if learn else self._asked, self._context.history
         results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
         results = results.of_series(batch.slots, batch.begins)
+        if self.config.still == "alert" and self.is_calibrated and (still := batch.still.any(axis=1)).any():
+            results = results.with_alerts(np.flatnonzero(still).tolist())
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
     def _remembered(self, scores: Scores, slots: Int, begins: NDArray[np.bool_], learn: bool = True) -> Float:

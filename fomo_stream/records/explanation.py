@@ -130,6 +130,8 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
         share = f"{number_text(100 * reason.frequency, 2)} % of the known records have"
         often = "" if math.isnan(reason.frequency) else share if reason.frequency > 0 else "no known record has"
         return f"{name} is {value_text(value)}" + (f", which {often}" if often else "")
+    if reason.cause is Cause.STILL:
+        return f"{name} has been {value_text(value, DIGITS)} for {reason.before + 1} records, and nearly always changes"
     by, what = "", f"is {value_text(value, DIGITS)}"
     if reason.cause is Cause.LEVEL:
         what = f"is {value_text(value)} on average over its last values"
@@ -144,6 +146,8 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
 
 def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
     """What the value does not go with, after the statement; empty where it is unusual by itself."""
+    if reason.cause is Cause.STILL:
+        return ""
     value = value_of(reason, schema, record)
     is_known = reason.low <= reason.value <= reason.high  # never of NaN
     is_usual = value is not None and (reason.frequency >= USUAL if reason.cause is Cause.CATEGORY else is_known)

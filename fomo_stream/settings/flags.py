@@ -234,6 +234,11 @@ class DetectorFlags(BaseFlags):
         "what a missing value is: unknown, so that it changes nothing; or odd, the more the rarer it is",
         scope="state",
     )
+    still: Literal["alert", "ignore"] = flag(
+        "Detector",
+        "alert",
+        "a value that stands still, of a feature that nearly always changes: an outlier, or ignored",
+    )
     adapt_after: int = flag(
         "Detector",
         1000,
