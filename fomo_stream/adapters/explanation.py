@@ -37,14 +37,16 @@ class Explanation(list[dict[str, Any]]):
         earlier: float = 0.0,
         is_outlier: bool = True,
         key: Key = None,
+        counters: Sequence[int] = (),
     ) -> Explanation:
         """From the reasons of a record.
 
-        names: of all columns; codes: the columns that hold category codes; record: its values by name; earlier,
-        is_outlier and key: see `sentence`.
+        names: of all columns; codes: the columns that hold category codes; counters: those of counters; record: its
+        values by name; earlier, is_outlier and key: see `sentence`.
         """
         texts = _texts(names)
-        schema = Schema(tuple(texts), frozenset(texts[column] for column in codes))
+        kinds = (frozenset(texts[column] for column in columns) for columns in (codes, counters))
+        schema = Schema(tuple(texts), *kinds)
         values = {text: record.get(name) for text, name in zip(texts, names, strict=True)}
         name_of = dict(zip(texts, names, strict=True))
         found = reasons_of(reasons, schema, values)

@@ -52,12 +52,15 @@ class OpenRows:
     added later, and names are not paths.
     """
 
-    def __init__(self, categorical: Collection[Hashable], key: Hashable | None = None) -> None:
+    def __init__(
+        self, categorical: Collection[Hashable], key: Hashable | None = None, counters: Collection[Hashable] = ()
+    ) -> None:
         """key: the name of what tells series apart, which is no feature; None: all records are one series."""
         self._key = key
-        # Categorical features come first, so that their columns are known before they are seen.
-        self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys(categorical))}
-        self._n_codes = len(self._columns)
+        # Categorical features and counters come first, so that their columns are known before they are seen.
+        self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys((*categorical, *counters)))}
+        self._n_codes = len(set(categorical))
+        self._n_special = len(self._columns)
         self._warned: set[str] = set()
         self.has_learned = False  # whether any record was learned
         # (n, n_codes), of the first records learned; None: they are judged, or there are none
@@ -77,6 +80,11 @@ class OpenRows:
     def categorical(self) -> tuple[int, ...]:
         """The columns that hold category codes."""
         return tuple(range(self._n_codes))
+
+    @property
+    def counters(self) -> tuple[int, ...]:
+        """The columns that hold totals of counters."""
+        return tuple(range(self._n_codes, self._n_special))
 
     def rows(self, X: Any, learn: bool = False) -> Float:
         """Rows (n, width) of a frame, an array (n, d), or a sequence of dicts; NaN = missing.
@@ -244,8 +252,8 @@ def _sortable(name: Any) -> tuple[str, Any]:
 class OpenDetector:
     """A `Detector` of records that are rows of a frame or an array, or dicts; see `OpenRows`. All are one series.
 
-    model, device, kernel: as for `load_model`; the weights are loaded with the first features. categorical: names of
-    features. Raises CheckpointError for a model that is not there.
+    model, device, kernel: as for `load_model`; the weights are loaded with the first features. categorical,
+    counters: names of features. Raises CheckpointError for a model that is not there.
     """
 
     def __init__(
@@ -256,12 +264,13 @@ class OpenDetector:
         config: DetectorConfig,
         categorical: Collection[Hashable],
         key: Hashable | None = None,
+        counters: Collection[Hashable] = (),
     ) -> None:
         checkpoint_path(model)
         self.model, self.device, self.kernel = model, device, kernel
         self.config = config
         self.detector: Detector | None = None
-        self._rows = OpenRows(categorical, key)
+        self._rows = OpenRows(categorical, key, counters)
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
         # the last scored rows and their keys, so that nothing is scored twice
         self._scored: tuple[Float, list[Key] | None, Results] | None = None
@@ -290,7 +299,8 @@ class OpenDetector:
         detector = self._wake()
         if detector is None or not len(usable):
             return found
-        given, names, codes = self._rows.values(X), self._rows.names, self._rows.categorical
+        given, names = self._rows.values(X), self._rows.names
+        codes, counters = self._rows.categorical, self._rows.counters
         keys = _chosen(self._rows.keys(X), usable)
         scored = self._score(detector, rows[usable], keys)
         earlier = (scored.remembered_logit - scored.logit).tolist()
@@ -298,7 +308,7 @@ class OpenDetector:
         columns = usable.tolist(), detector.explain(rows[usable], keys, scored), earlier, scored.outlier.tolist(), named
         for i, reasons, before, is_outlier, key in zip(*columns, strict=True):
             if before == before:  # else it has no score
-                found[i] = Explanation.of(reasons, names, codes, given[i], before, is_outlier, key)
+                found[i] = Explanation.of(reasons, names, codes, given[i], before, is_outlier, key, counters)
         return found
 
     def learn(self, X: Any) -> None:
@@ -352,7 +362,7 @@ class OpenDetector:
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
-        return Detector(model, width, self.config, categorical=self._rows.categorical)
+        return Detector(model, width, self.config, None, self._rows.categorical, self._rows.counters)
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings, features and the detector's state; not the weights, which are loaded again by name."""

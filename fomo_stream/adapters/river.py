@@ -70,6 +70,8 @@ class FoMoDetector(AnomalyDetector):
     key
         Name of the field that tells series apart: a device, a user. It is no feature. A record without it belongs to
         the series of all such records.
+    counters
+        Names of features that only grow: their growth a record is scored, not the total.
 
     Raises CheckpointError for a model that is not there, and ConfigError for an impossible value: both are ValueErrors.
 
@@ -109,6 +111,7 @@ class FoMoDetector(AnomalyDetector):
         reasons: int = 3,
         missing_is: str = "unknown",
         key: Hashable | None = None,
+        counters: Collection[Any] | None = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -125,9 +128,13 @@ class FoMoDetector(AnomalyDetector):
         self.reasons = reasons
         self.missing_is = missing_is
         self.key = key
+        self.counters = counters
         if not isinstance(key, Hashable):
             raise ConfigError(f"key is the name of one field, not {key!r}")
         names = () if categorical is None else _names(categorical, "categorical", ["mode"])
+        totals = () if counters is None else _names(counters, "counters", ["energy"])
+        if both := set(names) & set(totals):
+            raise ConfigError(f"{min(map(repr, both))} is both in categorical and in counters; name it in one")
         config = DetectorConfig(
             context_size=context_size,
             min_context=min_context,
@@ -140,7 +147,7 @@ class FoMoDetector(AnomalyDetector):
             reasons=reasons,
             missing_is=missing_is,
         )
-        self._inner = OpenDetector(model, device, kernel, config, names, key)
+        self._inner = OpenDetector(model, device, kernel, config, names, key, totals)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

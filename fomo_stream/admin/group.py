@@ -163,9 +163,9 @@ def _read_agreed(settings: GroupSettings) -> Report:
     agreed, differences = agreement.agreed(), agreement.compare()
     if schema is not None:
         own = settings.features
-        if own is not None and {*own, *agreed.get("categorical", ())} != {*schema.features}:
+        if own is not None and {*own, *agreed.get("categorical", ()), *settings.counter_names} != {*schema.features}:
             differences.insert(0, Difference("features", shown(list(schema.features)), shown(list(own))))
-        agreed = {**agreed, "categorical": sorted(schema.categorical)}
+        agreed = {**agreed, "categorical": sorted(schema.categorical), "counters": sorted(schema.counters) or ["none"]}
     shown_differences = []
     for one in differences:
         given = any(map(settings.is_given, DECIDED_BY.get(one.name, (one.name,))))  # or by default

@@ -195,7 +195,8 @@ class PrequentialScorer(_LineScorer):
             self._wanted = self._n_records + self._min_context - n_usable
             return None
         schema, config = self._features, self._settings.detector_config()
-        first = Detector(self._model, len(schema.features), config, categorical=schema.categorical_columns)
+        columns = schema.categorical_columns, schema.counter_columns
+        first = Detector(self._model, len(schema.features), config, None, *columns)
         for view in first.left_out:
             self._note(f"left out: the view {view}")
         self.partition.begin(first, schema)

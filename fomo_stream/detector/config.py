@@ -134,6 +134,7 @@ FIXED = (
     "kernel",
     "n_features",
     "categorical",
+    "counters",
     "context_size",
     "seed",
     "used_views",
@@ -149,7 +150,12 @@ SIZES = {
 
 
 def fingerprint_of(
-    model: Model, n_features: int, views: Iterable[View], categorical: tuple[int, ...], config: DetectorConfig
+    model: Model,
+    n_features: int,
+    views: Iterable[View],
+    categorical: tuple[int, ...],
+    counters: tuple[int, ...],
+    config: DetectorConfig,
 ) -> dict[str, Any]:
     """The fingerprint of a detector, as plain values for JSON. views: those in use."""
     return {
@@ -158,6 +164,7 @@ def fingerprint_of(
         "kernel": model.kernel,
         "n_features": n_features,
         "categorical": list(categorical),
+        "counters": list(counters),
         **{
             name: value for name, value in vars(config).items() if name not in ("explain", "reasons", "still")
         },  # change no state

@@ -42,7 +42,8 @@ class Detector:
 
     model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
     the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
-    hold category codes. Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
+    hold category codes; counters: columns of fields that only grow, of which the growth counts. Raises SchemaError when
+    no view fits rows of n_features; `left_out` has those that do not.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model
@@ -60,10 +61,11 @@ class Detector:
         config: DetectorConfig | None = None,
         executor: Executor | None = None,
         categorical: tuple[int, ...] = (),
+        counters: tuple[int, ...] = (),
     ) -> None:
         config = config or DetectorConfig()
-        self._shared = SingleDetector(model, n_features, config, executor, categorical)
-        self._owns = Owns(model, n_features, config, executor, categorical)
+        self._shared = SingleDetector(model, n_features, config, executor, categorical, counters)
+        self._owns = Owns(model, n_features, config, executor, categorical, counters)
         self._routes: Routes | None = None  # None: no key ever had contexts of its own
         self._apart = 0  # records that were learned by detectors of keys alone
         self._decided = 0  # shared records at the last decision

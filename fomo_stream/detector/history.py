@@ -357,10 +357,11 @@ class History:
         """Note verdicts (n,) on known records."""
         self._scores.put(numbers % self._scores.size, verdict=verdict)
 
-    def find(self, values: Float) -> Int:
-        """Numbers of the known records that have exactly these values (d,); NaN equals NaN."""
+    def find(self, values: Float, features: Int) -> Int:
+        """Numbers of the known records that have exactly these values (d,) in some features; NaN equals NaN."""
         numbers = np.arange(self.oldest, self.records)
         rows = np.where(self.gaps(numbers), np.nan, self._rows["rows"][numbers % self._rows.size, 0])
+        rows, values = rows[:, features], values[features]
         same: NDArray[np.bool_] = ((rows == values) | (np.isnan(rows) & np.isnan(values))).all(1)
         return numbers[same]
 

@@ -60,10 +60,11 @@ def own_detector(
     config: DetectorConfig,
     executor: Executor | None,
     categorical: tuple[int, ...],
+    counters: tuple[int, ...] = (),
 ) -> SingleDetector:
     """A detector for one key of a partition with these settings."""
     config = own_config(config)
-    return SingleDetector(model, n_features, config, executor, categorical, keeps_encodings=False, prior=PRIOR)
+    return SingleDetector(model, n_features, config, executor, categorical, counters, False, PRIOR)
 
 
 def activity(records: Int, now: int) -> NDArray[np.float64]:
@@ -120,9 +121,10 @@ class Owns:
         config: DetectorConfig,
         executor: Executor | None,
         categorical: tuple[int, ...],
+        counters: tuple[int, ...] = (),
     ) -> None:
         self.limit = config.own_contexts
-        self._made_from = model, n_features, config, executor, categorical
+        self._made_from = model, n_features, config, executor, categorical, counters
         self.entered = 0  # keys that ever had one
         self._by_digest: dict[bytes, Own] = {}
         self._touched: set[int] = set()  # slots with changes that the log does not have
@@ -202,9 +204,9 @@ class Owns:
 
     def copy(self, more: int = 0) -> Owns:
         """The same, independent, with `more` further features."""
-        twin, (model, n_features, config, executor, categorical) = copy(self), self._made_from
-        twin._made_from = model, n_features + more, config, executor, categorical
-        twin._by_digest = {own.digest: replace(own, detector=own.detector.widened(n_features + more)) for own in self}
+        twin, (model, width, *others) = copy(self), self._made_from
+        twin._made_from = (model, width + more, *others)  # type: ignore[assignment]
+        twin._by_digest = {own.digest: replace(own, detector=own.detector.widened(width + more)) for own in self}
         twin._touched, twin._gone = {own.slot for own in self}, {}
         return twin
 

@@ -36,7 +36,7 @@ COUNTERS = struct.Struct("<qqqq?")
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
 BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
-LONGEST_RUN = 65_535  # values that are counted
+LONGEST_RUN = 65_535  # records that are counted
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -80,6 +80,8 @@ class Series:
     From `learn_scale` on, it also says how far each value is from what its key usually has, if the key is known; see
     `Pooled`. Categories (`categorical`: their columns) do not count there.
 
+    Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead.
+
     A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
     RECENT records; level and spread stay as they are.
 
@@ -105,11 +107,12 @@ class Series:
         fills: bool = True,
         relative: bool = True,
         categorical: tuple[int, ...] = (),
+        counters: tuple[int, ...] = (),
     ) -> None:
         if not 0 <= lags <= MAX_LAGS:
             raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
-        self.fills, self.relative, self.categorical = fills, relative, categorical
+        self.fills, self.relative, self.categorical, self.counters = fills, relative, categorical, counters
         self.keys = Keys(max_keys, self._columns)
         self._set_scale(None)
         self._stillness = Stillness(n_features)
@@ -136,6 +139,8 @@ class Series:
             ("last", "f8", (d,)),  # the last one
             ("equal", "u2", (d,)),  # values before that one which are equal to it
         ]
+        if self.counters:  # the last total, and how many records ago; 0: none is known
+            columns += [("total", "f8", (len(self.counters),)), ("since", "u2", (len(self.counters),))]
         if self.lags:
             # the number of records, and the last ones, newest first
             columns += [("records", "u4"), ("past", "f8", (self.lags, d))]
@@ -212,6 +217,9 @@ class Series:
         order, which, series = turns.order, turns.which, turns.series
         at, belongs = at[order], belongs[order]
         rows, x = self.keys[series], values[at]
+        is_missing = np.isnan(x)
+        if self.counters:
+            x[:, self.counters] = _growth(rows, x[:, self.counters], turns)
         known = ~np.isnan(x)
         count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
@@ -227,7 +235,7 @@ class Series:
             vectors[:, -MOVEMENT:] = moves
         self._look_for_still(rows, x, known, count, turns, at, belongs, batch, learn)
         filled = _filled(rows, x, known, count, turns)
-        vectors[:, 0] = filled if self.fills else x
+        vectors[:, 0] = filled if self.fills else np.where(is_missing, np.nan, filled)
         if self.lags:
             _with_past(rows, vectors[:, : 1 + self.lags], turns)
             rows["records"] += turns.total(np.ones(len(at), bool)).astype(np.uint32)
@@ -237,6 +245,7 @@ class Series:
             batch.usual[at[keyed]] = np.stack([expected.level, expected.spread], axis=1)[keyed]
             batch.relative[:, :, self.categorical] = np.nan
         noted = at[belongs]
+        batch.gaps[noted] = ~known[belongs] & (self.fills | is_missing[belongs])
         batch.vectors[noted], batch.slots[noted] = vectors[belongs], series[which][belongs]
         batch.begins[noted] = ~(rows["has_records"][which] | (turns.before(belongs) > 0))[belongs]
         if learn:
@@ -436,6 +445,22 @@ def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: 
     spread[after < 2] = np.nan
     vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
     return vectors.astype(np.float32).astype(np.float64)
+
+
+def _growth(rows: Any, totals: Float, turns: _Turns) -> Float:
+    """By how much counters (k, c) have grown a record since their last known total; `rows` are moved on.
+
+    NaN where that is not known: at the first total of a series, and where it has fallen, as the counter began again.
+    """
+    growth, last, since = np.full(totals.shape, np.nan), rows["total"], rows["since"].astype(np.int64)
+    for turn in turns.rounds:
+        m, is_known = turn.stop - turn.start, ~np.isnan(totals[turn])
+        has_grown = is_known & (since[:m] > 0) & (totals[turn] >= last[:m])
+        growth[turn] = np.where(has_grown, (totals[turn] - last[:m]) / np.maximum(since[:m], 1), np.nan)
+        since[:m] = np.where(is_known, 1, np.minimum(since[:m] + (since[:m] > 0), LONGEST_RUN))
+        np.copyto(last[:m], totals[turn], where=is_known)
+    rows["total"], rows["since"] = last, since
+    return growth
 
 
 def _runs(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> tuple[Int, Int]:

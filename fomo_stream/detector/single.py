@@ -58,6 +58,7 @@ class SingleDetector:
         config: DetectorConfig | None = None,
         executor: Executor | None = None,
         categorical: tuple[int, ...] = (),
+        counters: tuple[int, ...] = (),
         keeps_encodings: bool = True,
         prior: float = 0.0,
     ) -> None:
@@ -67,7 +68,7 @@ class SingleDetector:
         """
         self.model = model
         self.n_features = n_features
-        self.categorical = categorical
+        self.categorical, self.counters = categorical, counters
         self.config = config = config or DetectorConfig()
         self.views, self.left_out = _fitting(model, n_features, config, categorical)
         self._explainer = Explainer(model, config, categorical)
@@ -78,7 +79,7 @@ class SingleDetector:
             self._series = Series(0, 0, movement=False, max_keys=1, fills=fills, relative=False)
         else:
             self._series = Series(
-                n_features, config.lags, movement, config.keys, fills=fills, relative=relative, categorical=categorical
+                n_features, config.lags, movement, config.keys, fills, relative, categorical, counters
             )
         self._context = Context(n_features, self.views, movement, config, categorical, prior)
         self._panel = Panel(self.views, model, executor)
@@ -467,7 +468,8 @@ class SingleDetector:
 
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
-        return [self._context.history.find(row) for row in _checked(rows, self.n_features)]
+        compared = np.setdiff1d(np.arange(self.n_features), self.counters)  # of counters their growth is kept
+        return [self._context.history.find(row, compared) for row in _checked(rows, self.n_features)]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
@@ -553,7 +555,9 @@ class SingleDetector:
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
-        self._fingerprint = fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
+        self._fingerprint = fingerprint_of(
+            self.model, self.n_features, self.views, self.categorical, self.counters, self.config
+        )
         self._fingerprint_bytes = json.dumps(self._fingerprint).encode()
         self._fingerprint_log, self._counters_log = Document(), Document()
 

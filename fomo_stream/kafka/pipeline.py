@@ -31,7 +31,7 @@ from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.evolution import Evolution
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes, roles_of
+from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
@@ -222,11 +222,12 @@ class Pipeline:
 
         The sample keeps the records of each partition together, so that a counter in a partition is recognised.
         """
-        waiting = [item for partition in self.tasks.values() for item in partition.waiting.items]
-        sample = [item.fields for item in waiting if item.error is None]
+        waiting = [(partition, item) for partition in self.tasks.values() for item in partition.waiting.items]
+        usable = [(partition.number, item) for partition, item in waiting if item.error is None]
+        sample, settings = [item.fields for _, item in usable], self._settings
+        series = [(number, item.key) for number, item in usable]
         try:
-            settings = self._settings
-            schema, left_out = infer_schema(sample, settings.result_field, settings.categorical, roles_of(settings))
+            schema, left_out = infer_of(settings, sample, roles_of(settings), series)
         except SchemaError as error:
             log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"

@@ -72,7 +72,7 @@ def start(
     setup = TopicSetup(settings, watch)
     setup.begin()
     if settings.features is not None:
-        check_schema(settings, model, Schema.of(settings.features, settings.categorical))
+        check_schema(settings, model, Schema.of(settings.features, settings.categorical, settings.counter_names))
     group_log = GroupLog(settings)
     agreement = Agreement(settings, model.name, model.kernel, group_log)
     settings = agreement.join()

@@ -431,8 +431,8 @@ class Partition:
         return entries
 
     def _schema_changes(self, schema: Schema) -> Entries:
-        content = {"features": schema.features, "categorical": sorted(schema.categorical), "lags": self._settings.lags}
-        value = orjson.dumps(content)
+        names = {"categorical": sorted(schema.categorical), "counters": sorted(schema.counters)}
+        value = orjson.dumps({"features": schema.features, **names, "lags": self._settings.lags})
         if value == self._written_schema:
             return {}
         self._written_schema = value
@@ -450,7 +450,8 @@ class Partition:
     def _check_schema(self, value: bytes, schema: Schema) -> None:
         try:
             stored = orjson.loads(value)
-            features, categorical, lags = tuple(stored["features"]), set(stored["categorical"]), int(stored["lags"])
+            features, lags = tuple(stored["features"]), int(stored["lags"])
+            categorical, counters = set(stored["categorical"]), set(stored.get("counters", ()))
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStateError(f"{SCHEMA} is not readable ({error})") from None
         if lags != self._settings.lags:
@@ -458,6 +459,7 @@ class Partition:
         for what, old, new in (
             ("features", features, schema.features),
             ("categorical fields", sorted(categorical), sorted(schema.categorical)),
+            ("counters", sorted(counters), sorted(schema.counters)),
         ):
             if old != new:
                 raise StateError(f"the state has {what} {shown(old) or 'none'}, now they are {shown(new) or 'none'}")
@@ -506,8 +508,8 @@ def check_schema(settings: ServiceSettings, model: Model, schema: Schema) -> Non
 
 
 def _detector(settings: ServiceSettings, model: Model, schema: Schema, executor: Executor | None) -> Detector:
-    width, codes = len(schema.features), schema.categorical_columns
-    return Detector(model, width, settings.detector_config(), executor=executor, categorical=codes)
+    config, columns = settings.detector_config(), (schema.categorical_columns, schema.counter_columns)
+    return Detector(model, len(schema.features), config, executor, *columns)
 
 
 def _seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:

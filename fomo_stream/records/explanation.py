@@ -58,9 +58,9 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
 
 
 def value_of(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> Any:
-    """The value that a reason is about: the record's own where it has one, else a number."""
+    """The value that a reason is about: the record's own where it has one, else a number; of a counter, its growth."""
     name, own = schema.features[reason.feature], None
-    if reason.cause not in MOVING:
+    if reason.cause not in MOVING and name not in schema.counters:
         is_category = name in schema.categorical or reason.cause is Cause.CATEGORY
         own = known(record, name, is_category)
         if is_category:
@@ -130,11 +130,15 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
         share = f"{number_text(100 * reason.frequency, 2)} % of the known records have"
         often = "" if math.isnan(reason.frequency) else share if reason.frequency > 0 else "no known record has"
         return f"{name} is {value_text(value)}" + (f", which {often}" if often else "")
+    is_growth = schema.features[reason.feature] in schema.counters
+    if is_growth and reason.cause in (Cause.STILL, Cause.SPREAD):
+        name = f"the growth of {name}"
     if reason.cause is Cause.STILL:
         return f"{name} has been {value_text(value, DIGITS)} for {reason.before + 1} records, and nearly always changes"
-    by, what = "", f"is {value_text(value, DIGITS)}"
+    by, digits = "", FEW_DIGITS if is_growth or reason.cause is Cause.LEVEL else DIGITS
+    what = f"grows by {value_text(value, digits)} a record" if is_growth else f"is {value_text(value, digits)}"
     if reason.cause is Cause.LEVEL:
-        what = f"is {value_text(value)} on average over its last values"
+        what += " on average over its last values"
     if reason.cause is Cause.SPREAD:
         by, what = "by ", f"changes by {value_text(value)} at a time over its last values"
     if not math.isfinite(reason.median):
@@ -154,7 +158,7 @@ def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
     others = [f"the {counted(reason.before, 'value')} before it"] if reason.cause is Cause.PAST else []
     if reason.partner >= 0:
         name = schema.features[reason.partner]
-        other = known(record, name, name in schema.categorical)
+        other = None if name in schema.counters else known(record, name, name in schema.categorical)
         others.append(name_text(name) + ("" if reason.cause in MOVING or other is None else f" {value_text(other)}"))
     if not others and (value is None or (is_usual and len(schema.features) > 1)):
         others = ["the other values"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from numbers import Real
 from typing import Any, Protocol
@@ -20,8 +20,10 @@ from fomo_stream.records.schema import Schema, is_number_text, look_up, numbers,
 from fomo_stream.records.writers import csv_columns
 from fomo_stream.wording import counted, did_you_mean
 
+AUTO, NONE = ("auto",), ("none",)  # of counters: those that are recognised, and no field
 NAMES_SHOWN = 20  # fields that a note lists
 READ_AS_NUMBERS = "read as numbers although they are text"
+COUNTED = "counters, of which the growth a record is scored"
 RARE_VALUES = "no categories, as most of their values are seen once or twice"
 A_TIME = "a time"  # why such a field is no feature
 # Why a field that has another role is no feature.
@@ -53,6 +55,17 @@ def _sample(n: int, source: str) -> str:
 _TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
 _COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "rownum", "line"}
+_TOTAL_WORDS = {"total", "count", "counts", "counter", "cumulative", "bytes", "packets", "pieces", "cycles"} | {
+    *("energy", "kwh", "wh", "hours", "uptime", "runtime", "meter", "mileage", "odometer")
+}
+_GROWN, _GROWN_SMOOTHLY, _GROWN_BY_NAME = (
+    100,
+    1000,
+    20,
+)  # steps by which a counter has grown; a sensor may rise for a while without falling
+_ROUGH = 0.2  # share of its steps by which those of a counter differ from the next ones, at least
+_RESET = 0.5  # share of the total before that a counter which began again has at most
+_FEW_RESETS = 0.05  # of its steps
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records; fewer values may rise in order by chance
 _LONGEST_PATH = 1000  # characters; longer paths would take too long to look up
@@ -66,6 +79,8 @@ def infer_schema(
     categorical: Sequence[str] = (),
     other: Mapping[str, str] | None = None,
     source: str = "",
+    counters: Sequence[str] = AUTO,
+    series: Sequence[Hashable] | None = None,
 ) -> tuple[Schema, dict[str, str]]:
     """Choose the features of a stream from its first records, taken in order.
 
@@ -73,8 +88,9 @@ def infer_schema(
     each: text, lists, times, counters, identifiers, and results of an earlier run under `result_field`. A leaf whose
     texts are all numbers is numeric, unless they are long whole numbers. Paths of more than 1,000 characters are
     ignored. In doubt, a leaf is a feature. Constant leaves are features too, because a change in them matters.
-    `categorical` fields are always features; the fields in `other` never are, for the reason given there. source: name
-    of the input, for errors.
+    `categorical` fields are always features, and so are `counters`; the fields in `other` never are, for the reason
+    given there. counters: ("auto",): those that only grow are recognised; ("none",): there are none. series: (n,) the
+    one that each record belongs to; None: all are of one. source: name of the input, for errors.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
@@ -85,12 +101,15 @@ def infer_schema(
     sample = list(records)
     special = other or {}
     leaves: dict[str, list[Any]] = {}
-    for record in sample:
+    places: dict[str, list[int]] = {}
+    for at, record in enumerate(sample):
         for path, value in leaves_of(record):
             leaves.setdefault(path, []).append(value)
+            places.setdefault(path, []).append(at)
     left_out: dict[str, str] = {}
-    features = list(categorical)
-    for path in sorted(leaves.keys() - set(categorical)):
+    named = counter_names(counters)
+    features = list(dict.fromkeys((*categorical, *named)))
+    for path in sorted(leaves.keys() - set(features)):
         if path == result_field or path.startswith(result_field + "."):
             left_out[path] = "result of an earlier run"
         elif name := next((name for name in special if path == name or path.startswith(name + ".")), None):
@@ -106,7 +125,18 @@ def infer_schema(
             )
     if not features:
         raise NoFeaturesError(len(sample), left_out, source)
-    return Schema(tuple(sorted(features)), frozenset(categorical)), left_out
+    found = set(named)
+    if counters == AUTO:
+        recur = series is not None and 2 * len(set(series)) <= len(series)  # else keys are ids of records
+        of_series = list(series) if series is not None and recur else [None] * len(sample)
+        numeric = [path for path in features if path not in categorical]
+        found = {path for path in numeric if only_grows(path, leaves[path], [of_series[at] for at in places[path]])}
+    return Schema(tuple(sorted(features)), frozenset(categorical), frozenset(found)), left_out
+
+
+def counter_names(counters: Sequence[str]) -> tuple[str, ...]:
+    """The counters that are named; () of AUTO and NONE."""
+    return () if tuple(counters) in (AUTO, NONE) else tuple(counters)
 
 
 def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -207,6 +237,29 @@ def _is_counter(x: np.ndarray, words: set[str]) -> bool:
     return bool((steps > 0).all()) and float(same.mean()) >= 0.9
 
 
+def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> bool:
+    """Whether numbers are totals of a counter: they grow in their series, and fall only where it begins again."""
+    x = numbers(values)
+    numbered: dict[Hashable, int] = {}
+    of_series = np.array([numbered.setdefault(one, len(numbered)) for one in series])
+    order = np.argsort(of_series, kind="stable")
+    x, of_series = x[order], of_series[order]
+    x, of_series = x[~np.isnan(x)], of_series[~np.isnan(x)]
+    is_step = of_series[1:] == of_series[:-1]
+    before, after = x[:-1][is_step], x[1:][is_step]
+    if not len(after) or any(isinstance(value, bool) for value in values):
+        return False
+    grown = int((after > before).sum())
+    again = (after < before) & (after >= 0.0) & (after < _RESET * before)
+    if ((after < before) & ~again).any() or again.sum() > _FEW_RESETS * grown or x.min() < 0.0:
+        return False
+    if _words(path) & _TOTAL_WORDS:
+        return grown >= _GROWN_BY_NAME
+    steps = np.diff(x)
+    rough = np.abs(np.diff(steps)).mean() >= _ROUGH * np.abs(steps).mean()  # a sensor that rises slowly is smooth
+    return bool(grown >= (_GROWN if rough else _GROWN_SMOOTHLY))
+
+
 def _is_identifier(x: np.ndarray, words: set[str]) -> bool:
     if len(x) < 3 or not (x == np.round(x)).all():
         return False
@@ -231,6 +284,8 @@ class RecordSettings(Protocol):
     def result_field(self) -> str: ...
     @property
     def exclude(self) -> tuple[str, ...]: ...
+    @property
+    def counters(self) -> tuple[str, ...]: ...
     @property
     def key(self) -> str | None: ...
     @property
@@ -257,7 +312,7 @@ def choose_features(
         raise SchemaError(f"no line of {source} is a record", FORMS)
     left_out: Mapping[str, str] = {}
     if settings.features is not None:
-        schema = Schema.of(settings.features, settings.categorical)
+        schema = Schema.of(settings.features, settings.categorical, counter_names(settings.counters))
     else:
         schema, left_out = infer_of_file(settings, format, records, source, roles)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
@@ -295,7 +350,20 @@ def infer_of_file(
     """`infer_schema` of records of a file, without the columns of an earlier result."""
     earlier = set() if format != "csv" else set(csv_columns(settings.result_field))
     own = [{name: v for name, v in record.items() if name not in earlier} for record in records]
-    return infer_schema(own, settings.result_field, settings.categorical, roles, source)
+    series = None if settings.key is None else [key_of(record, settings.key) for record in records]
+    return infer_of(settings, own, roles, series, source)
+
+
+def infer_of(
+    settings: RecordSettings,
+    records: Sequence[Mapping[str, Any]],
+    roles: Mapping[str, str],
+    series: Sequence[Hashable] | None,
+    source: str = "",
+) -> tuple[Schema, dict[str, str]]:
+    """`infer_schema` with these settings."""
+    result, categorical = settings.result_field, settings.categorical
+    return infer_schema(records, result, categorical, roles, source, settings.counters, series)
 
 
 def features_note(schema: Schema, left_out: Mapping[str, str], offers_time: bool = False) -> str:
@@ -311,6 +379,8 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterato
     texts = [name for name in numeric if any(is_number_text(look_up(record, name)) for record in records)]
     if texts:
         yield f"{READ_AS_NUMBERS}: {_listed(texts)}"
+    if schema.counters:
+        yield f"{COUNTED}: {_listed(sorted(schema.counters))}; --counters none takes the totals"
     codes = schema.rows(records)
     names = [schema.features[at] for at in schema.categorical_columns if is_mostly_rare(codes[:, at])]
     if names:

@@ -32,11 +32,13 @@ _NUMBER = re.compile(r"\s*-?(?:(?:0|[1-9]\d*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?\
 class Schema:
     """The features of a stream, as dotted paths, in the order of the columns of its rows.
 
-    categorical: the features that are categories, in any order.
+    categorical: the features that are categories; counters: those that only grow, of which the growth counts; in any
+    order.
     """
 
     features: tuple[str, ...]
     categorical: frozenset[str] = frozenset()
+    counters: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -44,19 +46,28 @@ class Schema:
         twice = sorted({name for name in self.features if self.features.count(name) > 1})
         if twice:
             raise SchemaError(f"feature {twice[0]!r} is named twice", "name each one once")
-        strange = sorted(self.categorical - set(self.features))
-        if strange:
-            raise SchemaError(f"categorical field {strange[0]!r} is not a feature", "name it as a category")
+        for kind, names in (("categorical field", self.categorical), ("counter", self.counters)):
+            if strange := sorted(names - set(self.features)):
+                raise SchemaError(f"{kind} {strange[0]!r} is not a feature", "name it as one, too")
+        if both := sorted(self.categorical & self.counters):
+            raise SchemaError(f"{both[0]!r} is both a category and a counter", "name it as one of them")
 
     @classmethod
-    def of(cls, features: Sequence[str], categorical: Sequence[str]) -> Schema:
-        """These features in this order, then the categorical fields that are not among them."""
-        return cls((*features, *(name for name in categorical if name not in features)), frozenset(categorical))
+    def of(cls, features: Sequence[str], categorical: Sequence[str], counters: Sequence[str] = ()) -> Schema:
+        """These features in this order, then the categorical fields and the counters that are not among them."""
+        names = dict.fromkeys((*categorical, *counters))
+        all_names = (*features, *(name for name in names if name not in features))
+        return cls(all_names, frozenset(categorical), frozenset(counters))
 
     @property
     def categorical_columns(self) -> tuple[int, ...]:
         """The columns of rows that hold category codes."""
         return tuple(i for i, name in enumerate(self.features) if name in self.categorical)
+
+    @property
+    def counter_columns(self) -> tuple[int, ...]:
+        """The columns of rows that hold totals of counters."""
+        return tuple(i for i, name in enumerate(self.features) if name in self.counters)
 
     def rows(self, records: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(n_records, n_features) float64 in the records' own units; booleans are 0 and 1, NaN is missing.

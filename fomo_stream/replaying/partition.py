@@ -261,8 +261,8 @@ def spec_of(plan: Plan) -> Spec:
     settings = plan.settings
     before = (BEFORE_RULES,) if settings.has_rules else ()
     names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
-    features, categorical = plan.schema.features, plan.schema.categorical
-    return Spec(names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical)
+    schema, rate = plan.schema, settings.alert_rate
+    return Spec(names, schema.features, rate, plan.has_labels, plan.axis, schema.categorical, schema.counters)
 
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:

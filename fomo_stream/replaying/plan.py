@@ -57,7 +57,8 @@ def make_plan(settings: ReplaySettings, data: InMemory | None = None) -> Plan:
     data: records in memory, in place of those of a file.
     """
     now_ms = time.time_ns() // 1_000_000
-    if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
+    named = (*(settings.features or ()), *settings.categorical, *settings.counter_names)
+    if settings.label is not None and settings.label in named:
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
     if settings.file is not None:
         return _plan_of_file(settings, now_ms, data)

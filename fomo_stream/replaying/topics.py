@@ -22,7 +22,7 @@ from fomo_stream.records.inference import (
     LABEL,
     TooManyFeaturesError,
     features_note,
-    infer_schema,
+    infer_of,
     input_notes,
     roles_of,
 )
@@ -128,7 +128,7 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
             )
         return agreed, []
     if settings.features is not None:
-        schema, notes = Schema.of(settings.features, settings.categorical), []
+        schema, notes = Schema.of(settings.features, settings.categorical, settings.counter_names), []
     else:
         schema, note = _infer(settings, source)
         notes = [note]
@@ -160,11 +160,13 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
         if not taken:
             break
         bad.update(one.error.reason for one in taken if one.error is not None)
-        records = [one.fields for one in taken if one.error is None]
+        usable = [one for one in taken if one.error is None]
+        records = [one.fields for one in usable]
         if not records:
             continue
         try:
-            schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
+            series = [one.key for one in usable]
+            schema, left_out = infer_of(settings, records, roles, series)
             return schema, features_note(schema, left_out)
         except TooManyFeaturesError:
             raise

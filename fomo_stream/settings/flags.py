@@ -320,6 +320,14 @@ class RecordFlags(DetectorFlags):
         scope="state",
     )
     exclude: Names = flag("Records", (), "fields that are no features; all others stay", metavar="A,B.C", scope="state")
+    counters: Names = flag(
+        "Records",
+        ("auto",),
+        "fields that only grow, of which the growth a record is scored; auto: those that the first records show, if "
+        "features are inferred; or none",
+        metavar="A,B.C",
+        scope="state",
+    )
     time: str | None = flag(
         "Records",
         None,
@@ -434,13 +442,26 @@ class RecordFlags(DetectorFlags):
 
     @model_validator(mode="after")
     def _rules_fit(self) -> Self:
-        if both := {*self.exclude} & {*(self.features or ()), *self.categorical, self.key, self.time}:
+        named = (*(self.features or ()), *self.categorical, *self.counter_names, self.key, self.time)
+        if both := {*self.exclude} & {*named}:
             raise ValueError(f"--exclude {min(map(str, both))[:60]} is named by another flag, too; leave one out")
         check_names(self.all_rules, "rules")
         check_names(self.windows, "windows of maintenance")
         if self.explain == "none" and any(rule.valid is None for rule in self.all_rules):
             raise ValueError("rules look at the reasons of alerts: leave --explain none out")
         return self
+
+    @field_validator("counters")
+    @classmethod
+    def _counters_are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(names) > 1 and (word := {"auto", "none"} & {*names}):
+            raise ValueError(f"{min(word)} stands alone: --counters auto, --counters none, or names of fields")
+        return names or ("none",)
+
+    @property
+    def counter_names(self) -> tuple[str, ...]:
+        """The counters that are named."""
+        return () if self.counters in (("auto",), ("none",)) else self.counters
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -470,7 +491,7 @@ class RecordFlags(DetectorFlags):
         """Records without an alert after which an incident ends: of its series, and of the whole partition."""
         return self.incident_quiet, max(self.incident_quiet, 1000)
 
-    @field_validator("features", "categorical")
+    @field_validator("features", "categorical", "counters")
     @classmethod
     def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         if names == () and info.field_name == "features":

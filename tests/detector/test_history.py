@@ -25,7 +25,10 @@ def batch_of(numbers: np.ndarray) -> Batch:
     vectors = numbers[:, None, None] * np.array([100.0, 99.0, 0.5, 0.25])[:, None]  # itself, before, level, spread
     relative = numbers[:, None, None] + np.array([0.0, 0.25, 0.5])[:, None]
     relative[numbers % 4 == 1] = np.nan  # of a new key
-    return Batch(vectors, (numbers % 3 == 0)[:, None], numbers % 7, numbers % 5 == 0, relative, relative[:, :2])
+    gaps = (numbers % 3 == 0)[:, None]
+    return Batch(
+        vectors, gaps, numbers % 7, numbers % 5 == 0, relative, relative[:, :2], np.zeros(gaps.shape, np.int64)
+    )
 
 
 def logits_of(numbers: np.ndarray) -> np.ndarray:
@@ -110,10 +113,13 @@ def test_equal_rows_are_found_missing_values_included() -> None:
     )  # whatever stands in for them
     vectors = np.stack([filled, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # ... and was before them
     unknown = np.full((4, 3, 2), np.nan)
-    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), np.zeros(4, bool), unknown, unknown[:, :2])
+    still = np.zeros(rows.shape, np.int64)
+    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), np.zeros(4, bool), unknown, unknown[:, :2], still)
     memory.append(batch, Scores.unknown(4, 1), np.zeros(4), np.zeros(4, bool))
-    assert [memory.find(row).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
-    assert memory.find(np.array([1.0, 3.0])).tolist() == []
+    both, first = np.array([0, 1]), np.array([0])
+    assert [memory.find(row, both).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
+    assert memory.find(np.array([1.0, 3.0]), both).tolist() == []
+    assert memory.find(np.array([1.0, 3.0]), first).tolist() == [0, 1, 2]
 
 
 # --- reservoir

@@ -253,3 +253,45 @@ def test_series_of_other_settings_are_refused_by_name() -> None:
     words = "lags is 1 in the state, 2 now; movement is 1 .*, 0 now; features is 2 .*, 1 now; max_keys is 9 .*, 8 now"
     with pytest.raises(StateError, match=words):
         Series(1, 2, movement=False, max_keys=8).recover(entries)
+
+
+# --- counters
+
+
+def growth(totals: np.ndarray, keys: Sequence[Key]) -> np.ndarray:
+    """By how much a counter has grown a record in its series: (n,), from totals (n,), one after the other."""
+    last: dict[Key, tuple[int, float]] = {}
+    seen: dict[Key, int] = {}
+    found = np.full(len(totals), np.nan)
+    for i, (total, key) in enumerate(zip(totals.tolist(), keys, strict=True)):
+        seen[key] = seen.get(key, 0) + 1
+        if total == total:
+            if key in last and total >= last[key][1]:
+                found[i] = (total - last[key][1]) / (seen[key] - last[key][0])
+            last[key] = seen[key], total
+    return found
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 90), st.integers(1, 4), st.integers(0, 2), cuts)
+def test_a_counter_is_followed_by_its_growth(seed: int, n: int, n_keys: int, lags: int, cuts: list[int]) -> None:
+    """Its totals, with resets and gaps, say the same as a feature that holds the growth."""
+    rng = np.random.default_rng(seed)
+    keys: list[Key] = [None] * n if n_keys == 1 else [str(key) for key in rng.integers(0, n_keys, n).tolist()]
+    totals = np.full(n, np.nan)
+    for key in set(keys):
+        at = np.flatnonzero([one == key for one in keys])
+        steps = rng.integers(0, 5, len(at)).astype(np.float64)
+        totals[at] = np.cumsum(steps) - np.maximum.accumulate(np.where(rng.random(len(at)) < 0.1, np.cumsum(steps), 0))
+    totals[rng.random(n) < 0.2] = np.nan
+    other = rng.normal(size=n)
+    found = follow(Series(2, lags, counters=(1,)), Stream(np.column_stack([other, totals]), keys), cuts)
+    expected = follow(Series(2, lags), Stream(np.column_stack([other, growth(totals, keys)]), keys))
+    for name, values in found._asdict().items():
+        np.testing.assert_array_equal(values, getattr(expected, name), err_msg=name)
+
+
+def test_with_missing_values_that_are_odd_a_counter_that_begins_again_is_not_missing() -> None:
+    totals = np.array([[3.0], [5.0], [np.nan], [9.0], [1.0], [2.0]])
+    batch = Series(1, fills=False, counters=(0,)).follow(totals)
+    assert batch.gaps[:, 0].tolist() == [False, False, True, False, False, False]
+    np.testing.assert_array_equal(batch.vectors[:, 0, 0], [np.nan, 2.0, np.nan, 2.0, 2.0, 1.0])

@@ -92,8 +92,11 @@ def test_a_sensor_that_stands_still_is_an_outlier_with_its_reason() -> None:
     for still in ("alert", "ignore"):
         results = Detector(shared_model(), 3, DetectorConfig(still=still, explain="alerts")).process(rows)
         found[still] = results.outlier[1200:1240]
-        causes = [[(reason.cause, reason.feature, reason.before) for reason in (each or ())[:1]] for each in results.reasons]
-        is_named = [(Cause.STILL, 1, i) in each for i, each in enumerate(causes[1200:1240], start=1)]
+        of_fault = [each or () for each in results.reasons[1200:1240]]
+        is_named = [
+            (Cause.STILL, 1, i) in [(one.cause, one.feature, one.before) for one in each]
+            for i, each in enumerate(of_fault, start=1)
+        ]
         assert any(is_named) == (still == "alert")
     assert found["alert"][8:].all()
     assert found["ignore"].mean() < 0.5

@@ -305,3 +305,27 @@ def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category
     assert (schema.features, left_out) == (("x",), {"device": "key of the series"})
     named = infer_schema(batch, other={"device": "key of the series"}, categorical=("device",))[0]
     assert named.features == ("device", "x")
+
+
+@pytest.mark.parametrize("n_keys", [1, 4])
+def test_totals_of_counters_are_recognised_in_their_series(n_keys: int) -> None:
+    rng = np.random.default_rng(1)
+    machine = [str(i % n_keys) for i in range(200)]
+    totals, batch = np.zeros((n_keys, 2)), []
+    for i in range(200):
+        at = i % n_keys
+        totals[at] += [0.5 + 0.01 * rng.random(), rng.integers(0, 9)]
+        if i in (90, 91, 92, 93):
+            totals[at] = 0.0
+        batch.append({"energy": totals[at, 0], "made": float(totals[at, 1]), "angle": i * 0.01 % 7, "x": rng.normal()})
+    counted = {"energy", "made"}
+    schema, _ = infer_schema(batch, series=machine)
+    assert schema.counters == counted
+    assert counted < set(schema.features)
+    assert infer_schema(batch, counters=("none",))[0].counters == set()
+    assert infer_schema(batch, counters=("x",))[0].counters == {"x"}
+    assert any("counters" in note and "energy" in note for note in input_notes(schema, batch))
+    if n_keys > 1:  # mixed, they fall
+        assert infer_schema(batch)[0].counters == set()
+        ids = [str(i) for i in range(200)]  # keys that do not recur are those of records
+        assert infer_schema(batch[::4], series=ids[::4])[0].counters == {"energy"}

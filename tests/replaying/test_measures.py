@@ -216,7 +216,7 @@ def test_peaks_stay_in_the_timeline() -> None:
 def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], size: int) -> None:
     """By score, then by logit, then by offset."""
     scores, logits = np.array(numbers, float).T
-    kept = TopAlerts((), frozenset())
+    kept = TopAlerts(())
     for a in range(0, len(scores), size):
         made = block(logits[a : a + size], first=a, alerts=scores[a : a + size] > 2)
         kept.add(replace(made, results=replace(made.results, score=scores[a : a + size])))

@@ -115,7 +115,7 @@
 {{/* The schema cannot say which name was meant. The names are those in the schema. */}}
 {{- define "fomo-stream.validateSettings" -}}
 {{- $known := list
-"adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size"
+"adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size" "counters"
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
 "incident-quiet" "input-format" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model" "mute-key"
 "on-lost-offset" "out" "output-format" "own-contexts" "exclude" "time" "timezone" "rules" "maintenance" "calendar" "min-severity" "only-rises" "only-falls" "ignore" "valid" "reasons" "result-field" "schema-file" "schema-wait" "scores-only"

@@ -48,7 +48,8 @@ DECIDED_BY = {
 }
 
 Values = dict[str, Any]
-NEWER: Values = {"exclude": [], "time": None, "timezone": "UTC"}  # of groups that agreed before there were these
+# Of groups that agreed before there were these settings.
+NEWER: Values = {"exclude": [], "counters": ["auto"], "time": None, "timezone": "UTC"}
 
 
 class Difference(NamedTuple):
@@ -207,6 +208,7 @@ class Agreement:
             "categorical": sorted(settings.categorical),
             "mute-key": sorted(settings.mute_key),
             "exclude": sorted(settings.exclude),
+            "counters": sorted(settings.counters),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,
             "remembered-scores": config.history_scores,

@@ -7,6 +7,7 @@ reads the schema and the settings, and writes nothing.
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import chain
 from typing import TypeVar, cast
 
 from fomo_stream.errors import AgreementError
@@ -40,17 +41,17 @@ class GroupSchema:
             return None
         with self._log.understanding():
             content = proposals[0].content
-            names = tuple(content["features"]), tuple(content.get("categorical", []))
-            if not all(isinstance(name, str) for name in (*names[0], *names[1])):
+            features, *kinds = (tuple(content.get(name, ())) for name in ("features", "categorical", "counters"))
+            if not all(isinstance(name, str) for name in chain(features, *kinds)):
                 raise TypeError("features must be a list of names")
-            return Schema(names[0], frozenset(names[1]))
+            return Schema(features, *map(frozenset, kinds))
 
     def agree(self, proposal: Schema) -> Schema:
         """The group's schema: `proposal`, unless another instance was earlier."""
         schema = self.stored()
         if schema is None:
-            content = {"features": list(proposal.features), "categorical": sorted(proposal.categorical)}
-            self._log.append(KIND, content)
+            kinds = {"categorical": sorted(proposal.categorical), "counters": sorted(proposal.counters)}
+            self._log.append(KIND, {"features": list(proposal.features), **kinds})
             schema = self.stored()
         if schema is None:
             raise self._log.not_kept()
@@ -58,7 +59,7 @@ class GroupSchema:
 
     def agree_on_flags(self, names: tuple[str, ...]) -> Schema:
         """The group's schema when --features names it; an AgreementError when the group uses another one."""
-        schema = self.agree(Schema.of(names, self._settings.categorical))
+        schema = self.agree(Schema.of(names, self._settings.categorical, self._settings.counter_names))
         self._check(names, schema)
         return schema
 
@@ -69,7 +70,8 @@ class GroupSchema:
             self._check(names, schema)
 
     def _check(self, names: tuple[str, ...], schema: Schema) -> None:
-        proposal = Schema.of(names, self._settings.categorical or sorted(schema.categorical))
+        categorical = self._settings.categorical or sorted(schema.categorical)
+        proposal = Schema.of(names, categorical, self._settings.counter_names)
         if set(schema.features) != set(proposal.features):
             raise AgreementError(
                 f"--features {','.join(proposal.features)} differs from the features of group {self._settings.group}, "
@@ -107,7 +109,7 @@ def recorded_group(settings: AnyFlags) -> tuple[AnyFlags, Schema | None, list[st
     here = {DERIVED.get(one.name, f"--{one.name}"): one for one in differences if one.name in MATTERS}
     schema, notes = GroupSchema(settings, log).stored(), []
     if settings.features is not None:
-        own = Schema.of(settings.features, settings.categorical)
+        own = Schema.of(settings.features, settings.categorical, settings.counter_names)
         if schema is not None and set(own.features) != set(schema.features):
             here["--features"] = Difference("features", shown(schema.features), shown(own.features))
             schema = None

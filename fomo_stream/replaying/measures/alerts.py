@@ -31,8 +31,13 @@ class TopAlerts:
     alerts, how many, and the place of the highest.
     """
 
-    def __init__(self, features: tuple[str, ...], categorical: frozenset[str]) -> None:
-        self._features, self._categorical = features, categorical
+    def __init__(
+        self,
+        features: tuple[str, ...],
+        categorical: frozenset[str] = frozenset(),
+        counters: frozenset[str] = frozenset(),
+    ) -> None:
+        self._names = features, categorical, counters
         self.alerts: list[dict[str, Any]] = []  # the highest first
         self.first_reasons: Counter[str] = Counter()
         self.by_key: ByKey = {}
@@ -44,7 +49,7 @@ class TopAlerts:
         places = np.flatnonzero(block.results.outlier)
         for reasons in [block.results.reasons[place] for place in places.tolist()]:
             if reasons:
-                self.first_reasons[self._features[reasons[0].feature]] += 1
+                self.first_reasons[self._names[0][reasons[0].feature]] += 1
         self.count += len(places)
         for place in places.tolist():
             if block.keys and (key := block.keys[place]) is not None:
@@ -67,7 +72,7 @@ class TopAlerts:
         results, label, record = block.results, int(block.labels[place]), block.fields[place]
         reasons, because, text = results.reasons[place], None, None
         if reasons is not None:
-            schema = Schema(self._features, self._categorical)
+            schema = Schema(*self._names)
             earlier = float(results.remembered_logit[place] - results.logit[place])
             because, text = reasons_of(reasons, schema, record), sentence(reasons, schema, record, earlier)
         return {

@@ -44,6 +44,7 @@ class Spec:
     has_labels: bool  # whether labels were given; if not, all are unknown
     axis: Literal["time", "record"] = "time"  # of `Block.times`
     categorical: frozenset[str] = frozenset()  # the features that are categories
+    counters: frozenset[str] = frozenset()  # those that are counters
 
     @property
     def row(self) -> np.dtype[Any]:
@@ -102,7 +103,10 @@ class Recorder:
     def __init__(self, folder: Path, spec: Spec, partition: int) -> None:
         self._spec = spec
         self._recorded = Recorded(
-            partition, folder / f"{partition}.rows", spec, TopAlerts(spec.features, spec.categorical)
+            partition,
+            folder / f"{partition}.rows",
+            spec,
+            TopAlerts(spec.features, spec.categorical, spec.counters),
         )
         with written_to(folder):
             self._files = [path.open("wb") for path in (self._recorded.file, self._recorded.values_file)]
