@@ -56,6 +56,7 @@ class DetectorConfig:
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
     still: str = "alert"  # whether a value that stands still is an outlier: alert or ignore
+    cycles: tuple[tuple[int, int], ...] = ()  # of a `Cycle` each; rows have a place in each at their end
     explain: str = "none"  # which records get reasons: none, alerts or all
     reasons: int = 3  # of a record, at most
 
@@ -135,6 +136,7 @@ FIXED = (
     "n_features",
     "categorical",
     "counters",
+    "cycles",
     "context_size",
     "seed",
     "used_views",
@@ -169,6 +171,7 @@ def fingerprint_of(
             name: value for name, value in vars(config).items() if name not in ("explain", "reasons", "still")
         },  # change no state
         "views": list(config.views),
+        "cycles": [list(cycle) for cycle in config.cycles],
         "used_views": [view.name for view in views],
         **{size: getattr(config, size) for size in SIZES},
     }

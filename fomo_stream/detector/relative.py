@@ -34,6 +34,14 @@ def weights(half_life: float = HALF_LIFE) -> Float:
     return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
 
 
+class Usual(NamedTuple):
+    """What is usual for n records at their times, as scores (n, d)."""
+
+    known: Bool  # where a season explains much
+    level: Float  # else 0
+    spread: Float  # else 1
+
+
 class Expected(NamedTuple):
     """What is expected of n records from the past of their keys, and what they are: scores (n, d)."""
 
@@ -42,6 +50,13 @@ class Expected(NamedTuple):
     spread: Float
     scores: Float
     limited: Float  # those at most FARTHEST spreads from the level
+
+    def of_season(self, season: Usual, records: Bool, known: Bool, scores: Float) -> Expected:
+        """With what is usual at their time for some records (k,), which have no key. known: (k, d) their values."""
+        level, spread = season.level, season.spread
+        limited = np.clip(scores, level - FARTHEST * spread, level + FARTHEST * spread)
+        told = Expected(known & season.known, level, spread, scores, limited)
+        return Expected(*(np.where(records[:, None], mine, own) for mine, own in zip(told, self, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -85,14 +100,17 @@ class Pooled:
         )
         return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -LARGEST_SCORE, LARGEST_SCORE)))
 
-    def expected(self, rows: Any, x: Float, known: Bool, count: Int, rounds: Sequence[slice]) -> Expected:
+    def expected(
+        self, rows: Any, x: Float, known: Bool, count: Int, rounds: Sequence[slice], season: Float | None = None
+    ) -> Expected:
         """What is expected of the keys of records x (k, d), of which these values are `known`, from their past.
 
         Level and spread are those of the key's values before, `count` (k, d), shrunk to those of all keys while these
         are few (empirical Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it.
-        rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys.
+        rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys; season:
+        (k, d) scores that are usual at the time of each record, which are no level of a key.
         """
-        scores = np.where(known, self.scores(x), 0.0)
+        scores = np.where(known, self.scores(x), 0.0) - (0.0 if season is None else season)
         n = weights()[count]
         share, of_own = n / (n + LEVEL_COUNTS), n / (n + SPREAD_COUNTS)
         of_all = SPREAD_COUNTS * self.within / (n + SPREAD_COUNTS)
@@ -109,6 +127,8 @@ class Pooled:
             change = score - level[:m]
             level[:m] += change * gain[turn]
             variance[:m] += (change * (score - level[:m]) - variance[:m]) * gain[turn]
+        if season is not None:
+            levels, scores, limited = levels + season, scores + season, limited + season
         return Expected(known & (count > 0), levels, spreads, scores, limited)
 
     def limited(self, x: Float, expected: Expected) -> Float:

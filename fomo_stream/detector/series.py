@@ -15,7 +15,8 @@ from safetensors.numpy import load, save
 
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
 from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digest_of
-from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, weights, within_keys
+from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, Usual, weights, within_keys
+from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.still import Stillness
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
@@ -36,6 +37,7 @@ COUNTERS = struct.Struct("<qqqq?")
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
 BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
+SLOWEST = 3000  # scores of a key after which its slow mean forgets, so that a day is no level
 LONGEST_RUN = 65_535  # records that are counted
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -108,11 +110,13 @@ class Series:
         relative: bool = True,
         categorical: tuple[int, ...] = (),
         counters: tuple[int, ...] = (),
+        cycles: tuple[Cycle, ...] = (),
     ) -> None:
         if not 0 <= lags <= MAX_LAGS:
             raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
         self.fills, self.relative, self.categorical, self.counters = fills, relative, categorical, counters
+        self.seasons = Seasons(n_features, cycles) if cycles and relative else None
         self.keys = Keys(max_keys, self._columns)
         self._set_scale(None)
         self._stillness = Stillness(n_features)
@@ -149,6 +153,8 @@ class Series:
             columns += [("offset", "f4", (d,)), ("root", "f4", (d,))]
         if self.relative:  # of the key's scores, see `Pooled`
             columns += [("level", "f4", (d,)), ("variance", "f4", (d,))]
+        if self.seasons is not None:  # the mean of many of its scores, and their number
+            columns += [("slow", "f4", (d,)), ("seen", "u4", (d,))]
         return columns
 
     def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
@@ -163,7 +169,8 @@ class Series:
         return batch
 
     def _follow(self, values: Float, keys: Sequence[Key] | None, learn: bool) -> Batch:
-        n, d = values.shape
+        n, d = len(values), self.n_features
+        values, places = values[:, :d], values[:, d:]
         unknown = np.full((n, RELATIVE + 2, d), np.nan)
         batch = Batch(
             np.empty((n, self.n_vectors, d)),
@@ -177,7 +184,7 @@ class Series:
         if keys is None:
             self._uses += n
             if n:
-                self._advance(np.arange(n), np.zeros(n, np.int64), np.ones(n, bool), values, batch, learn)
+                self._advance(np.arange(n), np.zeros(n, np.int64), np.ones(n, bool), values, places, batch, learn)
             return batch
         moves: list[tuple[int, int, bool]] = []  # record, number of the series, whether the record belongs to it
         new: dict[bytes, int] = {}  # numbers of keys that are only looked at
@@ -205,13 +212,15 @@ class Series:
                 moves.append((i, WHOLE, not is_known))
         if moves:
             at, slots, belongs = (np.array(column) for column in zip(*moves, strict=True))
-            self._advance(at, slots, belongs, values, batch, learn)
+            self._advance(at, slots, belongs, values, places, batch, learn)
         return batch
 
-    def _advance(self, at: Int, slots: Int, belongs: Bool, values: Float, batch: Batch, learn: bool) -> None:
+    def _advance(
+        self, at: Int, slots: Int, belongs: Bool, values: Float, places: Float, batch: Batch, learn: bool
+    ) -> None:
         """Add the records values[at] to the series of these numbers (k,), in order, and note them in the batch.
 
-        belongs: (k,) which of the records belong to the series.
+        belongs: (k,) which of the records belong to the series; places: (n, cycles) see `Seasons`.
         """
         turns = _Turns.of(slots)
         order, which, series = turns.order, turns.which, turns.series
@@ -223,11 +232,18 @@ class Series:
         known = ~np.isnan(x)
         count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
-        is_compared = self.relative and series.max() > WHOLE
+        is_compared = self.relative and (self.seasons is not None or series.max() > WHOLE)
         expected, limited = None, x
         if self.pooled is not None and is_compared:
             of_key = series[which] > WHOLE
-            expected = self.pooled.expected(rows, x, known & of_key[:, None], count, turns.rounds)
+            order = np.flatnonzero(belongs)[
+                np.argsort(at[belongs])
+            ]  # of those that belong to their series, as they came
+            season = self._season(rows, x, known, of_key, turns, order, places[at[order]], learn)
+            level = None if season is None else season.level
+            expected = self.pooled.expected(rows, x, known & of_key[:, None], count, turns.rounds, level)
+            if season is not None and not of_key.all():
+                expected = expected.of_season(season, ~of_key, known, self.pooled.scores(x))
             limited = self.pooled.limited(x, expected)
         if self.movement or is_compared:
             moves = _moved(rows, x, limited, known, count, turns)
@@ -240,9 +256,9 @@ class Series:
             _with_past(rows, vectors[:, : 1 + self.lags], turns)
             rows["records"] += turns.total(np.ones(len(at), bool)).astype(np.uint32)
         if self.pooled is not None and expected is not None:
-            keyed = belongs & of_key
-            batch.relative[at[keyed]] = self.pooled.relative(expected, moves)[keyed]
-            batch.usual[at[keyed]] = np.stack([expected.level, expected.spread], axis=1)[keyed]
+            told = belongs & expected.known.any(axis=1)
+            batch.relative[at[told]] = self.pooled.relative(expected, moves)[told]
+            batch.usual[at[told]] = np.stack([expected.level, expected.spread], axis=1)[told]
             batch.relative[:, :, self.categorical] = np.nan
         noted = at[belongs]
         batch.gaps[noted] = ~known[belongs] & (self.fills | is_missing[belongs])
@@ -252,6 +268,25 @@ class Series:
             rows["has_records"] |= turns.total(belongs) > 0
             rows["count"] = np.minimum(rows["count"] + turns.total(known), MOST_COUNTED)
             self.keys.put(series, rows)
+
+    def _season(
+        self, rows: Any, x: Float, known: Bool, of_key: Bool, turns: _Turns, order: Int, places: Float, learn: bool
+    ) -> Usual | None:
+        """What is usual for records x (k, d) at their places; `rows` are moved on. None: there are no cycles.
+
+        order: (m,) those that say what is usual, as they came; places: (m, cycles).
+        """
+        if self.seasons is None or self.pooled is None:
+            return None
+        scores = np.where(known, self.pooled.scores(x), np.nan)
+        scores -= _slow(rows, scores, known & of_key[:, None], turns)
+        of_all = Usual(np.zeros(x.shape, bool), np.zeros(x.shape), np.ones(x.shape))
+        seasons = self.seasons if learn else self.seasons.copy()
+        for whole, found in zip(of_all, seasons.follow(scores[order], places), strict=True):
+            whole[order] = found
+        of_all.known[:, self.categorical] = False
+        of_all.level[~of_all.known] = 0.0
+        return of_all
 
     def _look_for_still(
         self,
@@ -284,7 +319,10 @@ class Series:
         if self.pooled is not None:
             rows = self.keys.of_all_keys()
             within = within_keys(rows["count"], rows["variance"])
-        self._set_scale(Pooled.fit(columns, within))
+        pooled = Pooled.fit(columns, within)
+        if self.seasons is not None and self.pooled is not None:
+            self.seasons.rescale(self.pooled, pooled)
+        self._set_scale(pooled)
 
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled
@@ -316,6 +354,7 @@ class Series:
         twin.n_features += more
         twin.keys = self.keys.copy(twin._columns if more else None, unknown=("past",))
         twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
+        twin.seasons = None if self.seasons is None else self.seasons.copy(more)
         twin._stillness = self._stillness.copy(more)
         twin._begin_log()
         return twin
@@ -331,6 +370,8 @@ class Series:
             entries["keys"] = COUNTERS.pack(self._uses, self._keyed, self._recurred, len(self.keys), is_scaled)
         if self.pooled is not None:
             entries |= self._scale_log.changes("scale", self._scale)
+        if self.seasons is not None:
+            entries |= self.seasons.changes("seasons")
         entries |= self._stillness.changes("still")
         return entries | rows
 
@@ -347,6 +388,8 @@ class Series:
             self._set_scale(None if scale is None else Pooled.from_arrays(scale))
             self.keys.recover(entries, "key", count)
             self._stillness.recover(entries, "still")
+            if self.seasons is not None:
+                self.seasons.recover(entries, "seasons")
         except (ValueError, KeyError, struct.error) as error:
             raise DamagedStateError(f"the state is damaged: series cannot be read ({error})") from None
 
@@ -445,6 +488,19 @@ def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: 
     spread[after < 2] = np.nan
     vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
     return vectors.astype(np.float32).astype(np.float64)
+
+
+def _slow(rows: Any, scores: Float, known: Bool, turns: _Turns) -> Float:
+    """The slow mean of each key before its scores (k, d); 0 where none is known. `rows` are moved on."""
+    means, seen, found = rows["slow"].astype(np.float64), rows["seen"].astype(np.int64), np.zeros(scores.shape)
+    for turn in turns.rounds:
+        m, is_known = turn.stop - turn.start, known[turn]
+        found[turn] = np.where(is_known, means[:m], 0.0)
+        seen[:m] += is_known
+        change = np.where(is_known, scores[turn] - means[:m], 0.0)
+        means[:m] = (means[:m] + change / np.clip(seen[:m], 1, SLOWEST)).astype(np.float32)
+    rows["slow"], rows["seen"] = means, np.minimum(seen, 2**32 - 1)
+    return found
 
 
 def _growth(rows: Any, totals: Float, turns: _Turns) -> Float:

@@ -25,9 +25,10 @@ from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN, History
-from fomo_stream.detector.keys import Key, Keys
+from fomo_stream.detector.keys import WHOLE, Key, Keys
 from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, blended
+from fomo_stream.detector.seasons import Cycle
 from fomo_stream.detector.series import MEMORY, Batch, Memory, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
@@ -79,7 +80,15 @@ class SingleDetector:
             self._series = Series(0, 0, movement=False, max_keys=1, fills=fills, relative=False)
         else:
             self._series = Series(
-                n_features, config.lags, movement, config.keys, fills, relative, categorical, counters
+                n_features,
+                config.lags,
+                movement,
+                config.keys,
+                fills,
+                relative,
+                categorical,
+                counters,
+                tuple(Cycle(*cycle) for cycle in config.cycles),
             )
         self._context = Context(n_features, self.views, movement, config, categorical, prior)
         self._panel = Panel(self.views, model, executor)
@@ -189,7 +198,7 @@ class SingleDetector:
         (m,) of `score`, if no record was learned since. Returns the results; of all rows the logit (n,) of what is
         usual for their keys; and all rows with the past of their series.
         """
-        rows = _checked(rows, self.n_features)
+        rows = self._checked(rows)
         at, by_key = np.flatnonzero(chosen), np.full(len(rows), np.nan)
         self.new_regimes = []
         batches: list[Batch] = []
@@ -238,7 +247,7 @@ class SingleDetector:
 
     def peek(self, rows: Float, keys: Sequence[Key] | None) -> Batch:
         """Rows (n, d) as the next n records, with the past of their series."""
-        return self._series.peek(_checked(rows, self.n_features), keys)
+        return self._series.peek(self._checked(rows), keys)
 
     def borrow(self, other: SingleDetector) -> None:
         """Let scores refer to the records of another detector, too."""
@@ -250,7 +259,7 @@ class SingleDetector:
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are no stream."""
-        batch = self._series.peek(_checked(rows, self.n_features), keys)
+        batch = self._series.peek(self._checked(rows), keys)
         scores = self._scores(batch)
         if not self._has_contexts:
             return Results.nothing(scores)
@@ -265,7 +274,7 @@ class SingleDetector:
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d)."""
-        rows = _checked(rows, self.n_features)
+        rows = self._checked(rows)
         if self.records:
             raise StateError("a context can be seeded only before the first record")
         if len(rows) < LEAST_CONTEXT:
@@ -331,7 +340,8 @@ class SingleDetector:
     def _remembered(self, scores: Scores, slots: Int, begins: NDArray[np.bool_], learn: bool = True) -> Float:
         """Remembered logits (n,) of records with these scores. What is usual for a key is not remembered."""
         if scores.weight is None:
-            return self._memory.remember(scores.logit, slots, begins, ~np.isnan(scores.by_key), learn)
+            of_keys = ~np.isnan(scores.by_key) & (slots > WHOLE)
+            return self._memory.remember(scores.logit, slots, begins, of_keys, learn)
         of_views = Scores.combined(scores.by_view, np.full(len(scores), np.nan))
         return blended(self._memory.remember(of_views, slots, begins, None, learn), scores.by_key, scores.weight)
 
@@ -386,7 +396,7 @@ class SingleDetector:
         It takes effect at once, so `room` ends there.
         """
         self._scaled = self.records
-        if not self._series.relative or not len(self._series.keys):
+        if not self._series.relative or not (len(self._series.keys) or self._series.seasons):
             return
         is_first, history = self._series.pooled is None, self._context.history
         sample = self._context.pool.quantiles
@@ -469,7 +479,7 @@ class SingleDetector:
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
         compared = np.setdiff1d(np.arange(self.n_features), self.counters)  # of counters their growth is kept
-        return [self._context.history.find(row, compared) for row in _checked(rows, self.n_features)]
+        return [self._context.history.find(row[: self.n_features], compared) for row in self._checked(rows)]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
@@ -547,6 +557,14 @@ class SingleDetector:
         twin._begin_log()
         return twin
 
+    def _checked(self, rows: Float) -> Float:
+        """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times."""
+        rows, d, c = np.asarray(rows, dtype=np.float64), self.n_features, len(self.config.cycles)
+        if rows.ndim != 2 or rows.shape[1] not in (d, d + c):
+            raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
+        rows = np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
+        return rows if rows.shape[1] == d + c else np.pad(rows, ((0, 0), (0, c)), constant_values=np.nan)
+
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
         own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
@@ -578,11 +596,3 @@ def _fitting(
             "name the features to use",
         )
     return views, left_out
-
-
-def _checked(rows: Float, n_features: int) -> Float:
-    """Rows (n, n_features) within the model's limits, NaN where they are not finite."""
-    rows = np.asarray(rows, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[1] != n_features:
-        raise SchemaError(f"the detector takes rows of {n_features} features, got an array of shape {rows.shape}")
-    return np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
