@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.generation import Blueprint
+from fomo_stream.detector.keys import WHOLE
 from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
@@ -137,7 +138,7 @@ class Explainer:
 
 
 def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled) -> Reason:
-    """A reason of the i-th record whose numbers are relative to its key, in raw units."""
+    """A reason of the i-th record whose numbers are relative to its key, or to its time, in raw units."""
     level, spread = batch.usual[i, :, reason.feature].tolist()
     names = ("value", "median", "low", "high", "expected")
     numbers = np.array([getattr(reason, name) for name in names])
@@ -147,4 +148,5 @@ def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled) -> Reason:
         raw = pooled.raw(level + spread * numbers, reason.feature)
     if reason.cause is Cause.VALUE:
         raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
-    return reason._replace(scope="key", **dict(zip(names, raw.tolist(), strict=True)))
+    scope = "key" if batch.slots[i] > WHOLE else "time"
+    return reason._replace(scope=scope, **dict(zip(names, raw.tolist(), strict=True)))

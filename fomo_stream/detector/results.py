@@ -60,7 +60,8 @@ class Reason(NamedTuple):
     # of PAST: how many values of the feature in the records before are known; of STILL: how many are equal to it
     before: int = 0
     expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features
-    scope: str = "all"  # what it is compared with: the records of "all" keys, or what is usual for its "key"
+    # what it is compared with: the records of "all" keys, what is usual for its "key", or at its "time"
+    scope: str = "all"
 
 
 @dataclass(frozen=True)

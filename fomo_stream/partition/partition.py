@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import compress
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import orjson
@@ -32,7 +33,7 @@ from fomo_stream.partition.rules import Open, Rules, RulesLog, forced, suppresse
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.result import Result, Source, nothing, results_of
 from fomo_stream.records.schema import Schema, look_up, shown
-from fomo_stream.records.times import to_milliseconds
+from fomo_stream.records.times import places_at, to_milliseconds
 from fomo_stream.records.writer import under_features
 from fomo_stream.settings.flags import RecordFlags
 from fomo_stream.settings.rules import in_zone
@@ -54,6 +55,7 @@ class Scored(NamedTuple):
     closed: list[Closed]  # incidents that have ended, in the order of the records that ended them
     columns: Results  # (k,)
     rows: Float  # (k, d) values of the features
+    seen: Float  # (m, ...) the same, as the detector takes them
     keys: list[Key]  # (k,) series
     usable: NDArray[np.bool_]  # (n,) which records these k are
     before_rules: NDArray[np.bool_]  # (k,) which were outliers before rules and windows of maintenance were looked at
@@ -106,6 +108,7 @@ class Partition:
         self.generation_since: float | None = None  # when this instance first scored with the newest context
         self.late_since: float | None = None  # since then records wait for a context
         self._settings = settings
+        self._zone = ZoneInfo(settings.timezone)
         self._batch_size = batch_size
         self._topic, self._feedback = topic, feedback
         self._topic_id = ids.get(topic or "", "")
@@ -176,7 +179,8 @@ class Partition:
         windows = {at: windows[i] for at, i in enumerate(np.flatnonzero(usable).tolist()) if i in windows}
         rows, keys, offsets = values[usable], [item.key for item in chosen], [item.offset for item in chosen]
         n_again, first, opened = bisect_left(offsets, self.learned_until), self._next, len(self.incidents)
-        columns = self._columns(rows, keys, offsets, windows, process)
+        seen = self._with_places(rows, chosen)
+        columns = self._columns(seen, keys, offsets, windows, process)
         muted = [at for at in np.flatnonzero(columns.outlier).tolist() if self.muted.has(keys[at])]
         columns = columns.with_alerts((), muted)
         results = results_of(
@@ -206,6 +210,7 @@ class Partition:
             closed,
             columns,
             rows,
+            seen,
             keys,
             usable,
             before_rules,
@@ -258,6 +263,14 @@ class Partition:
             opened = rules.open_windows(list(map(self._time_of, its)), [item.key for item in its])
             found |= {at: one for at, one in enumerate(opened or (), part.start) if one}
         return found
+
+    def _with_places(self, rows: Float, items: Sequence[Item]) -> Float:
+        """Rows as the detector takes them: with the places of these records in its cycles."""
+        names = self._settings.time_features
+        if not names:
+            return rows
+        places = [places_at(self._time_of(item), names, self._zone) for item in items]
+        return np.column_stack([rows, np.array(places).reshape(len(items), -1)])
 
     def _time_of(self, item: Item) -> int | None:
         field = self._settings.time

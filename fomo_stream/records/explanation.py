@@ -144,7 +144,7 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
     if not math.isfinite(reason.median):
         return f"{name} {what}"
     usual, low, high = (_like(value, number) for number in (reason.median, reason.low, reason.high))
-    whose = f"for {key_text(key)} " if reason.scope == "key" else ""
+    whose = {"key": f"for {key_text(key)} ", "time": "at this time "}.get(reason.scope, "")
     return f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
 
 

@@ -1,9 +1,10 @@
-"""Times of records: numbers since 1970, in any usual unit, and text in ISO 8601."""
+"""Times of records: numbers since 1970, in any usual unit, and text in ISO 8601; and their places in cycles."""
 
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, tzinfo
 from numbers import Real
 from typing import Any
 
@@ -31,6 +32,51 @@ def to_milliseconds(value: Any) -> int | None:
         return None
     unit = next(unit for largest, unit in _UNITS if abs(number) < largest)
     return None if abs(number * unit) >= _MOST_MS else round(number * unit)
+
+
+# --- places in the day, the week and the year ----------------------------------------------------------------------
+
+
+def cycles_of(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """The cycles (bins that follow each other, kinds of such cycles) that hour, weekday and month name together.
+
+    >>> cycles_of(["weekday", "hour"]), cycles_of(["month", "hour"])
+    (((24, 1), (168, 1)), ((24, 1), (24, 12)))
+    """
+    found = []
+    inner = 1
+    for name, bins in (("hour", 24), ("weekday", 7)):
+        if name in names:
+            inner *= bins
+            found.append((inner, 1))
+    if "month" in names:
+        found.append((inner, 12) if found else (12, 1))
+    return tuple(found)
+
+
+def places_at(time: int | None, names: Sequence[str], zone: tzinfo) -> list[float]:
+    """The place of a time (milliseconds since 1970) in each of these cycles, in bins; NaN where there is none.
+
+    The clocks are those of the zone: in a cycle of hours 3 a.m. is 3 a.m. in summer and in winter.
+    """
+    cycles = cycles_of(names)
+    try:
+        local = None if time is None else datetime.fromtimestamp(time / 1000.0, zone)
+    except (OverflowError, ValueError, OSError):  # outside of the years 1 to 9999
+        local = None
+    if local is None:
+        return [math.nan] * len(cycles)
+    hour = local.hour + local.minute / 60.0 + local.second / 3600.0
+    found, place, inner = [], 0.0, 1
+    if "hour" in names:
+        found.append(place := hour)
+        inner = 24
+    if "weekday" in names:
+        found.append(place := local.weekday() * inner + (place if inner > 1 else hour / 24.0))
+        inner *= 7
+    if "month" in names:
+        found.append((local.month - 1) * inner + place if inner > 1 else local.month - 1 + (local.day - 1) / 31.0)
+    return found
 
 
 def _number(value: Any) -> float | None:

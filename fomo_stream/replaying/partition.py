@@ -84,7 +84,8 @@ class PartitionReplay:
         parts, contexts, batch_s = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
-        rows, keys = np.concatenate([part.rows for part in parts]), [key for part in parts for key in part.keys]
+        rows, seen = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "seen"))
+        keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))
         of_sound = [result for part in parts for result in part.results]
@@ -99,7 +100,7 @@ class PartitionReplay:
             judgements[BEFORE_RULES] = Judgement(results.score, results.p_value, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
-            judgements[name] = _judgement(detector.process(rows, keys), muted)
+            judgements[name] = _judgement(detector.process(seen, keys), muted)
             self.seconds[name] += time.perf_counter() - began
         for rival in self._rivals:
             began = time.perf_counter()

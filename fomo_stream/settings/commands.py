@@ -134,6 +134,10 @@ class ScoreSettings(RecordFlags):
             raise ValueError(
                 "--context compares a record with a file, not with earlier records: leave --lags and --key out"
             )
+        if self.context is not None and self.time_features:
+            raise ValueError("--context compares a record with a file, at no time: leave --time-features out")
+        if self.time_features and self.time is None:
+            raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
         return self
 
 

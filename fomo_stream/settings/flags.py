@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -14,11 +14,13 @@ from pydantic_settings import NoDecode
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, table_of, zone
 from fomo_stream.settings.sources import BaseFlags, flag, option
+from fomo_stream.wording import did_you_mean
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
 
 
+CYCLES = ("hour", "weekday", "month")
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
 
 
@@ -337,10 +339,17 @@ class RecordFlags(DetectorFlags):
         min_length=1,
         scope="group",
     )
+    time_features: Names = flag(
+        "Records",
+        (),
+        "compare values with what is usual at their time: hour, weekday, month, or several",
+        metavar="A,B",
+        scope="state",
+    )
     timezone: str = flag(
         "Records",
         "UTC",
-        "zone of times that have none in the configuration: Europe/Berlin",
+        "zone of the hours and days, and of times that have none in the configuration: Europe/Berlin",
         metavar="ZONE",
         scope="group",
     )
@@ -450,6 +459,19 @@ class RecordFlags(DetectorFlags):
         if self.explain == "none" and any(rule.valid is None for rule in self.all_rules):
             raise ValueError("rules look at the reasons of alerts: leave --explain none out")
         return self
+
+    @field_validator("time_features")
+    @classmethod
+    def _cycles_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in CYCLES:
+                raise ValueError(f"{name[:60]} is none of {', '.join(CYCLES)}{did_you_mean(name, CYCLES)}")
+        return tuple(name for name in CYCLES if name in names)
+
+    def detector_config(self) -> DetectorConfig:
+        from fomo_stream.records.times import cycles_of  # imports NumPy, which --help does not need
+
+        return replace(super().detector_config(), cycles=cycles_of(self.time_features))
 
     @field_validator("counters")
     @classmethod

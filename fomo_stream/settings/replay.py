@@ -84,6 +84,8 @@ class ReplaySettings(GivenFlags):
         has_file = self.file is not None
         if has_file and (given := [name for name in FLAGS_OF_TOPIC if getattr(self, name)]):
             raise ValueError(f"{option(given[0])} needs --topic; a --file is replayed as a whole")
+        if has_file and self.time_features and self.time is None:
+            raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
         if self.last and self.from_:
             raise ValueError("--last and --from both name the first record; give one of them")
         kinds = [option(name) for name in ("label", "labels_topic", "labels_file") if getattr(self, name) is not None]

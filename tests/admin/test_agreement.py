@@ -65,6 +65,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "mute-key": ({"mute_key": ("p7",)}, "--mute-key is none in the group, p7 here"),
     "exclude": ({"exclude": ("noise",)}, "--exclude is none in the group, noise here"),
     "counters": ({"counters": ("energy",)}, "--counters is auto in the group, energy here"),
+    "time-features": ({"time_features": ("hour",)}, "--time-features is none in the group, hour here"),
     "time": ({"time": "at"}, "--time is none in the group, at here"),
     "timezone": ({"timezone": "Europe/Berlin"}, "--timezone is UTC in the group, Europe/Berlin here"),
     "own-contexts": ({"own_contexts": 8}, "--own-contexts is 64 in the group, 8 here"),

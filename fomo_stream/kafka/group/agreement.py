@@ -49,7 +49,7 @@ DECIDED_BY = {
 
 Values = dict[str, Any]
 # Of groups that agreed before there were these settings.
-NEWER: Values = {"exclude": [], "counters": ["auto"], "time": None, "timezone": "UTC"}
+NEWER: Values = {"exclude": [], "counters": ["auto"], "time": None, "time-features": [], "timezone": "UTC"}
 
 
 class Difference(NamedTuple):
@@ -209,6 +209,7 @@ class Agreement:
             "mute-key": sorted(settings.mute_key),
             "exclude": sorted(settings.exclude),
             "counters": sorted(settings.counters),
+            "time-features": list(settings.time_features),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,
             "remembered-scores": config.history_scores,
