@@ -213,6 +213,10 @@ class Detector:
         """
         self._process(rows, keys, scored.scores)
 
+    def pass_over(self, rows: Float, keys: Sequence[Key]) -> None:
+        """Rows (n, d) that nothing is learned of, as in maintenance; but counters go on from their totals."""
+        self._shared.pass_over(rows, keys)
+
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
 

@@ -309,6 +309,21 @@ class Series:
         still = self._stillness.look(known[order], runs[order], ended[order] * known[order], learn)
         batch.still[at[order]] = np.where(still, runs[order], 0)
 
+    def pass_over(self, values: Float, keys: Sequence[Key]) -> None:
+        """Records (n, d) that nothing else is learned of: the counters of known series go on from their totals."""
+        if not self.counters or not len(values):
+            return
+        recur = 2 * self._recurred >= self._keyed or self._keyed < FEW_KEYED
+        slots = [None if key is None else self.keys.find(digest_of(key)) for key in keys]
+        moves = [(i, slot) for i, slot in enumerate(slots) if slot is not None]
+        moves += [(i, WHOLE) for i, key in enumerate(keys) if key is None or not recur]
+        if moves:
+            at, of_series = (np.array(column) for column in zip(*sorted(moves), strict=True))
+            turns = _Turns.of(of_series)
+            rows = self.keys[turns.series]
+            _growth(rows, values[at[turns.order]][:, self.counters], turns)
+            self.keys.write(turns.series, total=rows["total"], since=rows["since"])
+
     def forget(self) -> None:
         """Forget the keys that were used least recently, if there are too many."""
         self.keys.forget()

@@ -249,6 +249,10 @@ class SingleDetector:
         """Rows (n, d) as the next n records, with the past of their series."""
         return self._series.peek(self._checked(rows), keys)
 
+    def pass_over(self, rows: Float, keys: Sequence[Key]) -> None:
+        """Rows (n, d) that nothing is learned of but the totals of counters."""
+        self._series.pass_over(self._checked(rows), keys)
+
     def borrow(self, other: SingleDetector) -> None:
         """Let scores refer to the records of another detector, too."""
         self._alerts.borrow(other._alerts)

@@ -180,7 +180,12 @@ class Partition:
         rows, keys, offsets = values[usable], [item.key for item in chosen], [item.offset for item in chosen]
         n_again, first, opened = bisect_left(offsets, self.learned_until), self._next, len(self.incidents)
         seen = self._with_places(rows, chosen)
-        columns = self._columns(seen, keys, offsets, windows, process)
+        between: dict[int, list[int]] = {}  # by place: records before it that are passed over
+        for i in passed if self.schema.counters else ():
+            if items[i].offset >= self.learned_until:
+                between.setdefault(int(usable[:i].sum()), []).append(i)
+        skipped = {at: (values[its], [items[i].key for i in its]) for at, its in between.items()}
+        columns = self._columns(seen, keys, offsets, windows, skipped, process)
         muted = [at for at in np.flatnonzero(columns.outlier).tolist() if self.muted.has(keys[at])]
         columns = columns.with_alerts((), muted)
         results = results_of(
@@ -220,30 +225,44 @@ class Partition:
         )
 
     def _columns(
-        self, rows: Float, keys: list[Key], offsets: list[int], windows: Mapping[int, Open], process: Process | None
+        self,
+        rows: Float,
+        keys: list[Key],
+        offsets: list[int],
+        windows: Mapping[int, Open],
+        skipped: Mapping[int, tuple[Float, list[Key]]],
+        process: Process | None,
     ) -> Results:
         """Score rows (k, d) and learn them, but those before `learned_until` and those in windows without learning.
 
         One that is not learned is scored by itself, so that nothing depends on how records are split over calls.
+        skipped: by place, rows and keys of records before it that are not even scored; counters go on from them.
         """
         assert self.detector is not None
         n, n_again = len(rows), bisect_left(offsets, self.learned_until)
         is_indexed = process is None
         score, process = self.detector.score_rows, process or self.detector.process
+        if process != self.detector.process and skipped:  # it needs all of its rows at once
+            its_rows, its_keys = zip(*skipped.values(), strict=True)
+            skipped = {len(rows): (np.concatenate(its_rows), [key for some in its_keys for key in some])}
         if process == self.detector.score_apart:  # it never learns
             return process(rows, keys)
-        alone = [at for at in windows if at >= n_again and _skips(windows[at], "learning")]
+        alone = {at for at in windows if at >= n_again and _skips(windows[at], "learning")}
         parts = [score(rows[:n_again], keys[:n_again])] if n_again else []
         start = n_again
-        for stop in (*alone, n):
+        for stop in sorted({*alone, *skipped, n}):
             if stop > start or (stop == n and not parts):
                 for number, at in enumerate(range(start, stop) if is_indexed else (), self._next):
                     self.index.add(number, offsets[at], keys[at])
                 parts.append(process(rows[start:stop], keys[start:stop]))
                 self._next += stop - start
-            if stop < n:
-                parts.append(score(rows[stop : stop + 1], keys[stop : stop + 1]))
-            start = stop + 1
+            if stop in skipped:
+                self.detector.pass_over(*skipped[stop])
+            start = stop
+            if stop in alone:
+                start = stop + 1
+                parts.append(score(rows[stop:start], keys[stop:start]))
+                self.detector.pass_over(rows[stop:start], keys[stop:start])
         return Results.concatenate(parts)
 
     # -- rules and maintenance -------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from fomo_stream.replaying.advice import RATES, Alerts, advise, configuration, look, with_found
 from fomo_stream.replaying.assembly import make_report
-from fomo_stream.replaying.output import check_outputs, join_parts
+from fomo_stream.replaying.output import check_outputs, join_parts, write_whole
 from fomo_stream.replaying.progress import Progress, shown_progress
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
@@ -31,12 +33,19 @@ def run_replay(settings: ReplaySettings) -> int:
     html = _html_of(settings)
     plan, progress = _plan_of(settings, None), shown_progress()
     with stopped_by_ctrl_c() as is_stopped:  # also while the report is made and written
-        result = ReplayResult(_replayed(plan, progress, is_stopped))
+        if settings.suggest is not None:
+            report = _suggested(plan, settings.suggest, progress, is_stopped)
+        else:
+            report, _ = _replayed(plan, progress, is_stopped)
+        result = ReplayResult(report)
         if settings.json_ is not None:
             result.save(settings.json_)
         if html is not None:
             result.save_report(html)
-        print(terminal_text(result.report, [path for path in (html, settings.json_) if path is not None]))
+        paths = [path for path in (html, settings.json_) if path is not None]
+        print(terminal_text(result.report, paths))
+        if settings.suggest is not None:
+            print(f"Configuration: {settings.suggest}")
     return 0 if result.report["source"]["is_complete"] else CTRL_C
 
 
@@ -53,7 +62,7 @@ def replay_settings(
 
     plan = _plan_of(settings, data)
     with stopped_by_ctrl_c() as is_stopped:
-        return ReplayResult(_replayed(plan, progress or Progress(), is_stopped))
+        return ReplayResult(_replayed(plan, progress or Progress(), is_stopped)[0])
 
 
 def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
@@ -65,6 +74,7 @@ def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
     variants(settings)
     check_rivals(settings.compare)
     outputs = {"--report": _html_of(settings), "--json": settings.json_, "--scores-file": settings.scores_file}
+    outputs["--suggest"] = settings.suggest
     inputs = {
         "--file": settings.file if data is None else None,
         "--labels-file": settings.labels_file,
@@ -80,8 +90,28 @@ def _html_of(settings: ReplaySettings) -> Path | None:
     return None if settings.report == NO_REPORT else Path(settings.report)
 
 
-def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> dict[str, Any]:
-    """The report."""
+def _suggested(plan: Plan, path: Path, progress: Progress, is_stopped: Callable[[], bool]) -> dict[str, Any]:
+    """The report of a replay with the fields in the roles that the records suggest; writes the configuration."""
+    from fomo_stream.replaying.plan import make_plan
+
+    given = plan.settings
+    found = look(given, plan.source)
+    plan = make_plan(with_found(given, found))
+    report, alerts = _replayed(plan, progress, is_stopped)
+    advice = advise(alerts, given.alert_rate, given.incidents_per_day, given.incident_quiet)
+    for rate in [rate for rate in RATES if rate < given.alert_rate]:
+        if advice.after <= given.incidents_per_day or is_stopped():
+            break
+        lower = replace(plan, settings=plan.settings.model_copy(update={"alert_rate": rate, "scores_file": None}))
+        _, alerts = _replayed(lower, progress, is_stopped)
+        advice = advise(alerts, rate, given.incidents_per_day, given.incident_quiet)
+    text = configuration(given, found, advice, plan.source.name, alerts.records)
+    write_whole(path, text.encode())
+    return report
+
+
+def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], Alerts]:
+    """The report, and with --suggest the alerts."""
     from fomo_stream.replaying.partition import Job
 
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
@@ -97,4 +127,8 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
             progress.end()
         if settings.scores_file is not None:
             join_parts(settings.scores_file, [job.scores for job in jobs])
-        return make_report(plan, outcomes, started)
+        alerts = Alerts()
+        for outcome in outcomes:
+            if outcome.alerts is not None:
+                alerts.merge(outcome.alerts)
+        return make_report(plan, outcomes, started), alerts

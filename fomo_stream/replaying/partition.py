@@ -20,6 +20,7 @@ from fomo_stream.loading import load_ready
 from fomo_stream.partition.partition import MAINTENANCE, Partition, Scored, first_detector
 from fomo_stream.partition.position import Restored
 from fomo_stream.records.json_codec import JsonCodec
+from fomo_stream.replaying.advice import Alerts
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Incident, Int, IsStopped, Judgement, Sample
 from fomo_stream.replaying.output import written_to
 from fomo_stream.settings.replay import ReplaySettings
@@ -224,6 +225,7 @@ class Outcome:
     model: str
     kernel: str
     left_out: tuple[str, ...]  # names of views that the rows do not fit
+    alerts: Alerts | None  # for --suggest
 
 
 class Detectors:
@@ -273,8 +275,11 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
     began, settings = time.monotonic(), job.plan.settings
     recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
     replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.variants, detectors.rivals())
+    alerts = None if settings.suggest is None else Alerts()
     for block in replay.blocks(is_stopped):
         recorder.add(block)
+        if alerts is not None:
+            alerts.add(block, job.plan.axis == "time")
         if settings.scores_file is not None:
             _append_scores(job.scores, block, settings)
         advance(len(block) + sum(block.skipped.values()))
@@ -290,6 +295,7 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
         model=model.name,
         kernel=model.kernel,
         left_out=tuple(one.view for one in detectors.first.left_out),
+        alerts=alerts,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict | None) or not all(isinstance(name, str) for name in content or ()):
         raise ConfigError(f"--config {path}: cannot be read as YAML: it needs lines such as `topic: sensors`")
     return content or {}
+
+
+def config_lines(content: Mapping[str, Any]) -> list[str]:
+    """The lines of YAML with this content."""
+    return str(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=1000)).rstrip("\n").split("\n")
 
 
 def line_of(path: Path, place: Sequence[str | int]) -> int | None:

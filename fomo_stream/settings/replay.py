@@ -72,6 +72,16 @@ class ReplaySettings(GivenFlags):
     scores_file: Path | None = flag(
         "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE"
     )
+    suggest: Path | None = flag(
+        "Report",
+        None,
+        "write a configuration that the records suggest to this file (YAML): roles of fields, counters, and rules that "
+        "leave few incidents",
+        metavar="FILE",
+    )
+    incidents_per_day: float = flag(
+        "Report", 1.0, "incidents a day, at most, that the configuration of --suggest should leave", metavar="N", gt=0
+    )
     jobs: int = flag(
         "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
     )
@@ -86,6 +96,8 @@ class ReplaySettings(GivenFlags):
             raise ValueError(f"{option(given[0])} needs --topic; a --file is replayed as a whole")
         if has_file and self.time_features and self.time is None:
             raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
+        if self.suggest is not None and self.explain == "none":
+            raise ValueError("--suggest looks at the reasons of alerts: leave --explain none out")
         if self.last and self.from_:
             raise ValueError("--last and --from both name the first record; give one of them")
         kinds = [option(name) for name in ("label", "labels_topic", "labels_file") if getattr(self, name) is not None]

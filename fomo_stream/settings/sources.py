@@ -162,9 +162,7 @@ def _check_environment() -> None:
 
     The message does not show their values.
     """
-    for module in ("commands", "replay", "service"):  # so that the settings of all commands are known
-        import_module(f"{__package__}.{module}")
-    known = {field.strip("_").upper() for cls in _subclasses(BaseFlags) for field in cls.model_fields}
+    known = set(map(str.upper, _all_settings()))
     problems = []
     for name in _variables():
         word = name.removeprefix(ENV_PREFIX)
@@ -227,11 +225,19 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     content = read_config(path)
     names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
     values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
+    others = _all_settings() - {"config"}  # one file can serve several commands
     for key in values:
-        if key not in fields or key == "config":
+        if (key not in fields and key.replace("-", "_") not in others) or key == "config":
             hint = did_you_mean(key, [option(name)[2:] for name in fields])
             raise ConfigError(f"--config {path}{_at_line(path, (key,))}: there is no setting {key}{hint}")
-    return values
+    return {key: value for key, value in values.items() if key in fields}
+
+
+def _all_settings() -> set[str]:
+    """The settings of all commands."""
+    for module in ("commands", "replay", "service"):
+        import_module(f"{__package__}.{module}")
+    return {field.strip("_") for cls in _subclasses(BaseFlags) for field in cls.model_fields}
 
 
 def _at_line(path: Path, place: Sequence[str | int]) -> str:
