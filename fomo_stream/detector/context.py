@@ -23,6 +23,7 @@ from fomo_stream.errors import DamagedStateError, SchemaError
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
+FEW_OF_TIME = 100  # rows with what is usual at their time, which begins only after two cycles
 OUTLIERS_KEPT = 500  # rows that feedback called outliers
 
 
@@ -86,7 +87,8 @@ class Context:
         of_keys = self.views[view].is_of_keys
         rows = len(self._pool_of(self.views[view]))
         changed = self._changes[of_keys] - self._at_trigger[view]
-        return rows >= (self.config.min_context if of_keys else LEAST_CONTEXT) and changed >= self.config.refresh * rows
+        least = min(self.config.min_context, FEW_OF_TIME) if self.config.cycles else self.config.min_context
+        return rows >= (least if of_keys else LEAST_CONTEXT) and changed >= self.config.refresh * rows
 
     def bring_forward(self, share: float) -> None:
         """Let the next renewal of the views of recent records come earlier, by a share of their period."""

@@ -21,6 +21,7 @@ Bool = NDArray[np.bool_]
 MOST_VISITS = 8  # of a bin: each newer one counts as much as all before it divided by this
 CYCLES = 4  # about so many count in how well a season explains
 EXPLAINED = 0.5  # share of the variance around the mean of a cycle that a season has to explain, to be used
+ALONE = 0.75  # ... and share of it as long as a finer cycle (the week beside the day) is not tested
 OF_ALL = 4.0  # visits that count as much as all bins in the spread of a bin
 
 
@@ -57,12 +58,13 @@ class Seasons:
         bins = np.where(np.isnan(places), -1, places).astype(np.int64)
         edges = np.flatnonzero((bins[1:] != bins[:-1]).any(axis=1)) + 1
         for part in map(slice, [0, *edges.tolist()], [*edges.tolist(), len(scores)]):
-            best = np.full(scores[part].shape, np.inf)
+            best, finest = np.full(scores[part].shape, np.inf), self._profiles[-1]
             predicted = []
             for at, profile in enumerate(self._profiles):
                 profile.enter(int(bins[part.start, at]))
                 predicted.append(profile.predict(places[part, at]))
-                level, errors = predicted[-1], np.where(profile.explains, profile.error, np.inf)
+                least = np.where(finest.is_tested, EXPLAINED, ALONE) if profile is not finest else EXPLAINED
+                level, errors = predicted[-1], np.where(profile.explains(least), profile.error, np.inf)
                 better = ~np.isnan(level) & (errors < best)
                 np.copyto(usual.level[part], level, where=better)
                 np.copyto(usual.spread[part], profile.spread(bins[part.start, at]), where=better)
@@ -142,10 +144,13 @@ class _Profile:
         return np.asarray(self.now["error"])
 
     @property
-    def explains(self) -> Bool:
-        """(d,) whether it is used."""
-        now = self.now
-        return (now["tested"] >= self.cycle.inner) & (now["error"] <= (1.0 - EXPLAINED) * now["error_of_mean"])
+    def is_tested(self) -> Bool:
+        """(d,) whether it has predicted a whole cycle."""
+        return np.asarray(self.now["tested"] >= self.cycle.inner)
+
+    def explains(self, least: Float | float) -> Bool:
+        """(d,) whether it explains at least these shares (d,) of the variance around its mean."""
+        return self.is_tested & (self.now["error"] <= (1.0 - least) * self.now["error_of_mean"])
 
     def enter(self, bin: int) -> None:
         """The next records are in this bin; -1: it is not known, and nothing happens."""

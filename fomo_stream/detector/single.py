@@ -90,7 +90,9 @@ class SingleDetector:
                 counters,
                 tuple(Cycle(*cycle) for cycle in config.cycles),
             )
-        self._context = Context(n_features, self.views, movement, config, categorical, prior)
+        # what is usual at a time stays as it is, however many records the key has
+        weighed = 0.0 if config.cycles else prior
+        self._context = Context(n_features, self.views, movement, config, categorical, weighed)
         self._panel = Panel(self.views, model, executor)
         self._memory = Memory(config.memory, self._series.keys)
         self._alerts = Alerts(config, self._series.keys)

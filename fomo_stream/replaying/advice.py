@@ -327,7 +327,7 @@ def _pattern(name: str) -> str:
 def configuration(settings: ReplaySettings, found: Found, advice: Advice, source: str, records: int) -> str:
     """The file, as YAML."""
     lines = [
-        f"# Suggested on {datetime.now(UTC):%Y-%m-%d} by fomo-stream replay, from {counted(records, 'record')} of {source}",
+        f"# Suggested on {datetime.now(UTC):%Y-%m-%d} from {counted(records, 'record')} of {source}.",
         "# It serves run, score and replay: --config FILE. Read each line; the comment above it says why it is there.",
         "",
     ]

@@ -80,7 +80,7 @@ class ReplaySettings(GivenFlags):
         metavar="FILE",
     )
     incidents_per_day: float = flag(
-        "Report", 1.0, "incidents a day, at most, that the configuration of --suggest should leave", metavar="N", gt=0
+        "Report", 1.25, "incidents a day, at most, that the configuration of --suggest should leave", metavar="N", gt=0
     )
     jobs: int = flag(
         "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
