@@ -22,6 +22,7 @@ MOST_VISITS = 8  # of a bin: each newer one counts as much as all before it divi
 CYCLES = 4  # about so many count in how well a season explains
 EXPLAINED = 0.5  # share of the variance around the mean of a cycle that a season has to explain, to be used
 ALONE = 0.75  # ... and share of it as long as a finer cycle (the week beside the day) is not tested
+LEAST_VARIANCE = 1e-3  # of scores around the mean: else a value that never changes would be explained
 OF_ALL = 4.0  # visits that count as much as all bins in the spread of a bin
 
 
@@ -71,9 +72,10 @@ class Seasons:
                 usual.known[part] |= better
                 best = np.where(better, errors, best)
             known, level, spread = usual.known[part], usual.level[part], usual.spread[part]
-            near = np.clip(scores[part], level - FARTHEST * spread, level + FARTHEST * spread)
+            # what is far off teaches nothing: if it stays so, the profile stops to explain, and then it counts
+            near = np.where(known & (np.abs(scores[part] - level) > FARTHEST * spread), np.nan, scores[part])
             for profile, of_profile in zip(self._profiles, predicted, strict=True):
-                profile.add(scores[part], np.where(known, near, scores[part]), of_profile)
+                profile.add(scores[part], near, of_profile)
         return usual
 
     def rescale(self, old: Pooled, new: Pooled) -> None:
@@ -150,7 +152,8 @@ class _Profile:
 
     def explains(self, least: Float | float) -> Bool:
         """(d,) whether it explains at least these shares (d,) of the variance around its mean."""
-        return self.is_tested & (self.now["error"] <= (1.0 - least) * self.now["error_of_mean"])
+        varies = self.now["error_of_mean"] > LEAST_VARIANCE
+        return self.is_tested & varies & (self.now["error"] <= (1.0 - least) * self.now["error_of_mean"])
 
     def enter(self, bin: int) -> None:
         """The next records are in this bin; -1: it is not known, and nothing happens."""
@@ -220,12 +223,11 @@ class _Profile:
         return np.asarray(np.sqrt((visits * of_bin + OF_ALL * self._variance) / (visits + OF_ALL) + 1e-12))
 
     def add(self, scores: Float, near: Float, level: Float) -> None:
-        """Add records of the bin now: scores (n, d), those that count, and what was predicted."""
+        """Add records of the bin now: scores (n, d), those that teach something, and what was predicted."""
         bin = int(self.now["bin"][0])
         if bin < 0:
             return
-        known = ~np.isnan(scores)
-        is_tested = known & ~np.isnan(level)
+        is_tested, known = ~np.isnan(scores) & ~np.isnan(level), ~np.isnan(near)
         e = np.where(is_tested, (scores - level) ** 2, 0.0)
         of_mean = np.where(is_tested, (scores - self._mean) ** 2, 0.0)
         now = self.now

@@ -1,0 +1,47 @@
+"""Times of records, and their places in the day, the week and the year."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.records.times import cycles_of, places_at
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NAMES = [["hour"], ["weekday"], ["month"], ["hour", "weekday"], ["hour", "month"], ["hour", "weekday", "month"]]
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)), st.sampled_from(NAMES))
+def test_a_place_is_in_the_bin_of_the_clock(moment: datetime, names: list[str]) -> None:
+    time = round(moment.replace(tzinfo=UTC).timestamp() * 1000)
+    local = datetime.fromtimestamp(time / 1000, BERLIN)
+    places, cycles = places_at(time, names, BERLIN), cycles_of(names)
+    assert len(places) == len(cycles)
+    for place, (inner, outer) in zip(places, cycles, strict=True):
+        assert 0 <= place < inner * outer
+    bin_of_last, inner = int(places[-1]), 1
+    if "hour" in names:
+        assert bin_of_last % 24 == local.hour
+        inner = 24
+    if "weekday" in names:
+        assert bin_of_last // inner % 7 == local.weekday()
+        inner *= 7
+    if "month" in names:
+        assert bin_of_last // inner == local.month - 1
+
+
+@pytest.mark.parametrize("day", [datetime(2026, 3, 29), datetime(2026, 10, 25)])  # the clocks change at night
+def test_three_in_the_afternoon_is_that_before_and_after_the_clocks_change(day: datetime) -> None:
+    for shift in (-1, 0, 1):
+        local = (day + timedelta(days=shift, hours=15, minutes=30)).replace(tzinfo=BERLIN)
+        assert places_at(round(local.timestamp() * 1000), ["hour"], BERLIN) == [15.5]
+
+
+def test_a_time_that_is_not_known_has_no_place() -> None:
+    assert all(map(math.isnan, places_at(None, ["hour", "weekday"], UTC)))
+    assert all(map(math.isnan, places_at(2**61, ["hour"], UTC)))
