@@ -295,3 +295,17 @@ def test_with_missing_values_that_are_odd_a_counter_that_begins_again_is_not_mis
     batch = Series(1, fills=False, counters=(0,)).follow(totals)
     assert batch.gaps[:, 0].tolist() == [False, False, True, False, False, False]
     np.testing.assert_array_equal(batch.vectors[:, 0, 0], [np.nan, 2.0, np.nan, 2.0, 2.0, 1.0])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 30))
+def test_a_counter_goes_on_through_records_that_are_passed_over(seed: int, n_keys: int, passed: int) -> None:
+    """Nothing else of them is learned, and the growth after them is that of one record."""
+    rng = np.random.default_rng(seed)
+    n = 60
+    keys: list[Key] = [None] * n if n_keys == 1 else [str(i % n_keys) for i in range(n)]
+    totals = np.cumsum(rng.uniform(0, 5, n))[:, None]
+    one, stop = Series(1, counters=(0,)), 20 + passed
+    one.follow(totals[:20], keys[:20])
+    one.pass_over(totals[20:stop], keys[20:stop])
+    found = one.follow(totals[stop:], keys[stop:]).vectors[:, 0, 0]
+    np.testing.assert_allclose(found, growth(totals[:, 0], keys)[stop:])
