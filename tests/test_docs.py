@@ -102,7 +102,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(260, 3))
-    for name in ("readings.csv", "today.csv", "last-week.csv"):
+    for name in ("readings.csv", "today.csv", "last-week.csv", "month.csv"):
         np.savetxt(folder / name, rows, delimiter=",", header="flow,pressure,rpm", comments="")
     lines = [json.dumps(dict(zip(("flow", "pressure", "rpm"), row, strict=True))) for row in rows.tolist()]
     (folder / "readings.jsonl").write_text("\n".join(lines) + "\n")

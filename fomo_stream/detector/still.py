@@ -66,17 +66,20 @@ class Stillness:
 
     def begin_log(self) -> None:
         """Start with an empty log."""
-        self._log = Document()
+        self._counts_log, self._runs_log = Document(), Document()
 
     def changes(self, name: str) -> Entries:
-        """The entry, if it has changed since the last call."""
-        return self._log.changes(name, np.vstack([self._values, self._equal, self._runs]).astype("<i8").tobytes())
+        """The entries that have changed since the last call; that of runs rarely does."""
+        counts, runs = np.vstack([self._values, self._equal]).astype("<i8"), self._runs.astype("<i8")
+        of_counts = self._counts_log.changes(f"{name}/counts", counts.tobytes())
+        return of_counts | self._runs_log.changes(f"{name}/runs", runs.tobytes())
 
     def recover(self, entries: StoredEntries, name: str) -> None:
-        """Take the state from the entry. Raises DamagedStateError."""
+        """Take the state from the entries. Raises DamagedStateError."""
         self.begin_log()
-        data = np.frombuffer(self._log.recover(entries, name), "<i8")
-        if len(data) != (2 + SIZES) * len(self._values):
-            raise DamagedStateError(f"the state is damaged: {name} has {len(data)} numbers")
-        table = data.reshape(2 + SIZES, -1).astype(np.int64)
+        data = self._counts_log.recover(entries, f"{name}/counts"), self._runs_log.recover(entries, f"{name}/runs")
+        found = np.frombuffer(b"".join(data), "<i8")
+        if len(found) != (2 + SIZES) * len(self._values):
+            raise DamagedStateError(f"the state is damaged: {name} has {len(found)} numbers")
+        table = found.reshape(2 + SIZES, -1).astype(np.int64)
         self._values, self._equal, self._runs = table[0], table[1], table[2:].copy()

@@ -112,7 +112,10 @@ class BaseFlags(BaseSettings):
         sources: list[PydanticBaseSettingsSource] = [*given, of_words]
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
-            sources.append(InitSettingsSource(settings_cls, _joinable(_read_file(Path(path), cls.model_fields))))
+            content = _joinable(_read_file(Path(path), cls.model_fields))
+            if init_settings().get("file") is not None:  # a file that is named is read in place of the service's topic
+                content.pop("topic", None)
+            sources.append(InitSettingsSource(settings_cls, content))
         return tuple(sources)
 
 

@@ -157,6 +157,7 @@ def test_movement_and_past_are_named_as_such() -> None:
     rows += 5 * np.sin(np.arange(600) / 40)[:, None] * [1, -1]
     low, high = rows.min(0), rows.max(0)
     jump = np.tile((low + high) / 2, (8, 1))
+    jump[:, 0] += np.arange(8) * 1e-6  # else it would stand still
     jump[:, 1] = np.where(np.arange(8) % 2, low[1] * 0.8 + high[1] * 0.2, low[1] * 0.2 + high[1] * 0.8)
     moved = detector_after(rows, views=("movement",)).explain(jump)[-1][0]
     assert (moved.feature, moved.cause) == (1, Cause.SPREAD)
