@@ -312,16 +312,9 @@ class History:
 
     def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
         """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
-        usual = np.full((len(numbers), 2, self._shape[0]), np.nan)
-        return Batch(
-            self.vectors(numbers),
-            self.gaps(numbers),
-            slots,
-            begins,
-            self.relative(numbers),
-            usual,
-            np.zeros(self.gaps(numbers).shape, np.int64),
-        )
+        usual, gaps = np.full((len(numbers), 2, self._shape[0]), np.nan), self.gaps(numbers)
+        still = np.zeros(gaps.shape, np.int64)
+        return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still)
 
     def logits_in(self, view: int, numbers: Int) -> Float:
         """Logits (n,) of known records in the view at this position."""

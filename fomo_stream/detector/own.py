@@ -204,8 +204,8 @@ class Owns:
 
     def copy(self, more: int = 0) -> Owns:
         """The same, independent, with `more` further features."""
-        twin, (model, width, *others) = copy(self), self._made_from
-        twin._made_from = (model, width + more, *others)  # type: ignore[assignment]
+        twin, (model, width, config, executor, categorical, counters) = copy(self), self._made_from
+        twin._made_from = model, width + more, config, executor, categorical, counters
         twin._by_digest = {own.digest: replace(own, detector=own.detector.widened(width + more)) for own in self}
         twin._touched, twin._gone = {own.slot for own in self}, {}
         return twin

@@ -225,6 +225,7 @@ class Series:
         turns = _Turns.of(slots)
         order, which, series = turns.order, turns.which, turns.series
         at, belongs = at[order], belongs[order]
+        members = np.flatnonzero(belongs)[np.argsort(at[belongs])]  # those that belong to their series, as they came
         rows, x = self.keys[series], values[at]
         is_missing = np.isnan(x)
         if self.counters:
@@ -236,10 +237,7 @@ class Series:
         expected, limited = None, x
         if self.pooled is not None and is_compared:
             of_key = series[which] > WHOLE
-            order = np.flatnonzero(belongs)[
-                np.argsort(at[belongs])
-            ]  # of those that belong to their series, as they came
-            season = self._season(rows, x, known, of_key, turns, order, places[at[order]], learn)
+            season = self._season(rows, x, known, of_key, turns, members, places[at[members]], learn)
             level = None if season is None else season.level
             expected = self.pooled.expected(rows, x, known & of_key[:, None], count, turns.rounds, level)
             if season is not None and not of_key.all():
@@ -249,7 +247,9 @@ class Series:
             moves = _moved(rows, x, limited, known, count, turns)
         if self.movement:
             vectors[:, -MOVEMENT:] = moves
-        self._look_for_still(rows, x, known, count, turns, at, belongs, batch, learn)
+        runs, ended = _runs(rows, x, known, count, turns)
+        still = self._stillness.look(self._moving(known)[members], runs[members], ended[members], learn)
+        batch.still[at[members]] = np.where(still, runs[members], 0)
         filled = _filled(rows, x, known, count, turns)
         vectors[:, 0] = filled if self.fills else np.where(is_missing, np.nan, filled)
         if self.lags:
@@ -270,11 +270,11 @@ class Series:
             self.keys.put(series, rows)
 
     def _season(
-        self, rows: Any, x: Float, known: Bool, of_key: Bool, turns: _Turns, order: Int, places: Float, learn: bool
+        self, rows: Any, x: Float, known: Bool, of_key: Bool, turns: _Turns, members: Int, places: Float, learn: bool
     ) -> Usual | None:
         """What is usual for records x (k, d) at their places; `rows` are moved on. None: there are no cycles.
 
-        order: (m,) those that say what is usual, as they came; places: (m, cycles).
+        members: (m,) those that say what is usual, as they came; places: (m, cycles) of these.
         """
         if self.seasons is None or self.pooled is None:
             return None
@@ -282,32 +282,17 @@ class Series:
         scores -= _slow(rows, scores, known & of_key[:, None], turns)
         of_all = Usual(np.zeros(x.shape, bool), np.zeros(x.shape), np.ones(x.shape))
         seasons = self.seasons if learn else self.seasons.copy()
-        for whole, found in zip(of_all, seasons.follow(scores[order], places), strict=True):
-            whole[order] = found
+        for whole, found in zip(of_all, seasons.follow(scores[members], places), strict=True):
+            whole[members] = found
         of_all.known[:, self.categorical] = False
         of_all.level[~of_all.known] = 0.0
         return of_all
 
-    def _look_for_still(
-        self,
-        rows: Any,
-        x: Float,
-        known: Bool,
-        count: Int,
-        turns: _Turns,
-        at: Int,
-        belongs: Bool,
-        batch: Batch,
-        learn: bool,
-    ) -> None:
-        """Note in the batch which values of records x (k, d) of the series stand still; `rows` are moved on."""
-        runs, ended = _runs(rows, x, known, count, turns)
-        if len(self.categorical):
-            known = known.copy()
-            known[:, self.categorical] = False
-        order = np.flatnonzero(belongs)[np.argsort(at[belongs])]
-        still = self._stillness.look(known[order], runs[order], ended[order] * known[order], learn)
-        batch.still[at[order]] = np.where(still, runs[order], 0)
+    def _moving(self, known: Bool) -> Bool:
+        """Which of the known values (k, d) can stand still: those that are no categories."""
+        known = known.copy()
+        known[:, self.categorical] = False
+        return known
 
     def pass_over(self, values: Float, keys: Sequence[Key]) -> None:
         """Records (n, d) that nothing else is learned of: the counters of known series go on from their totals."""

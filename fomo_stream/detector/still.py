@@ -44,15 +44,15 @@ class Stillness:
         repeats = self._equal + np.cumsum(equal, axis=0) - equal
         share = (repeats + 1) / (values + 2)
         still = equal & (runs >= LEAST) & (values >= FEW) & (share < RARE) & (-runs * np.log(share) > CHANCE)
-        reached = np.where(ended > 0, np.frexp(ended)[1] - 1, -1)
+        reached = np.where(known & (ended > 0), np.frexp(ended)[1] - 1, -1)
         for i, j in np.argwhere(still).tolist():
             half = min(SIZES - 1, max(0, math.frexp(runs[i, j] // 2)[1] - 1))
             before = self._runs[half:, j].sum() + (reached[:i, j] >= half).sum()
             still[i, j] = before <= LONG_BEFORE
         if learn:
             self._values, self._equal = self._values + known.sum(axis=0), self._equal + equal.sum(axis=0)
-            for i, j in np.argwhere(reached >= 0).tolist():
-                self._runs[min(SIZES - 1, reached[i, j]), j] += 1
+            at, features = np.nonzero(reached >= 0)
+            np.add.at(self._runs, (np.minimum(reached[at, features], SIZES - 1), features), 1)
         return np.asarray(still)
 
     def copy(self, more: int = 0) -> Stillness:

@@ -182,10 +182,19 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
     return None
 
 
-def _words(path: str) -> set[str]:
-    """The last two words of the leaf's own name: 'order.createdAt' -> created, at."""
+def words_of(path: str) -> list[str]:
+    """The words of the leaf's own name.
+
+    >>> words_of("order.createdAt")
+    ['created', 'at']
+    """
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", path.rpartition(".")[2])
-    return set(re.findall(r"[a-z]+", name.lower())[-2:])
+    return re.findall(r"[a-z]+", name.lower())
+
+
+def _words(path: str) -> set[str]:
+    """The last two, which say what it is."""
+    return set(words_of(path)[-2:])
 
 
 def is_missing(value: Any) -> bool:
@@ -335,10 +344,10 @@ def _has(fields: Collection[str], name: str) -> bool:
     return any(field.startswith(name + ".") for field in fields)
 
 
-def roles_of(settings: RecordSettings) -> dict[str, str]:
-    """The fields that have another role than to be a feature, with this role."""
+def roles_of(settings: RecordSettings, label: str | None = None) -> dict[str, str]:
+    """The fields that have another role than to be a feature, with this role. label: field of the label, if any."""
     roles = dict.fromkeys(settings.exclude, EXCLUDED)
-    for field, role in ((settings.key, KEY), (settings.time, TIME)):
+    for field, role in ((settings.key, KEY), (settings.time, TIME), (label, LABEL)):
         if field is not None:
             roles[field] = role
     return roles

@@ -20,13 +20,13 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import (
     AUTO,
-    LABEL,
     infer_of,
     is_missing,
     is_time,
     key_of,
     leaves_of,
     roles_of,
+    words_of,
 )
 from fomo_stream.records.schema import look_up
 from fomo_stream.records.times import places_at, to_milliseconds
@@ -104,11 +104,6 @@ def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
     return records, keys
 
 
-def _words(path: str) -> set[str]:
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", path.rpartition(".")[2])
-    return set(re.findall(r"[a-z]+", name.lower()))
-
-
 def _time(found: Found, leaves: dict[str, list[Any]]) -> None:
     """The first field with times that never descend, or else the first with times."""
     times = {path: values for path, values in leaves.items() if all(map(is_time, values[:INFER_RECORDS]))}
@@ -128,7 +123,7 @@ def _key(found: Found, leaves: dict[str, list[Any]], n: int) -> None:
     counts = {}
     for path, values in leaves.items():
         is_name = all(isinstance(value, str) or type(value) is int for value in values[:INFER_RECORDS])
-        if is_name and _words(path) & KEY_WORDS and len(values) > n / 2:
+        if is_name and KEY_WORDS & set(words_of(path)) and len(values) > n / 2:
             distinct = len(set(map(str, values)))
             if 2 <= distinct <= len(values) / LEAST_OF_KEY:
                 counts[path] = distinct
@@ -163,7 +158,7 @@ def _features(
     if settings.features is not None:
         return
     now = with_found(settings, found)
-    roles = roles_of(now) | ({} if settings.label is None else {settings.label: LABEL})
+    roles = roles_of(now, settings.label)
     series = keys if now.key is None else [key_of(record, now.key) for record in records]
     schema, left_out = infer_of(now, records, roles, series)
     first, _ = infer_of(now, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
@@ -192,7 +187,7 @@ def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str
         return
     bins, odd = hours.astype(np.int64), days % 2 == 1
     explained = []
-    roles = roles_of(now) | ({} if settings.label is None else {settings.label: LABEL})
+    roles = roles_of(now, settings.label)
     schema, _ = infer_of(now, records[:INFER_RECORDS], roles, None)
     for name, column in zip(schema.features, schema.rows(records).T, strict=True):
         if name in schema.categorical or name in now.counter_names:

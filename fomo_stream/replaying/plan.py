@@ -12,7 +12,7 @@ from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.partition import rules_of
-from fomo_stream.records.inference import LABEL, choose_features, key_of, roles_of, text_columns
+from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import to_milliseconds
 from fomo_stream.replaying.blocks import UNKNOWN, IsStopped, Sample, Source
@@ -120,7 +120,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) 
     path = settings.file
     assert path is not None
     notes: list[str] = [_file_start(settings)]
-    roles = roles_of(settings) | ({} if settings.label is None else {settings.label: LABEL})
+    roles = roles_of(settings, settings.label)
     format = format_of(path, settings.format, notes.append) if data is None else "jsonl"
     if data is None:
         table = open_table(path, format, text_columns(settings, settings.key), roles, settings.decimal)

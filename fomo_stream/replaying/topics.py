@@ -19,7 +19,6 @@ from fomo_stream.partition.partition import rules_of
 from fomo_stream.partition.record import Record, series_key
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.inference import (
-    LABEL,
     TooManyFeaturesError,
     features_note,
     infer_of,
@@ -151,7 +150,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 
     The service makes dead letters of records without features and looks at the next ones, and so does this.
     """
-    roles = roles_of(settings) | ({} if settings.label is None else {settings.label: LABEL})
+    roles = roles_of(settings, settings.label)
     samples = _samples(source)
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()

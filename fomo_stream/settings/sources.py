@@ -228,9 +228,9 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     content = read_config(path)
     names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
     values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
-    others = _all_settings() - {"config"}  # one file can serve several commands
     for key in values:
-        if (key not in fields and key.replace("-", "_") not in others) or key == "config":
+        # one file can serve several commands
+        if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):
             hint = did_you_mean(key, [option(name)[2:] for name in fields])
             raise ConfigError(f"--config {path}{_at_line(path, (key,))}: there is no setting {key}{hint}")
     return {key: value for key, value in values.items() if key in fields}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,9 +119,9 @@ def test_another_scale_says_the_same() -> None:
 # --- in the detector
 
 
-def run(rows: Float, keys: Sequence[str] | None = None, **settings: object) -> Results:
+def run(rows: Float, keys: Sequence[str] | None = None, **settings: Any) -> Results:
     """All results, 256 records at a time."""
-    config = DetectorConfig(**settings)  # type: ignore[arg-type]
+    config = DetectorConfig(**settings)
     one = Detector(shared_model(), rows.shape[1] - len(config.cycles), config)
     parts = [slice(a, a + 256) for a in range(0, len(rows), 256)]
     return Results.concatenate([one.process(rows[at], None if keys is None else keys[at]) for at in parts])
