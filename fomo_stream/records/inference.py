@@ -264,9 +264,11 @@ def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> 
         return False
     if _words(path) & _TOTAL_WORDS:
         return grown >= _GROWN_BY_NAME
-    steps = np.diff(x)
+    if grown < _GROWN:
+        return False
+    steps = after - before
     rough = np.abs(np.diff(steps)).mean() >= _ROUGH * np.abs(steps).mean()  # a sensor that rises slowly is smooth
-    return bool(grown >= (_GROWN if rough else _GROWN_SMOOTHLY))
+    return bool(rough or grown >= _GROWN_SMOOTHLY)
 
 
 def _is_identifier(x: np.ndarray, words: set[str]) -> bool:
