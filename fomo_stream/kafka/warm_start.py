@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
 
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, range_now
 from fomo_stream.kafka.broker.topic_reader import TopicReader, raise_partition_error
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.topics.watch import TopicsSeen
@@ -74,7 +74,7 @@ def agree_on_warm_start(settings: ServiceSettings, group_log: GroupLog, seen: To
 
 def _spans(consumer: Any, places: list[TopicPartition], seconds: float | None, now_ms: int) -> dict[int, range]:
     """By partition, the offsets from the first record of the last `seconds` (None: of all) to the present end."""
-    ends = {one.partition: consumer.get_watermark_offsets(one, timeout=START_TIMEOUT_S) for one in places}
+    ends = {one.partition: range_now(consumer, one, START_TIMEOUT_S) for one in places}
     begins = {number: low for number, (low, _) in ends.items()}
     if seconds is not None:
         at = max(0, now_ms - round(1000 * seconds))

@@ -7,12 +7,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryReader, Message
 
 from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.broker.clients import range_now
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, Range, TopicReader
 from fomo_stream.kafka.ranges import Range as Past
 from fomo_stream.kafka.ranges import gap_note, read_range
@@ -195,3 +196,30 @@ def test_a_broker_that_stays_silent_is_reported() -> None:
     with patched, clients, pytest.raises(BrokerError, match=r"t\[0\]@\d could not be read for 0.01 s"):
         seen += [record.offset for record in read_range(SETTINGS, "t", Past(0, 0, 9), 0)]
     assert not seen
+
+
+class Moving(MemoryReader):
+    """A client whose partition has no leader that answers for the first `moves` questions."""
+
+    def __init__(self, moves: int, code: int) -> None:
+        broker = MemoryBroker()
+        broker.logs["t", 0] = [Message(("t", 0), at, None, b"") for at in range(7)]
+        broker.ends["t", 0] = 7
+        super().__init__(broker)
+        self.moves, self.code = moves, code
+
+    def get_watermark_offsets(self, *args: Any, **options: Any) -> tuple[int, int]:
+        self.moves -= 1
+        if self.moves >= 0:
+            raise KafkaException(KafkaError(self.code))
+        return super().get_watermark_offsets(*args, **options)
+
+
+def test_the_ends_of_a_partition_are_asked_again_while_its_leader_moves() -> None:
+    assert range_now(Moving(2, KafkaError.NOT_LEADER_FOR_PARTITION), TopicPartition("t", 0), 60.0)[1] == 7
+    with pytest.raises(KafkaException, match="NOT_LEADER"):
+        range_now(Moving(10**9, KafkaError.NOT_LEADER_FOR_PARTITION), TopicPartition("t", 0), 0.2)
+    refused = Moving(1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException, match="AUTHORIZATION"):
+        range_now(refused, TopicPartition("t", 0), 60.0)
+    assert refused.moves == 0  # asked once

@@ -6,13 +6,14 @@ Every client of the service is made here, so that settings, logs and fixed value
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError
@@ -26,6 +27,12 @@ NOT_PERMITTED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 )
+NO_LEADER = (
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+ASK_AGAIN_S = 0.1  # between two questions about a partition whose leader is not known yet
 AGAIN = "check that all brokers run, and try again"
 LARGEST_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
@@ -162,6 +169,23 @@ def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
                 f"no broker answers at {settings.bootstrap} ({reason})",
                 "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like",
             ) from None
+
+
+def range_now(client: Any, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
+    """First retained offset and end of a partition; with read_committed, the end is before the first open transaction.
+
+    A partition that was just created, or whose leader moves, has no leader that answers for a moment: it is asked
+    again until `timeout_s` have passed. Raises KafkaException.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            low, high = client.get_watermark_offsets(partition, timeout=timeout_s)
+            return int(low), int(high)
+        except KafkaException as error:
+            if error.args[0].code() not in NO_LEADER or time.monotonic() >= deadline:
+                raise
+            time.sleep(ASK_AGAIN_S)
 
 
 def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from fomo_stream.kafka.broker.clients import make_reader
+from fomo_stream.kafka.broker.clients import make_reader, range_now
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.flags import BrokerFlags
 
@@ -107,9 +107,8 @@ class TopicReader:
             deadline = time.monotonic() + patience_s  # the caller's own time does not count
 
     def range_now(self, topic: str, number: int, timeout_s: float) -> tuple[int, int]:
-        """First retained offset and current end; with read_committed, the end is before the first open transaction."""
-        low, high = self.client.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout_s)
-        return int(low), int(high)
+        """First retained offset and end (`clients.range_now`)."""
+        return range_now(self.client, TopicPartition(topic, number), timeout_s)
 
     def committed(self, partitions: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
         """The group's committed offsets; the broker answers only when no open transaction can change them."""

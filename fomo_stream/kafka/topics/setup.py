@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, range_now
 from fomo_stream.kafka.broker.cluster import Cluster, count_members
 from fomo_stream.kafka.broker.permissions import check_permissions, service_needs
 from fomo_stream.kafka.topics.checks import (
@@ -150,7 +150,7 @@ def start_at_latest(consumer: Consumer, topic: str, partitions: int) -> None:
         if any(committed.offset != OFFSET_INVALID for committed in consumer.committed(every, timeout=START_TIMEOUT_S)):
             return
         for partition in every:
-            partition.offset = consumer.get_watermark_offsets(partition, timeout=START_TIMEOUT_S)[1]
+            partition.offset = range_now(consumer, partition, START_TIMEOUT_S)[1]
         consumer.commit(offsets=every, asynchronous=False)
         log.info(kv("start_at_latest", topic=topic, partitions=partitions))
     except KafkaException as error:
