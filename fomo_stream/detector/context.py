@@ -209,6 +209,12 @@ class Context:
         numbers, rows = pool.numbers, pool.rows
         self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
         rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
+        quantiles = pool.quantiles if view.sees in ("record", "relative") else ()
+        if view.is_of_keys and self.config.cycles:
+            # a season that most rows had not yet: its values, however usual, would be unlike these rows
+            few = 2 * (~np.isnan(rows)).sum(axis=0) < len(rows)
+            rows = np.where(few, np.nan, rows)
+            quantiles = tuple(np.zeros(0) if new else q for q, new in zip(quantiles, few.tolist(), strict=True))
         return replace(
             self.blank(at),
             number=number,
@@ -216,7 +222,7 @@ class Context:
             numbers=numbers,
             rows=rows,
             logits=self.pool.logits if view.trim else np.zeros(0),
-            quantiles=pool.quantiles if view.sees in ("record", "relative") else (),
+            quantiles=quantiles,
             confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),
         )

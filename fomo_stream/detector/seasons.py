@@ -24,6 +24,7 @@ EXPLAINED = 0.5  # share of the variance around the mean of a cycle that a seaso
 ALONE = 0.75  # ... and share of it as long as a finer cycle (the week beside the day) is not tested
 LEAST_VARIANCE = 1e-3  # of scores around the mean: else a value that never changes would be explained
 OF_ALL = 4.0  # visits that count as much as all bins in the spread of a bin
+LAST = 6.0  # bins: as far as the last ones were off the profile, spreads are wider
 
 
 class Cycle(NamedTuple):
@@ -112,6 +113,7 @@ class Seasons:
                 if found is None or found.shape != value.shape:
                     raise DamagedStateError(f"the state is damaged: {name} does not fit")
                 profile.now[key] = found.astype(value.dtype)
+            profile.find_mean()
 
 
 class _Profile:
@@ -132,13 +134,14 @@ class _Profile:
         self.now: dict[str, NDArray[Any]] = {
             "bin": np.full(1, -1, np.int64),
             "tested": np.zeros(d, np.int64),  # visits that were predicted
+            "recent": np.ones(d),  # mean square of distances in the last bins, in spreads
             "error": np.zeros(d),  # mean square of the profile, of its mean, ...
             "error_of_mean": np.zeros(d),
             "count": np.zeros(d, np.int64),  # ... and in the visit now: their sums
             "sum": np.zeros(d),
             "sum_of_mean": np.zeros(d),
         }
-        self._find_mean()
+        self.find_mean()
 
     @property
     def error(self) -> Float:
@@ -163,6 +166,8 @@ class _Profile:
         seen = now["count"] > 0
         gain = seen / np.minimum(now["tested"] + 1, CYCLES * inner)
         n = np.maximum(now["count"], 1)
+        size = np.minimum(now["sum"] / n / self._spread(int(now["bin"][0])) ** 2, FARTHEST**2)
+        now["recent"] = now["recent"] + (size - now["recent"]) * seen / LAST
         now["error"] = now["error"] + (now["sum"] / n - now["error"]) * gain
         now["error_of_mean"] = now["error_of_mean"] + (now["sum_of_mean"] / n - now["error_of_mean"]) * gain
         now["tested"] = now["tested"] + seen
@@ -194,9 +199,10 @@ class _Profile:
             sum=0.0,
             square=0.0,
         )
-        self._find_mean()
+        self.find_mean()
 
-    def _find_mean(self) -> None:
+    def find_mean(self) -> None:
+        """Find the mean and the spread of all bins, after these have changed."""
         is_known = self.bins["visits"] > 0
         n = is_known.sum(axis=0)
         some = np.maximum(n, 1)
@@ -217,7 +223,10 @@ class _Profile:
         return np.where((known[low] | known[high]) & ~np.isnan(places)[:, None], found, np.nan)
 
     def spread(self, bin: int) -> Float:
-        """The spread (d,) of records around the profile in a bin."""
+        """The spread (d,) of records around the profile in a bin; wider while the last bins were far off."""
+        return np.asarray(self._spread(bin) * np.sqrt(np.maximum(self.now["recent"], 1.0)))
+
+    def _spread(self, bin: int) -> Float:
         visits = self.bins["visits"][bin].astype(np.float64)
         of_bin = self.bins["variance"][bin]
         return np.asarray(np.sqrt((visits * of_bin + OF_ALL * self._variance) / (visits + OF_ALL) + 1e-12))
@@ -255,7 +264,7 @@ class _Profile:
         of_mean = _ratio(old, new, np.where(np.isnan(self._mean), 0.0, self._mean)) ** 2
         for name in ("error", "error_of_mean", "sum", "sum_of_mean"):
             self.now[name] = self.now[name] * of_mean
-        self._find_mean()
+        self.find_mean()
 
     def copy(self, more: int) -> _Profile:
         """An independent twin with `more` further features."""
@@ -266,7 +275,7 @@ class _Profile:
             twin.bins.put(at, **{name: np.pad(self.bins[name][at], ((0, 0), (0, more))) for name in self.bins})
         for name, value in self.now.items():
             twin.now[name] = value.copy() if name == "bin" else np.pad(value, (0, more))
-        twin._find_mean()
+        twin.find_mean()
         return twin
 
 

@@ -258,6 +258,7 @@ class Series:
         if self.pooled is not None and expected is not None:
             told = belongs & expected.known.any(axis=1)
             batch.relative[at[told]] = self.pooled.relative(expected, moves)[told]
+            batch.relative[at[told & ~of_key], 1:] = np.nan  # a season says nothing of level and spread
             batch.usual[at[told]] = np.stack([expected.level, expected.spread], axis=1)[told]
             batch.relative[:, :, self.categorical] = np.nan
         noted = at[belongs]
