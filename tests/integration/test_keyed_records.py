@@ -28,7 +28,7 @@ def test_records_of_odd_keys_are_all_scored_and_their_outputs_have_these_keys(br
     settings = sensors(broker, config=large, alerts=(alerts := unique("alerts")), own_contexts=4)
     for topic in (settings.out, alerts):
         broker.create_topic(topic, 1, large)
-    keys = [key for _ in range(40) for key in ODD_KEYS.values()]
+    keys = [key for _ in range(12) for key in ODD_KEYS.values()]
     records = readings(len(keys))
     for record in records[-len(ODD_KEYS) :]:
         record["temperature"] = 1e6
