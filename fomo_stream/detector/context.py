@@ -210,8 +210,9 @@ class Context:
         self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
         rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
         quantiles = pool.quantiles if view.sees in ("record", "relative") else ()
-        if view.is_of_keys and self.config.cycles:
-            # a season that most rows had not yet: its values, however usual, would be unlike these rows
+        if view.is_of_keys and np.isnan(rows[:, self._n_features :]).all():
+            # Without keys, what is usual are seasons. Most rows came before a new one: its values, however usual, would
+            # be unlike them
             few = 2 * (~np.isnan(rows)).sum(axis=0) < len(rows)
             rows = np.where(few, np.nan, rows)
             quantiles = tuple(np.zeros(0) if new else q for q, new in zip(quantiles, few.tolist(), strict=True))

@@ -202,7 +202,7 @@ class _Profile:
         self.find_mean()
 
     def find_mean(self) -> None:
-        """Find the mean and the spread of all bins, after these have changed."""
+        """Find the mean and the variance of all bins, after these have changed."""
         is_known = self.bins["visits"] > 0
         n = is_known.sum(axis=0)
         some = np.maximum(n, 1)
@@ -274,7 +274,7 @@ class _Profile:
         if len(at):
             twin.bins.put(at, **{name: np.pad(self.bins[name][at], ((0, 0), (0, more))) for name in self.bins})
         for name, value in self.now.items():
-            twin.now[name] = value.copy() if name == "bin" else np.pad(value, (0, more))
+            twin.now[name][: len(value)] = value
         twin.find_mean()
         return twin
 
