@@ -1,0 +1,446 @@
+"""Data that stop: keys, partitions and a topic that send no more, and rates that change. Pure: it has no clock.
+
+Each level is judged by the time in which the level above it has sent: a key by the time in which its partition had
+records, a partition by the time in which the topic had some, and the topic by the time in which the broker answered. So
+an outage gives one alert, at the level where it is, and not one for each key.
+
+Nothing that keeps records from being read is silence:
+- *A service that was stopped*: time passes only between two looks at the broker, and a gap between two records counts
+  only if it is shorter than what makes the partition silent.
+- *A service that lags*: a partition is silent only if all that the broker has of it was read. Keys go by the times of
+  records, not by when they were read.
+- *A broker that does not answer*: the time between two looks that are OUTAGE_MS apart does not count.
+
+A record counts at the time when it arrived: its timestamp, but never earlier than the record before it or than the last
+look at which it was not there, and never later than now. So it does not matter if the clocks of producers are wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import orjson
+
+from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.keys import Key
+from fomo_stream.errors import DamagedStateError
+from fomo_stream.partition.gaps import NEVER, Gaps, Others
+from fomo_stream.partition.rate import Rate
+from fomo_stream.records.explanation import number_text
+from fomo_stream.records.result import Result
+from fomo_stream.wording import in_time
+
+KEY, PARTITION, TOPIC = "key", "partition", "topic"
+LEVELS = (KEY, PARTITION, TOPIC)
+SILENT, RATE, CLOSED = "silent", "rate", "closed"  # statuses
+OUTAGE_MS = 10_000  # between two looks at the broker: longer, and the time between them does not count
+NOTED_MS = 15_000  # of silence, after which it is noted how long it has lasted
+LONGEST_KEY = 4096  # bytes; longer ones are not watched
+HEAD = "head"
+OF_PARTITION, OF_TOPIC, FIRST_KEY = 0, 1, 2  # numbers of series
+_ROW = struct.Struct("<qqqqBH")
+_TOLD, _NOT_TOLD = 1, 2  # of a silent series, in its entry
+_HEAD = (
+    *("clock", "pace", "quiet_since", "still", "arrived", "earliest", "lost", "topic_end", "has_more"),
+    *("rate_since", "rate_told"),
+)
+SHOWN = 60  # characters of a key in a sentence
+_BITS = 24  # of the number of a series
+
+
+class SilenceConfig(NamedTuple):
+    """What is watched. factor: times the usual gap; None: no silence. rate: factor of --rate-change; None: no rates."""
+
+    factor: float | None
+    least_ms: int = 60_000  # the shortest silence
+    levels: tuple[str, ...] = LEVELS
+    rate: float | None = None
+    max_keys: int = 100_000
+
+
+class Notice(NamedTuple):
+    """One alert of silence or of a rate, or its end."""
+
+    at: int  # how many of the records that were followed came before it
+    key: bytes | None  # of the key that is silent
+    summary: Result  # JSON-ready
+
+
+class Silence:
+    """What is known of the times of records of one partition, and what is silent of it.
+
+    topic, number: of the partition; without a topic, notices do not name it. by_records: time passes with the records
+    alone, as in a replay; else also with `look`. is_muted: whether nobody wants to know of a key (None: of the whole
+    partition) at a time. What it says does not depend on how records are split over calls.
+    """
+
+    def __init__(
+        self,
+        config: SilenceConfig,
+        topic: str | None = None,
+        number: int = 0,
+        *,
+        by_records: bool = False,
+        is_muted: Callable[[Key, int], bool] = lambda _key, _time: False,
+    ) -> None:
+        self._config, self._by_records, self._is_muted = config, by_records, is_muted
+        self._source = {} if topic is None else {"topic": topic, "partition": number}
+        self._number = number
+        self._levels = frozenset[str]() if config.factor is None else frozenset(config.levels)
+        self.is_on = bool(self._levels) or config.rate is not None
+        self._rates = {name: Rate(config.rate or 1.0) for name in (PARTITION, TOPIC)}
+        self._gaps = Gaps(config.factor or 1.0, config.least_ms)
+        # By number of a series. Each has its own clock, on which only that time passes in which the level above it had
+        # records, in milliseconds.
+        self._last, self._mark = array("q"), array("q")  # its last record, and the last one that ended a gap or a burst
+        self._offset, self._time = array("q"), array("q")  # of its last record; when that arrived, since 1970
+        self._silent: dict[int, bool] = {}  # by number of a silent series: whether somebody was told
+        self._due = array("q")  # when it is looked at next; NEVER: it is not
+        self._names: list[bytes | None] = []
+        self._slots: dict[bytes, int] = {}  # of keys, those that were used least recently first
+        self._free: list[int] = []
+        self._wheel: list[int] = []  # a heap of (when a key is looked at << _BITS | its number); some are out of date
+        for _ in (PARTITION, TOPIC):
+            self._grow(None)
+        self._clock = 0  # of keys
+        self._pace = 0  # time in which the topic had records
+        self._quiet_since = 0  # the pace when the partition last had one
+        self._still = 0  # time since the topic last had one
+        self._arrived: int | None = None  # when the last record arrived
+        self._earliest = 0  # no further record has arrived before
+        self._lost = 0  # time since the last record in which the broker did not answer
+        self._looked: int | None = None  # when the broker was asked
+        self._has_more = False  # records were followed since then
+        self._topic_end: int | None = None
+        self._is_telling = True
+        self._rate_since: dict[str, Result] = {}  # by level: where an odd rate began
+        self._rate_told: dict[str, bool] = {}
+        self._noted = 0
+        self._is_changed = False
+        self._written: set[int] = set()
+        self._logged: set[int] = set()
+
+    @property
+    def open(self) -> dict[str, int]:
+        """How many are silent, by level."""
+        found = dict.fromkeys(LEVELS, 0)
+        for number in self._silent:
+            found[_level(number)] += 1
+        return found
+
+    # -- records ---------------------------------------------------------------------------------------------
+
+    def follow(
+        self, records: Iterable[tuple[Key, int, int | None]], now: int | None = None, is_told: bool = True
+    ) -> list[Notice]:
+        """Follow the next records: key, offset and timestamp (milliseconds since 1970) of each.
+
+        now: the time now, after which no record has arrived. is_told: whether notices are wanted; if not, nobody is
+        told later of what begins here.
+        """
+        notices: list[Notice] = []
+        self._is_telling = is_told
+        has_rate, has_keys, latest = (
+            self._config.rate is not None,
+            KEY in self._levels,
+            now if now is not None else NEVER,
+        )
+        for at, (key, offset, timestamp) in enumerate(records):
+            time = self._arrived if timestamp is None and now is None else min(timestamp or self._earliest, latest)
+            if time is None:
+                continue  # nothing is known of its time
+            time = max(time, self._earliest)
+            gap = 0 if self._arrived is None else max(0, time - self._arrived - self._lost)
+            self._arrived = self._earliest = time
+            self._lost, self._has_more = 0, True
+            if has_rate:
+                self._count(PARTITION, time, 1, at, offset, notices)
+            if not self._levels:
+                continue
+            name = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
+            slot = None
+            if has_keys and name is not None and len(name) <= LONGEST_KEY:
+                slot = self._slots.pop(name, -1)
+            self._partition_record(gap, at, offset, time, slot, notices)
+            if slot is not None and name is not None:
+                self._key_record(name, slot, at, offset, time, notices)
+        self._is_telling, self._is_changed = True, True
+        return notices
+
+    def _partition_record(
+        self, gap: int, at: int, offset: int, time: int, own: int | None, notices: list[Notice]
+    ) -> None:
+        """A record came `gap` after the one before it. own: number of its key."""
+        limit = self._gaps.limit[OF_PARTITION]
+        if gap > limit and self._by_records and PARTITION in self._levels:
+            self._begin(OF_PARTITION, at, time - gap + limit, notices)
+        if OF_PARTITION in self._silent:
+            self._end(OF_PARTITION, at, offset, time, notices)
+        elif gap <= limit:
+            self._clock += gap
+        elif not self._by_records:  # nobody watched it
+            gap = 0
+        self._learn(OF_PARTITION, self._last[OF_PARTITION] + gap)
+        self._offset[OF_PARTITION], self._time[OF_PARTITION] = offset, time
+        while self._wheel and self._wheel[0] >> _BITS <= self._clock:
+            due = heappop(self._wheel)
+            slot = due & ((1 << _BITS) - 1)
+            if self._due[slot] != due >> _BITS:
+                continue  # out of date
+            self._due[slot] = NEVER
+            until = self._last[slot] + self._gaps.limit[slot]
+            if until > self._clock:
+                self._look_at(slot, until)
+            elif slot != own:
+                self._begin(slot, at, time, notices)
+
+    def _key_record(self, name: bytes, slot: int, at: int, offset: int, time: int, notices: list[Notice]) -> None:
+        if slot < 0:
+            slot = self._new(name, at, time, notices)
+        self._slots[name] = slot
+        if slot in self._silent:
+            self._end(slot, at, offset, time, notices)
+        self._learn(slot, self._clock)
+        self._offset[slot], self._time[slot] = offset, time
+        self._written.add(slot)
+        until = self._clock + self._gaps.limit[slot]
+        if until < self._due[slot]:
+            self._look_at(slot, until)
+
+    def _learn(self, slot: int, now: int) -> None:
+        """A series has a record now, on its clock."""
+        gap, floor = now - self._last[slot], self._gaps.floor
+        self._last[slot] = now
+        if gap >= floor or now - self._mark[slot] >= floor:  # if it is shorter, it ends a burst, or there are no gaps
+            self._gaps.add(slot, max(gap, floor), slot >= FIRST_KEY)
+            self._mark[slot] = now
+
+    def _look_at(self, slot: int, when: int) -> None:
+        self._due[slot] = when
+        heappush(self._wheel, when << _BITS | slot)
+
+    def _new(self, name: bytes, at: int, time: int, notices: list[Notice]) -> int:
+        """The number of a new key; if there are too many, the one that was used least recently is forgotten."""
+        if len(self._slots) >= self._config.max_keys:
+            oldest = next(iter(self._slots))
+            gone = self._slots.pop(oldest)
+            if gone in self._silent:
+                self._end(gone, at, None, time, notices)
+            self._gaps.forget(gone)
+            self._due[gone], self._names[gone] = NEVER, None
+            self._written.add(gone)
+            self._free.append(gone)
+        slot = self._free.pop() if self._free else self._grow(None)
+        self._names[slot] = name
+        self._last[slot] = self._mark[slot] = self._clock
+        return slot
+
+    def _grow(self, name: bytes | None) -> int:
+        self._names.append(name)
+        for column in (self._last, self._mark, self._offset, self._time):
+            column.append(0)
+        self._due.append(NEVER)
+        self._gaps.grow(len(self._names))
+        return len(self._names) - 1
+
+    # -- the clock -------------------------------------------------------------------------------------------
+
+    def look(self, now: int, is_read: bool, topic_end: int | None) -> list[Notice]:
+        """The broker was asked at this time (milliseconds since 1970).
+
+        is_read: whether all was followed that it had of the partition; topic_end: sum of the ends of all partitions of
+        the topic, None if it is not known.
+        """
+        notices: list[Notice] = []
+        step = 0 if self._looked is None else now - self._looked
+        self._looked = now
+        if not 0 <= step <= OUTAGE_MS:
+            self._lost += max(0, step)
+            step = 0
+            for rate in self._rates.values():
+                rate.skip()
+        self._look_at_topic(step, now, topic_end, notices)
+        if self._has_more or not is_read:
+            self._quiet_since = self._pace
+        elif (
+            PARTITION in self._levels
+            and self._pace - self._quiet_since > self._gaps.limit[OF_PARTITION]
+            and OF_PARTITION not in self._silent
+        ):
+            self._begin(OF_PARTITION, 0, now, notices)
+        if is_read:
+            self._earliest = max(self._earliest, now)
+        waits = any(self._gaps.limit[slot] < NEVER and slot not in self._silent for slot in (OF_PARTITION, OF_TOPIC))
+        self._is_changed |= bool(notices) or (waits and now - self._noted >= NOTED_MS)
+        self._has_more = False
+        return notices
+
+    def _look_at_topic(self, step: int, now: int, end: int | None, notices: list[Notice]) -> None:
+        if TOPIC not in self._levels:
+            self._pace += step
+        self._still += step
+        if end is None:
+            return
+        before, self._topic_end = self._topic_end, end
+        limit = self._gaps.limit[OF_TOPIC]
+        if before is None:
+            self._still = 0
+        elif end == before:
+            if self._still > limit and OF_TOPIC not in self._silent and TOPIC in self._levels:
+                self._begin(OF_TOPIC, 0, now, notices)
+            return
+        elif self._config.rate is not None and self._number == 0:
+            self._count(TOPIC, now, max(0, end - before), 0, None, notices)
+        if OF_TOPIC in self._silent:
+            self._end(OF_TOPIC, 0, None, now, notices)
+        elif TOPIC in self._levels and self._still <= limit:
+            self._pace += self._still
+        self._learn(OF_TOPIC, self._last[OF_TOPIC] + self._still)
+        self._time[OF_TOPIC], self._still = now, 0
+
+    # -- what is said of it ----------------------------------------------------------------------------------
+
+    def _begin(self, slot: int, at: int, now: int, notices: list[Notice]) -> None:
+        name, is_of_another = self._names[slot], slot == OF_TOPIC and self._number != 0
+        self._silent[slot] = self._is_telling and not is_of_another and not self._is_muted(name, now)
+        self._written.add(slot)
+        if self._silent[slot]:
+            quiet, usual = (now - self._time[slot]) / 1000, self._gaps.usual(slot) / 1000
+            said = f"no record of {self._who(slot)} for {in_time(quiet)}; usually never for more than {in_time(usual)}"
+            about = {"severity": "warning", "explanation": said}
+            notices.append(Notice(at, name, self._summary(slot, SILENT, now) | about))
+
+    def _end(self, slot: int, at: int, offset: int | None, now: int, notices: list[Notice]) -> None:
+        """offset: of the record that came; None: it is not known."""
+        is_told = self._silent.pop(slot)
+        self._written.add(slot)
+        if is_told:
+            quiet = in_time((now - self._time[slot]) / 1000)
+            said = f"{self._who(slot)} sends again, after {quiet}"
+            if slot >= FIRST_KEY and offset is None:
+                said = f"{self._who(slot)}, silent for {quiet}, is no longer watched: too many other keys"
+            about = {"to": {"offset": offset, "timestamp": now}, "explanation": said}
+            notices.append(Notice(at, self._names[slot], self._summary(slot, CLOSED, now) | about))
+
+    def _summary(self, slot: int, status: str, now: int) -> Result:
+        level, name, since = _level(slot), self._names[slot], self._time[slot]
+        last = None if slot == OF_TOPIC else self._offset[slot]
+        named = {} if name is None else {"key": name.decode("utf-8", "replace")}
+        return {
+            "incident": f"{self._number}-{since if last is None else last}-{level}-silent",
+            "status": status,
+            "of": level,
+            **self._source,
+            **named,
+            "from": {"offset": last, "timestamp": since},
+            "quiet_s": (now - since) / 1000,
+            "usual_gap_s": round(self._gaps.usual(slot) / 1000, 3),
+        }
+
+    def _who(self, slot: int) -> str:
+        name = self._names[slot]
+        if name is not None:
+            text = name.decode("utf-8", "replace")
+            return f"key {text if len(text) <= SHOWN else text[:SHOWN] + '...'}"
+        return _place(_level(slot), self._source)
+
+    def _count(self, level: str, time: int, n: int, at: int, offset: int | None, notices: list[Notice]) -> None:
+        """Count n records for the rate of the partition or the topic."""
+        rate = self._rates[level]
+        said = rate.add(time, n)
+        if said == "opened":
+            self._rate_since[level] = {"offset": offset, "timestamp": time}
+            is_told = self._is_telling and not self._is_muted(None, time)
+            self._rate_told[level] = is_told
+        if said is None or not self._rate_told[level]:
+            return
+        since, usual, now = self._rate_since[level], rate.usual, rate.now
+        who, much = _place(level, self._source), f"{number_text(now)} records a minute; usually {number_text(usual)}"
+        about: Result = {"severity": "warning", "explanation": f"{who} has {much}"}
+        if said == "closed":
+            about = {
+                "to": {"offset": offset, "timestamp": time},
+                "explanation": f"{who} has its usual rate again: {much}",
+            }
+        name = since["timestamp"] if since["offset"] is None else since["offset"]
+        status = RATE if said == "opened" else CLOSED
+        summary = {"incident": f"{self._number}-{name}-{level}-rate", "status": status, "of": level, **self._source}
+        numbers = {"records_per_minute": now, "usual_per_minute": usual}
+        notices.append(Notice(at, None, {**summary, "from": since, **numbers, **about}))
+
+    # -- state -----------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """The changes since the last call, as entries of a compacted log."""
+        if not self._is_changed:
+            return {}
+        entries: Entries = {}
+        for slot in self._written | {OF_PARTITION, OF_TOPIC}:
+            if slot < FIRST_KEY or self._names[slot] is not None:
+                entries[str(slot)] = self._encode(slot)
+                self._logged.add(slot)
+            elif slot in self._logged:
+                entries[str(slot)] = None
+                self._logged.discard(slot)
+        head = {name: getattr(self, f"_{name}") for name in _HEAD}
+        rates = {name: rate.plain() for name, rate in self._rates.items()} if self._config.rate is not None else {}
+        entries[HEAD] = orjson.dumps({**head, "others": self._gaps.others.plain(), "rates": rates})
+        self._written.clear()
+        self._is_changed, self._noted = False, self._looked or 0
+        return entries
+
+    def recover(self, entries: StoredEntries) -> None:
+        """Take the state from the entries. Raises DamagedStateError when they are not readable."""
+        if HEAD not in entries:
+            return
+        try:
+            head = orjson.loads(entries[HEAD])
+            for name in _HEAD:
+                setattr(self, f"_{name}", head[name])
+            self._gaps.others = Others(*head["others"])
+            for name, state in head["rates"].items():
+                self._rates[name].recover(state)
+            slots = sorted(int(name) for name in entries if name != HEAD)
+            while len(self._names) <= max(slots, default=0):
+                self._grow(None)
+            for slot in slots:
+                self._decode(slot, entries[str(slot)])
+        except (ValueError, KeyError, TypeError, struct.error) as error:
+            raise DamagedStateError(f"what is known of silence is not readable ({error})") from None
+        keys = [slot for slot in slots if slot >= FIRST_KEY]
+        # Those that had a record at the same time may be forgotten in another order.
+        self._slots = {self._names[slot] or b"": slot for slot in sorted(keys, key=lambda slot: self._last[slot])}
+        self._free = [slot for slot in range(FIRST_KEY, len(self._names)) if self._names[slot] is None]
+        for slot in keys:
+            if slot not in self._silent and self._gaps.limit[slot] < NEVER:
+                self._look_at(slot, self._last[slot] + self._gaps.limit[slot])
+        self._logged.update(slots)
+
+    def _encode(self, slot: int) -> bytes:
+        name = self._names[slot] or b""
+        flag = 0 if slot not in self._silent else _TOLD if self._silent[slot] else _NOT_TOLD
+        numbers = (self._last[slot], self._mark[slot], self._offset[slot], self._time[slot])
+        return _ROW.pack(*numbers, flag, len(name)) + name + self._gaps.encode(slot)
+
+    def _decode(self, slot: int, data: bytes) -> None:
+        *numbers, flag, length = _ROW.unpack(data[: _ROW.size])
+        self._last[slot], self._mark[slot], self._offset[slot], self._time[slot] = numbers
+        if flag:
+            self._silent[slot] = flag == _TOLD
+        if slot >= FIRST_KEY:
+            self._names[slot] = data[_ROW.size : _ROW.size + length]
+        self._gaps.decode(slot, data[_ROW.size + length :])
+
+
+def _level(slot: int) -> str:
+    return {OF_PARTITION: PARTITION, OF_TOPIC: TOPIC}.get(slot, KEY)
+
+
+def _place(level: str, source: Mapping[str, object]) -> str:
+    if not source:
+        return "the input"
+    return f"topic {source['topic']}" if level == TOPIC else f"partition {source['topic']}[{source['partition']}]"
