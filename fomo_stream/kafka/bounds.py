@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.settings.flags import DURATIONS, SECONDS
 
 EXAMPLES = "a time (2026-10-01, 2026-10-01T12:00Z), an offset (812), or an offset for each partition (0:812,1:790)"
-DURATIONS = "write a number and a unit: 90s, 30m, 12h, 7d or 2w"
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_OFFSET = 2**63 - 1
 EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)  # floats would lose milliseconds
 

@@ -25,7 +25,7 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import FEW, Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.rules_file import RulesFile
-from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
+from fomo_stream.kafka.topics.watch import InputEnd, TopicReport, TopicWatch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.partition import Partition
@@ -167,6 +167,9 @@ class Member:
         self.search = search
         self.watch = watch
         self._observer = observer or Observer()
+        # By partition: the last answer about the ends of the input, and that up to which it is not read yet.
+        self._newest: dict[int, InputEnd] = {}
+        self._unread: dict[int, InputEnd] = {}
         self.has_joined = False
         self._has_failed = False
 
@@ -216,8 +219,34 @@ class Member:
         self.activate()
         self.control_flow()
         self._look_at_topics()
+        self._look_for_silence()
         self._observer.turned(now)
         self._errors.check()
+
+    def _look_for_silence(self) -> None:
+        """Once for each answer of the broker about the ends of the input: as soon as a partition was read so far, or
+        when the next answer is there.
+        """
+        if (newest := self.watch.input_end) is None:
+            return
+        for number, task in self.pipeline.tasks.items():
+            if task.detector is None or task.position is None or task.position < task.warm.stop:
+                self._unread.pop(number, None)
+                continue
+            answer = self._unread.get(number)
+            if newest is not self._newest.get(number):
+                if answer is not None:  # it lags
+                    self.pipeline.look(task, answer.asked, False, answer.total)
+                self._newest[number] = self._unread[number] = answer = newest
+            end = None if answer is None else answer.readable.get(number)
+            if answer is None or end is None:
+                continue
+            is_read = task.position >= end
+            if not is_read and not self.pipeline.has_waiting(task):  # what was read and is no record: markers
+                is_read = (self.assignment.read_until(number) or 0) >= end
+            if is_read:
+                del self._unread[number]
+                self.pipeline.look(task, answer.asked, True, answer.total)
 
     def _receive(self, message: Message, now: float) -> None:
         error = message.error()

@@ -69,6 +69,9 @@ class Observer:
     def regime_changed(self) -> None:
         """A lasting shift was announced in a partition."""
 
+    def silence(self, level: str, status: str) -> None:
+        """A key, a partition or the topic is silent, has an odd rate, or no longer. status: silent, rate or closed."""
+
     def schema_seen(self, new_fields: int) -> None:
         """A writer's schema was not known before; it has so many fields that are not scored."""
 

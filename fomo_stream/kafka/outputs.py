@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
@@ -13,7 +13,7 @@ from fomo_stream.errors import RecordError, TopicError
 from fomo_stream.kafka.delivery.base import Delivery, Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.partition.incidents import Closed, without_reasons
+from fomo_stream.partition.incidents import Notice, without_reasons
 from fomo_stream.partition.record import Headers, Pending, Record
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.result import Result
@@ -73,19 +73,20 @@ class Outputs:
         self._observer = observer
         self._throttle = Throttle()
 
-    def send(self, items: Sequence[Pending], results: Sequence[Result | None], closed: Sequence[Closed] = ()) -> None:
+    def send(self, items: Sequence[Pending], results: Sequence[Result | None], notices: Sequence[Notice] = ()) -> None:
         """Send records of one partition with their results, in order.
 
-        closed: the incidents that have ended, in the order of the records that ended them. A record without a result
-        becomes a dead letter, and so does one of which an output is refused: it has all its outputs or none.
+        notices: in the order of the records that they come before. A record without a result becomes a dead letter, and
+        so does one of which an output is refused: it has all its outputs or none.
         """
         number = items[0].record.partition
         places = {topic: self._places(topic, number) for topic in self._settings.scored_topics}
-        ended = deque(closed if self._settings.alerts is not None else ())
+        ahead = deque(notices if self._settings.alerts is not None else ())
         outputs: list[Output] = []
         for item, result in zip(items, results, strict=True):
-            while ended and ended[0].offset == item.record.offset:
-                outputs += self._closing(self._settings.alerts or "", ended.popleft(), item, places)
+            while ahead and ahead[0].offset == item.record.offset:
+                notice = ahead.popleft()
+                outputs += self._notice(notice, number, item.fields, item.record.timestamp_or_now)
             made = self._outputs(item, result, places)
             if isinstance(made, Letter):
                 self._delivery.send(*outputs)
@@ -131,23 +132,31 @@ class Outputs:
             return Letter("output_refused", f"topic {topic} refuses it: {text}")
         return output
 
-    def _closing(self, topic: str, ended: Closed, item: Pending, places: Mapping[str, _Places]) -> list[Output]:
-        """The record that sums up an incident; none if the topic refuses it even without reasons.
+    def tell(self, number: int, notices: Sequence[Notice], fields: Mapping[str, Any]) -> None:
+        """Send notices of a partition that no record came before. fields: of its last record."""
+        for notice in notices:
+            self._delivery.send(*self._notice(notice, number, fields, 0))
 
-        item: the record that ended it. The source of the sum is the place of the first alert in the topic of alerts,
+    def _notice(self, notice: Notice, number: int, fields: Mapping[str, Any], timestamp: int) -> list[Output]:
+        """The record that sums up an incident, or tells of silence; none if the topic refuses it even without reasons.
+
+        fields: of the record that came. The source of the sum is the place of the first alert in the topic of alerts,
         which no other output has.
         """
-        last = item.record
-        source = Record(topic, last.partition, ended.first, None, None, None, [])
+        topic = self._settings.alerts or ""
+        source = Record(topic, number, notice.first, None, None, None, [])
         refusals, why = self._delivery.refused(topic, source)
         if why is not None and refusals > 1:
-            incident = ended.summary["incident"]
+            incident = notice.summary["incident"]
             log.warning(kv("incident_sum_refused", topic=topic, incident=incident, reason=why.str()))
             return []
-        value, partition = self._codec.summary(ended.summary, item.fields, topic), places[topic].of(ended.key)
-        output = Output(topic, ended.key, value, [], partition, last.timestamp_or_now, source)
+        value, partition = (
+            self._codec.summary(notice.summary, fields, topic),
+            self.partition_of(topic, number, notice.key),
+        )
+        output = Output(topic, notice.key, value, [], partition, timestamp, source)
         if refusals or not self._delivery.fits(output):
-            output.value = self._codec.summary(without_reasons(ended.summary), item.fields, topic)
+            output.value = self._codec.summary(without_reasons(notice.summary), fields, topic)
         if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
             output.timestamp = 0
         return [output]

@@ -25,6 +25,7 @@ from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Partition, check_schema, first_detector, rules_of
 from fomo_stream.partition.position import Restored
@@ -77,6 +78,7 @@ class Pipeline:
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
+        self._last_fields: dict[int, Mapping[str, Any]] = {}  # by partition: of the last record
         self._sample: list[Mapping[str, Any]] | None = []  # the first records; None: they have been looked at
         self._first: Detector | None = None  # the detector that every partition begins with a copy of
         # When records were polled (monotonic seconds), and their timestamps: of the next commit, and of the last one.
@@ -99,6 +101,7 @@ class Pipeline:
             age=self._settings.batch_age_ms / 1000,
             known=former.detector if former is not None else None,
             rules=self._rules,
+            follows_clock=True,
         )
         return partition
 
@@ -344,7 +347,7 @@ class Pipeline:
     def _score_batch(self, partition: Partition, items: list[Pending]) -> None:
         """Score consecutive records of a partition, send their outputs in their order, and tell the observer."""
         began = time.perf_counter()
-        made = partition.score(items)
+        made = partition.score(items, now=round(time.time() * 1000))
         if self._sample is not None and self.schema is not None:
             self._sample += [item.fields for item in items if item.error is None]
             if len(self._sample) >= INFER_RECORDS:
@@ -355,7 +358,10 @@ class Pipeline:
         # Of an incident whose last alert was in the warm-up, nobody has seen an alert.
         closed = [one for one in made.closed if one.summary["to"]["offset"] >= partition.warm.stop]
         if now:
-            self._outputs.send(now, made.results[n_warm:], closed)
+            notices = sorted(closed + made.silence, key=lambda one: one.offset or 0)
+            self._outputs.send(now, made.results[n_warm:], notices)
+            self._tell_of_silence(partition, made.silence)
+            self._last_fields[partition.number] = now[-1].fields
         if n_warm:
             self._log_warm_up(partition)
         sent = time.perf_counter()
@@ -381,6 +387,24 @@ class Pipeline:
                 produce_s=sent - scored,
             )
         )
+
+    def look(self, partition: Partition, asked: int, is_read: bool, topic_end: int | None) -> None:
+        """The broker was asked where the input ends; see `Silence.look`."""
+        fields = self._last_fields.get(partition.number, {})
+        if not fields and self._settings.output_format == "registry":
+            return  # until the first record comes: its schema is that of the notice
+        notices = partition.silence.look(asked, is_read, topic_end)
+        self._outputs.tell(partition.number, notices, fields)
+        self._tell_of_silence(partition, notices)
+
+    def _tell_of_silence(self, partition: Partition, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            level, status = notice.summary["of"], notice.summary["status"]
+            self._observer.silence(level, status)
+            place = {"topic": self._settings.topic, "partition": partition.number, "of": level}
+            if (suppressed := self._throttle.allow(f"{level} {status}")) is not None:
+                about = {name: notice.summary[name] for name in ("incident", "quiet_s") if name in notice.summary}
+                log.warning(kv("silence", **place, status=status, **about, suppressed=suppressed))
 
     def _log_warm_up(self, partition: Partition) -> None:
         place, warm = {"topic": self._settings.topic, "partition": partition.number}, partition.warm

@@ -65,7 +65,7 @@ class Others:
 class Gaps:
     """The gaps of many series, by their numbers. Times are milliseconds.
 
-    factor: times the usual gap is silent; least: and at least so long.
+    factor: times the usual gap is silent; least: and at least so long. apart: the first so many series are no keys.
 
     >>> gaps = Gaps(factor=5.0, least=60_000)
     >>> gaps.grow(1)
@@ -74,9 +74,8 @@ class Gaps:
     (True, True)
     """
 
-    def __init__(self, factor: float, least: int) -> None:
-        self.factor, self.least = factor, least
-        self.apart = 0  # series that cannot be compared with the others
+    def __init__(self, factor: float, least: int, apart: int = 0) -> None:
+        self.factor, self.least, self._apart = factor, least, apart
         self.floor = least / factor
         self.others = Others()
         self.limit = array("q")  # milliseconds without a record after which a series is silent; NEVER: not known yet
@@ -132,7 +131,7 @@ class Gaps:
         n, own = self._seen[number], self.usual(number)
         if n < LEAST_GAPS:
             return
-        more = self.others.weight(len(self) - self.apart) if is_one_of_many else 0.0
+        more = self.others.weight(len(self) - self._apart) if is_one_of_many else 0.0
         usual = max(own, (n * own + more * math.exp(self.others.mean)) / (n + more)) if more else own
         self.limit[number] = max(self.least, round(self.factor * young(n + more) * usual))
 

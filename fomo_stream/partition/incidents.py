@@ -26,12 +26,12 @@ WHY = ("reasons", "explanation")
 CLOSED = "closed"
 
 
-class Closed(NamedTuple):
-    """An incident that has ended."""
+class Notice(NamedTuple):
+    """What is told beside the alerts themselves: that an incident has ended, or of silence."""
 
-    offset: int  # of the record that ended it
+    offset: int | None  # of the record that it comes before; None: no record came
     key: bytes | None  # of its series; None: the series of the whole partition
-    first: int  # offset of its first alert
+    first: int  # offset of its first alert, or of the last record before the silence
     summary: Result  # JSON-ready
 
 
@@ -69,7 +69,7 @@ class Incidents:
 
     def follow(
         self, results: Sequence[Result], scored: Results, keys: Sequence[Key], offsets: Sequence[int], first: int
-    ) -> list[Closed]:
+    ) -> list[Notice]:
         """Give each alert among the next records its `incident` and how much `surprise` it has so far.
 
         Returns the incidents that have ended, in order.
@@ -79,7 +79,7 @@ class Incidents:
         """
         if not self._open and not scored.outlier.any():
             return []
-        closed: list[Closed] = []
+        closed: list[Notice] = []
         columns = (results, scored.series.tolist(), scored.begins.tolist(), keys, offsets)
         for number, (result, slot, is_new, key, offset) in enumerate(zip(*columns, strict=True), first):
             if is_new and slot in self._open:  # the number now belongs to another series
@@ -120,10 +120,10 @@ class Incidents:
         self._counted.add(slot)
         return found.quiet + 1 >= self._of_series
 
-    def _close(self, slot: int, offset: int) -> Closed:
+    def _close(self, slot: int, offset: int) -> Notice:
         found = self._open.pop(slot)
         self._changed.add(slot)
-        return Closed(offset, found.key, found.summary["from"]["offset"], found.summary)
+        return Notice(offset, found.key, found.summary["from"]["offset"], found.summary)
 
     def copy(self) -> Incidents:
         """The same incidents, independent of these."""

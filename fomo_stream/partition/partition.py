@@ -25,23 +25,23 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.model.config import Model
-from fomo_stream.partition.incidents import Closed, Incidents
+from fomo_stream.partition.incidents import Incidents, Notice
 from fomo_stream.partition.labels import BAD_FEEDBACK, MOST_MUTED, DueLabels, Label, LabelQueue, Muted, RecordIndex
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.record import Item, MicroBatch, Pending
 from fomo_stream.partition.rules import Open, Rules, RulesLog, forced, suppressed
+from fomo_stream.partition.silence import Silence, SilenceConfig
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.result import Result, Source, nothing, results_of
 from fomo_stream.records.schema import Schema, look_up, shown
 from fomo_stream.records.times import places_at, to_milliseconds
 from fomo_stream.records.writer import under_features
-from fomo_stream.settings.flags import RecordFlags
+from fomo_stream.settings.flags import RecordFlags, seconds_of
 from fomo_stream.settings.rules import in_zone
 from fomo_stream.settings.service import ServiceSettings
 
 DETECTOR, INDEX, LABELS, SCHEMA, INCIDENTS = "detector", "index", "labels", "schema", "incidents"
-MUTED = "muted"
-RULES = "rules"
+MUTED, RULES, SILENCE = "muted", "rules", "silence"
 MAINTENANCE = "maintenance"  # status of a record that is neither scored nor learned
 
 Float = NDArray[np.float64]
@@ -52,7 +52,7 @@ class Scored(NamedTuple):
     """What scoring n records has given. k of them have a value of any feature."""
 
     results: list[Result | None]  # (n,) None: it cannot be scored, see its error, or has no value of any feature
-    closed: list[Closed]  # incidents that have ended, in the order of the records that ended them
+    closed: list[Notice]  # incidents that have ended, in the order of the records that ended them
     columns: Results  # (k,)
     rows: Float  # (k, d) values of the features
     seen: Float  # (m, ...) the same, as the detector takes them
@@ -62,6 +62,7 @@ class Scored(NamedTuple):
     missing: NDArray[np.int64]  # (n,) features without a value
     opened: int  # incidents that have begun
     regimes: list[tuple[int, int]]  # offset and number of each regime that is announced
+    silence: list[Notice]  # of silence, in the order of the records that they come before
 
 
 class Partition:
@@ -70,7 +71,8 @@ class Partition:
     topic, number: where they come from; without a topic, results and incidents do not name it. feedback: the topic of
     labels, if there is one; ids: of these topics, by name, where the broker has any. batch_size, age: how many records
     are scored at once, at most, and how many seconds one may wait for others. known: a detector of the same partition,
-    whose contexts need not be encoded again. rules: that hold now; None: those of the settings.
+    whose contexts need not be encoded again. rules: that hold now; None: those of the settings. follows_clock: silence
+    is also noticed between two records (`Silence.look`).
 
     It is inactive until `restore`, and scores from `begin` on. What it says of a record depends on the records and
     labels before it, never on how they are split over calls.
@@ -88,8 +90,10 @@ class Partition:
         age: float = 0.0,
         known: Detector | None = None,
         rules: Rules | None = None,
+        follows_clock: bool = False,
     ) -> None:
         ids = ids or {}
+        self._follows_clock = follows_clock
         self.number = number
         self.waiting = MicroBatch[Pending](batch_size, age, Pending.size)
         self.detector: Detector | None = None  # from `begin` on, as the schema
@@ -123,6 +127,8 @@ class Partition:
         place = () if self._topic is None else (self._topic, self.number)
         self.index = RecordIndex(self._settings.detector_config().feedback_memory)  # records that labels can be about
         self.incidents = Incidents(self._settings.quiet, *place)
+        config, by_records = _silence_config(self._settings), not self._follows_clock
+        self.silence = Silence(config, *place, by_records=by_records, is_muted=self._is_muted)
         self._next = 0  # number of the next record that is learned
         self._regime = self._generation = 0  # of the last scored record
 
@@ -160,10 +166,11 @@ class Partition:
         self.late_since = None
         return self.waiting.take(n)
 
-    def score(self, items: Sequence[Item], process: Process | None = None) -> Scored:
+    def score(self, items: Sequence[Item], process: Process | None = None, now: int | None = None) -> Scored:
         """Score the next records, in order, and learn them; those before `learned_until` are only scored.
 
-        process: scores and learns rows (n, d) in place of the detector's own method.
+        process: scores and learns rows (n, d) in place of the detector's own method. now: milliseconds since 1970,
+        after which none of them has arrived.
         """
         assert self.detector is not None
         assert self.schema is not None
@@ -201,7 +208,7 @@ class Partition:
             results[at]["muted"] = True
         before_rules = columns.outlier
         columns = self._ruled(columns, results, rows, keys, offsets, windows)
-        closed: list[Closed] = []
+        closed: list[Notice] = []
         again, new = slice(0, n_again), slice(n_again, None)
         if n_again:  # they belong to incidents, but change nothing
             self.incidents.copy().follow(results[again], columns.part(again), keys[again], offsets[again], first)
@@ -222,6 +229,7 @@ class Partition:
             missing,
             len(self.incidents) - opened + len(closed),
             self._new_regimes(results, offsets),
+            self._follow_silence(items, now) if self.silence.is_on else [],
         )
 
     def _columns(
@@ -264,6 +272,21 @@ class Partition:
                 parts.append(score(rows[stop:start], keys[stop:start]))
                 self.detector.pass_over(rows[stop:start], keys[stop:start])
         return Results.concatenate(parts)
+
+    def _follow_silence(self, items: Sequence[Item], now: int | None) -> list[Notice]:
+        records = [
+            (one.key, one.offset, one.timestamp if one.timestamp is not None else self._time_of(one))
+            for one in items
+            if one.offset >= self.learned_until
+        ]
+        n_warm = bisect_left([offset for _, offset, _ in records], self.warm.stop)
+        notices = self.silence.follow(records[:n_warm], now, is_told=False) if n_warm else []
+        return notices + self.silence.follow(records[n_warm:], now)
+
+    def _is_muted(self, key: Key, time: int) -> bool:
+        """Whether nobody wants an alert of silence of a key (None: of the whole partition) at this time."""
+        opened = self.rules.now.open_windows([time], [key])
+        return self.muted.has(key) or (opened is not None and _skips(opened[0], "alerts"))
 
     # -- rules and maintenance -------------------------------------------------------------------------------
 
@@ -425,6 +448,8 @@ class Partition:
             if any(name.startswith(f"{self._index_name}/") for name in entries):
                 self.index.recover(entries, self._index_name, detector.records)
             self.incidents.recover(_under(entries, INCIDENTS))
+            if self.silence.is_on:
+                self.silence.recover(_under(entries, SILENCE))
             self._written_schema = entries[SCHEMA]
             self._regime = detector.summary.regime
         kept = f"{self._index_name}/"
@@ -450,6 +475,7 @@ class Partition:
             entries |= _prefixed(self.detector.changes(), DETECTOR)
             entries |= self.index.changes(self._index_name)
             entries |= _prefixed(self.incidents.changes(), INCIDENTS)
+            entries |= _prefixed(self.silence.changes(), SILENCE)
             entries |= self._schema_changes(self.schema) | self._rules_changes()
         if self._feedback is not None:
             entries |= self.labels.changes(LABELS) | self.muted.changes(MUTED)
@@ -500,6 +526,11 @@ class Partition:
 def rules_of(settings: RecordFlags) -> Rules:
     """The rules and windows of maintenance that the settings have."""
     return Rules(settings.all_rules, settings.windows)
+
+
+def _silence_config(settings: RecordFlags) -> SilenceConfig:
+    least_ms = round(1000 * seconds_of(settings.silence_min))
+    return SilenceConfig(settings.silence, least_ms, settings.silence_of, settings.rate_change, settings.keys)
 
 
 def _skips(windows: Open, what: str) -> bool:

@@ -29,6 +29,7 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.partition.gaps import NEVER, Gaps, Others
+from fomo_stream.partition.incidents import CLOSED, Notice
 from fomo_stream.partition.rate import Rate
 from fomo_stream.records.explanation import number_text
 from fomo_stream.records.result import Result
@@ -36,7 +37,7 @@ from fomo_stream.wording import in_time
 
 KEY, PARTITION, TOPIC = "key", "partition", "topic"
 LEVELS = (KEY, PARTITION, TOPIC)
-SILENT, RATE, CLOSED = "silent", "rate", "closed"  # statuses
+SILENT, RATE = "silent", "rate"  # statuses, beside CLOSED
 OUTAGE_MS = 10_000  # between two looks at the broker: longer, and the time between them does not count
 NOTED_MS = 15_000  # of silence, after which it is noted how long it has lasted
 LONGEST_KEY = 4096  # bytes; longer ones are not watched
@@ -62,14 +63,6 @@ class SilenceConfig(NamedTuple):
     max_keys: int = 100_000
 
 
-class Notice(NamedTuple):
-    """One alert of silence or of a rate, or its end."""
-
-    at: int  # how many of the records that were followed came before it
-    key: bytes | None  # of the key that is silent
-    summary: Result  # JSON-ready
-
-
 class Silence:
     """What is known of the times of records of one partition, and what is silent of it.
 
@@ -93,7 +86,7 @@ class Silence:
         self._levels = frozenset[str]() if config.factor is None else frozenset(config.levels)
         self.is_on = bool(self._levels) or config.rate is not None
         self._rates = {name: Rate(config.rate or 1.0) for name in (PARTITION, TOPIC)}
-        self._gaps = Gaps(config.factor or 1.0, config.least_ms)
+        self._gaps = Gaps(config.factor or 1.0, config.least_ms, apart=FIRST_KEY)
         # By number of a series. Each has its own clock, on which only that time passes in which the level above it had
         # records, in milliseconds.
         self._last, self._mark = array("q"), array("q")  # its last record, and the last one that ended a gap or a burst
@@ -115,10 +108,13 @@ class Silence:
         self._lost = 0  # time since the last record in which the broker did not answer
         self._looked: int | None = None  # when the broker was asked
         self._has_more = False  # records were followed since then
+        self._is_restored = False  # no record was followed since a restart: nobody knows how long a gap really was
         self._topic_end: int | None = None
+        self._learned_with = [config.factor, config.least_ms, config.rate]
         self._is_telling = True
         self._rate_since: dict[str, Result] = {}  # by level: where an odd rate began
         self._rate_told: dict[str, bool] = {}
+        self._notices: list[Notice] = []  # to return
         self._noted = 0
         self._is_changed = False
         self._written: set[int] = set()
@@ -142,48 +138,46 @@ class Silence:
         now: the time now, after which no record has arrived. is_told: whether notices are wanted; if not, nobody is
         told later of what begins here.
         """
-        notices: list[Notice] = []
         self._is_telling = is_told
         has_rate, has_keys, latest = (
             self._config.rate is not None,
             KEY in self._levels,
             now if now is not None else NEVER,
         )
-        for at, (key, offset, timestamp) in enumerate(records):
+        for key, offset, timestamp in records:
             time = self._arrived if timestamp is None and now is None else min(timestamp or self._earliest, latest)
             if time is None:
                 continue  # nothing is known of its time
             time = max(time, self._earliest)
             gap = 0 if self._arrived is None else max(0, time - self._arrived - self._lost)
             self._arrived = self._earliest = time
-            self._lost, self._has_more = 0, True
+            self._lost, self._has_more, self._is_changed = 0, True, True
             if has_rate:
-                self._count(PARTITION, time, 1, at, offset, notices)
+                self._count(PARTITION, time, 1, offset)
             if not self._levels:
                 continue
             name = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
             slot = None
             if has_keys and name is not None and len(name) <= LONGEST_KEY:
                 slot = self._slots.pop(name, -1)
-            self._partition_record(gap, at, offset, time, slot, notices)
+            self._partition_record(gap, offset, time, slot)
             if slot is not None and name is not None:
-                self._key_record(name, slot, at, offset, time, notices)
-        self._is_telling, self._is_changed = True, True
-        return notices
+                self._key_record(name, slot, offset, time)
+        self._is_telling = True
+        return self._take_notices()
 
-    def _partition_record(
-        self, gap: int, at: int, offset: int, time: int, own: int | None, notices: list[Notice]
-    ) -> None:
+    def _partition_record(self, gap: int, offset: int, time: int, own: int | None) -> None:
         """A record came `gap` after the one before it. own: number of its key."""
         limit = self._gaps.limit[OF_PARTITION]
         if gap > limit and self._by_records and PARTITION in self._levels:
-            self._begin(OF_PARTITION, at, time - gap + limit, notices)
+            self._begin(OF_PARTITION, offset, time - gap + limit)
         if OF_PARTITION in self._silent:
-            self._end(OF_PARTITION, at, offset, time, notices)
-        elif gap <= limit:
+            self._end(OF_PARTITION, offset, time)
+        elif gap <= (self._gaps.usual(OF_PARTITION) if self._is_restored else limit):
             self._clock += gap
         elif not self._by_records:  # nobody watched it
             gap = 0
+        self._is_restored = False
         self._learn(OF_PARTITION, self._last[OF_PARTITION] + gap)
         self._offset[OF_PARTITION], self._time[OF_PARTITION] = offset, time
         while self._wheel and self._wheel[0] >> _BITS <= self._clock:
@@ -196,14 +190,14 @@ class Silence:
             if until > self._clock:
                 self._look_at(slot, until)
             elif slot != own:
-                self._begin(slot, at, time, notices)
+                self._begin(slot, offset, time)
 
-    def _key_record(self, name: bytes, slot: int, at: int, offset: int, time: int, notices: list[Notice]) -> None:
+    def _key_record(self, name: bytes, slot: int, offset: int, time: int) -> None:
         if slot < 0:
-            slot = self._new(name, at, time, notices)
+            slot = self._new(name, offset, time)
         self._slots[name] = slot
         if slot in self._silent:
-            self._end(slot, at, offset, time, notices)
+            self._end(slot, offset, time)
         self._learn(slot, self._clock)
         self._offset[slot], self._time[slot] = offset, time
         self._written.add(slot)
@@ -223,13 +217,13 @@ class Silence:
         self._due[slot] = when
         heappush(self._wheel, when << _BITS | slot)
 
-    def _new(self, name: bytes, at: int, time: int, notices: list[Notice]) -> int:
+    def _new(self, name: bytes, offset: int, time: int) -> int:
         """The number of a new key; if there are too many, the one that was used least recently is forgotten."""
         if len(self._slots) >= self._config.max_keys:
             oldest = next(iter(self._slots))
             gone = self._slots.pop(oldest)
             if gone in self._silent:
-                self._end(gone, at, None, time, notices)
+                self._end(gone, offset, time, is_forgotten=True)
             self._gaps.forget(gone)
             self._due[gone], self._names[gone] = NEVER, None
             self._written.add(gone)
@@ -255,7 +249,6 @@ class Silence:
         is_read: whether all was followed that it had of the partition; topic_end: sum of the ends of all partitions of
         the topic, None if it is not known.
         """
-        notices: list[Notice] = []
         step = 0 if self._looked is None else now - self._looked
         self._looked = now
         if not 0 <= step <= OUTAGE_MS:
@@ -263,7 +256,7 @@ class Silence:
             step = 0
             for rate in self._rates.values():
                 rate.skip()
-        self._look_at_topic(step, now, topic_end, notices)
+        self._look_at_topic(step, now, topic_end)
         if self._has_more or not is_read:
             self._quiet_since = self._pace
         elif (
@@ -271,15 +264,26 @@ class Silence:
             and self._pace - self._quiet_since > self._gaps.limit[OF_PARTITION]
             and OF_PARTITION not in self._silent
         ):
-            self._begin(OF_PARTITION, 0, now, notices)
+            self._begin(OF_PARTITION, None, now)
         if is_read:
             self._earliest = max(self._earliest, now)
-        waits = any(self._gaps.limit[slot] < NEVER and slot not in self._silent for slot in (OF_PARTITION, OF_TOPIC))
-        self._is_changed |= bool(notices) or (waits and now - self._noted >= NOTED_MS)
+        self._is_changed |= bool(self._notices) or (self._waits and now - self._noted >= NOTED_MS)
         self._has_more = False
+        return self._take_notices()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it is quiet, but not silent yet."""
+        quiet = {OF_PARTITION: self._pace - self._quiet_since, OF_TOPIC: self._still}
+        return OF_TOPIC not in self._silent and any(
+            quiet[slot] > 0 and self._gaps.limit[slot] < NEVER and slot not in self._silent for slot in quiet
+        )
+
+    def _take_notices(self) -> list[Notice]:
+        notices, self._notices = self._notices, []
         return notices
 
-    def _look_at_topic(self, step: int, now: int, end: int | None, notices: list[Notice]) -> None:
+    def _look_at_topic(self, step: int, now: int, end: int | None) -> None:
         if TOPIC not in self._levels:
             self._pace += step
         self._still += step
@@ -291,12 +295,12 @@ class Silence:
             self._still = 0
         elif end == before:
             if self._still > limit and OF_TOPIC not in self._silent and TOPIC in self._levels:
-                self._begin(OF_TOPIC, 0, now, notices)
+                self._begin(OF_TOPIC, None, now)
             return
         elif self._config.rate is not None and self._number == 0:
-            self._count(TOPIC, now, max(0, end - before), 0, None, notices)
+            self._count(TOPIC, now, max(0, end - before), None)
         if OF_TOPIC in self._silent:
-            self._end(OF_TOPIC, 0, None, now, notices)
+            self._end(OF_TOPIC, None, now)
         elif TOPIC in self._levels and self._still <= limit:
             self._pace += self._still
         self._learn(OF_TOPIC, self._last[OF_TOPIC] + self._still)
@@ -304,27 +308,36 @@ class Silence:
 
     # -- what is said of it ----------------------------------------------------------------------------------
 
-    def _begin(self, slot: int, at: int, now: int, notices: list[Notice]) -> None:
-        name, is_of_another = self._names[slot], slot == OF_TOPIC and self._number != 0
-        self._silent[slot] = self._is_telling and not is_of_another and not self._is_muted(name, now)
+    def _begin(self, slot: int, offset: int | None, now: int) -> None:
+        name = self._names[slot]
+        if self._is_muted(name, now):  # asked again later
+            if slot >= FIRST_KEY:
+                self._look_at(slot, self._clock + self._gaps.limit[slot])
+            self._quiet_since = self._pace if slot == OF_PARTITION else self._quiet_since
+            self._still = 0 if slot == OF_TOPIC else self._still
+            return
+        # every partition follows the topic, and one tells of it
+        self._silent[slot] = self._is_telling and (slot != OF_TOPIC or self._number == 0)
         self._written.add(slot)
         if self._silent[slot]:
             quiet, usual = (now - self._time[slot]) / 1000, self._gaps.usual(slot) / 1000
             said = f"no record of {self._who(slot)} for {in_time(quiet)}; usually never for more than {in_time(usual)}"
             about = {"severity": "warning", "explanation": said}
-            notices.append(Notice(at, name, self._summary(slot, SILENT, now) | about))
+            self._tell(slot, offset, self._summary(slot, SILENT, now) | about)
 
-    def _end(self, slot: int, at: int, offset: int | None, now: int, notices: list[Notice]) -> None:
-        """offset: of the record that came; None: it is not known."""
-        is_told = self._silent.pop(slot)
+    def _end(self, slot: int, offset: int | None, now: int, is_forgotten: bool = False) -> None:
         self._written.add(slot)
-        if is_told:
-            quiet = in_time((now - self._time[slot]) / 1000)
-            said = f"{self._who(slot)} sends again, after {quiet}"
-            if slot >= FIRST_KEY and offset is None:
-                said = f"{self._who(slot)}, silent for {quiet}, is no longer watched: too many other keys"
-            about = {"to": {"offset": offset, "timestamp": now}, "explanation": said}
-            notices.append(Notice(at, self._names[slot], self._summary(slot, CLOSED, now) | about))
+        if not self._silent.pop(slot):
+            return
+        quiet = in_time((now - self._time[slot]) / 1000)
+        said = f"{self._who(slot)} sends again, after {quiet}"
+        if is_forgotten:
+            said = f"{self._who(slot)}, silent for {quiet}, is no longer watched: there are too many other keys"
+        about = {"to": {"offset": None if is_forgotten else offset, "timestamp": now}, "explanation": said}
+        self._tell(slot, offset, self._summary(slot, CLOSED, now) | about)
+
+    def _tell(self, slot: int, offset: int | None, summary: Result) -> None:
+        self._notices.append(Notice(offset, self._names[slot], self._offset[slot], summary))
 
     def _summary(self, slot: int, status: str, now: int) -> Result:
         level, name, since = _level(slot), self._names[slot], self._time[slot]
@@ -348,7 +361,7 @@ class Silence:
             return f"key {text if len(text) <= SHOWN else text[:SHOWN] + '...'}"
         return _place(_level(slot), self._source)
 
-    def _count(self, level: str, time: int, n: int, at: int, offset: int | None, notices: list[Notice]) -> None:
+    def _count(self, level: str, time: int, n: int, offset: int | None) -> None:
         """Count n records for the rate of the partition or the topic."""
         rate = self._rates[level]
         said = rate.add(time, n)
@@ -370,7 +383,8 @@ class Silence:
         status = RATE if said == "opened" else CLOSED
         summary = {"incident": f"{self._number}-{name}-{level}-rate", "status": status, "of": level, **self._source}
         numbers = {"records_per_minute": now, "usual_per_minute": usual}
-        notices.append(Notice(at, None, {**summary, "from": since, **numbers, **about}))
+        slot = OF_PARTITION if level == PARTITION else OF_TOPIC
+        self._tell(slot, offset, {**summary, "from": since, **numbers, **about})
 
     # -- state -----------------------------------------------------------------------------------------------
 
@@ -380,7 +394,7 @@ class Silence:
             return {}
         entries: Entries = {}
         for slot in self._written | {OF_PARTITION, OF_TOPIC}:
-            if slot < FIRST_KEY or self._names[slot] is not None:
+            if slot < FIRST_KEY or (slot < len(self._names) and self._names[slot] is not None):
                 entries[str(slot)] = self._encode(slot)
                 self._logged.add(slot)
             elif slot in self._logged:
@@ -388,17 +402,26 @@ class Silence:
                 self._logged.discard(slot)
         head = {name: getattr(self, f"_{name}") for name in _HEAD}
         rates = {name: rate.plain() for name, rate in self._rates.items()} if self._config.rate is not None else {}
-        entries[HEAD] = orjson.dumps({**head, "others": self._gaps.others.plain(), "rates": rates})
+        learned = {"learned_with": self._learned_with, "others": self._gaps.others.plain(), "rates": rates}
+        entries[HEAD] = orjson.dumps({**head, **learned})
         self._written.clear()
         self._is_changed, self._noted = False, self._looked or 0
         return entries
 
     def recover(self, entries: StoredEntries) -> None:
-        """Take the state from the entries. Raises DamagedStateError when they are not readable."""
+        """Take the state from the entries. Raises DamagedStateError when they are not readable.
+
+        What was learned with other settings is forgotten.
+        """
         if HEAD not in entries:
             return
         try:
             head = orjson.loads(entries[HEAD])
+            if head["learned_with"] != self._learned_with:
+                self._logged = {int(name) for name in entries if name != HEAD}
+                self._written |= self._logged
+                self._is_changed = True
+                return
             for name in _HEAD:
                 setattr(self, f"_{name}", head[name])
             self._gaps.others = Others(*head["others"])
@@ -419,6 +442,7 @@ class Silence:
             if slot not in self._silent and self._gaps.limit[slot] < NEVER:
                 self._look_at(slot, self._last[slot] + self._gaps.limit[slot])
         self._logged.update(slots)
+        self._is_restored = not self._by_records
 
     def _encode(self, slot: int) -> bytes:
         name = self._names[slot] or b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cached_property
@@ -21,7 +22,29 @@ if TYPE_CHECKING:
 
 
 CYCLES = ("hour", "weekday", "month")
+LEVELS = ("key", "partition", "topic")  # of silence
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DURATIONS = "write a number and a unit: 90s, 30m, 12h, 7d or 2w"
+
+
+def seconds_of(text: str) -> float:
+    """A duration as a user writes it, in seconds. Raises ValueError.
+
+    >>> seconds_of("90s"), seconds_of("1.5h")
+    (90.0, 5400.0)
+    """
+    if not re.fullmatch(r"\d+(\.\d+)?[smhdw]", text, re.ASCII):
+        raise ValueError(DURATIONS)
+    return float(text[:-1]) * SECONDS[text[-1]]
+
+
+def _times(value: Any) -> Any:
+    """`5x` as 5.0."""
+    return value.strip().removesuffix("x") if isinstance(value, str) else value
+
+
+Times = Annotated[float, BeforeValidator(_times)]
 
 
 def decimal_flag() -> Any:
@@ -434,6 +457,32 @@ class RecordFlags(DetectorFlags):
         "ranges outside of which a value always gives an alert; each end may be left out",
         metavar="A=0:100",
     )
+    silence: Times | None = flag(
+        "Alerts",
+        None,
+        "an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default: "
+        "none)",
+        metavar="FACTOR",
+        gt=1,
+        le=1000,
+        scope="group",
+    )
+    silence_min: str = flag(
+        "Alerts", "60s", "the shortest silence that gives an alert, at least 10s", metavar="DURATION", scope="group"
+    )
+    silence_of: Names = flag(
+        "Alerts", LEVELS, "what is watched for silence: key, partition, topic, or several", metavar="A,B", scope="group"
+    )
+    rate_change: Times | None = flag(
+        "Alerts",
+        None,
+        "an alert when a partition or the topic has so many times more or fewer records a minute than usual: 3x "
+        "(default: none)",
+        metavar="FACTOR",
+        gt=1,
+        le=1000,
+        scope="group",
+    )
     batch_size: int = flag("Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
 
     @field_validator("timezone")
@@ -441,6 +490,26 @@ class RecordFlags(DetectorFlags):
     def _zone_is_known(cls, name: str) -> str:
         zone(name)
         return name
+
+    @field_validator("silence_min")
+    @classmethod
+    def _silence_is_long_enough(cls, text: str) -> str:
+        if seconds_of(text) < 10:
+            raise ValueError("at least 10s: the broker is asked every few seconds")
+        return text
+
+    @field_validator("silence_of")
+    @classmethod
+    def _levels_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in LEVELS:
+                raise ValueError(f"{name[:60]} is none of {', '.join(LEVELS)}{did_you_mean(name, LEVELS)}")
+        return tuple(name for name in LEVELS if name in names) or LEVELS
+
+    @property
+    def watches_silence(self) -> bool:
+        """Whether there are alerts of silence or of rates."""
+        return self.silence is not None or self.rate_change is not None
 
     @field_validator("ignore", "valid")
     @classmethod

@@ -11,7 +11,7 @@ from uuid import uuid4
 from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags, SchemaFlags
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags, SchemaFlags, seconds_of
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
 if TYPE_CHECKING:
@@ -157,8 +157,11 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
     @field_validator("warm")
     @classmethod
     def _warm_is_a_duration(cls, text: str | None) -> str | None:
-        if text is not None and not re.fullmatch(r"earliest|\d+(\.\d+)?[smhdw]", text, re.ASCII):
-            raise ValueError("write a number and a unit: 90s, 30m, 12h, 7d or 2w; or earliest")
+        try:
+            if text not in (None, "earliest"):
+                seconds_of(str(text))
+        except ValueError as error:
+            raise ValueError(f"{error}; or earliest") from None
         return text
 
     @model_validator(mode="after")
@@ -214,7 +217,7 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         """How far back the warm start begins, in seconds; None: at the first record, or there is none."""
         if self.warm is None or self.warm == "earliest":
             return None
-        return float(self.warm[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[self.warm[-1]]
+        return seconds_of(self.warm)
 
     @property
     def scored_topics(self) -> tuple[str, ...]:
@@ -246,6 +249,9 @@ def check_topics(settings: ServiceSettings) -> None:
         )
     if not settings.scored_topics:
         raise ValueError(f"--out {NO_TOPIC} needs --alerts: without a topic for outliers, no score is written")
+    if settings.watches_silence and settings.alerts is None:
+        name = "--silence" if settings.silence is not None else "--rate-change"
+        raise ValueError(f"{name} needs --alerts TOPIC, where its alerts are written")
     out = None if settings.out == NO_TOPIC else settings.out
     named = {"--topic": settings.topic, "--out": out, "--alerts": settings.alerts}
     named |= {"--dead-letters": settings.dead_letters, "--feedback": settings.feedback}

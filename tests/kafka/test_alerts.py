@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.partition.incidents import Closed
+from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.settings.service import ServiceSettings
 
@@ -99,7 +99,7 @@ def test_records_that_are_scored_again_neither_open_nor_end_an_incident() -> Non
 # --- topics that refuse
 
 
-CLOSED = Closed(7, b"k", 3, {"incident": "0-3", "status": "closed", "reasons": [{"feature": "x"}], "explanation": "y"})
+CLOSED = Notice(7, b"k", 3, {"incident": "0-3", "status": "closed", "reasons": [{"feature": "x"}], "explanation": "y"})
 
 
 def pending(offset: int, key: bytes | None = b"k") -> Pending:

@@ -16,6 +16,7 @@ from fomo_stream.errors import AgreementError, ConfigError
 from fomo_stream.kafka.broker.cluster import count_members
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.logs import kv
+from fomo_stream.settings.flags import LEVELS
 from fomo_stream.settings.service import ServiceSettings, check_topics
 from fomo_stream.settings.sources import settings_of_scope
 from fomo_stream.threads import usable_processors
@@ -49,7 +50,10 @@ DECIDED_BY = {
 
 Values = dict[str, Any]
 # Of groups that agreed before there were these settings.
-NEWER: Values = {"exclude": [], "counters": ["auto"], "time": None, "time-features": [], "timezone": "UTC"}
+NEWER: Values = {
+    **{"exclude": [], "counters": ["auto"], "time": None, "time-features": [], "timezone": "UTC"},
+    **{"silence": None, "silence-min": "60s", "silence-of": list(LEVELS), "rate-change": None},
+}
 
 
 class Difference(NamedTuple):
@@ -210,6 +214,7 @@ class Agreement:
             "exclude": sorted(settings.exclude),
             "counters": sorted(settings.counters),
             "time-features": list(settings.time_features),
+            "silence-of": list(settings.silence_of),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,
             "remembered-scores": config.history_scores,

@@ -50,6 +50,14 @@ class EndsSeen(NamedTuple):
     open_since: float | None  # seconds, monotonic: since then readers wait for a transaction to end; None: none is open
 
 
+class InputEnd(NamedTuple):
+    """The broker's last answer about the ends of all partitions of the input."""
+
+    asked: int  # when, milliseconds since 1970
+    readable: Mapping[int, int]  # by partition: offset of the first record that readers do not get
+    total: int | None  # sum of the ends of all partitions; None if some are not known
+
+
 class TopicWatch:
     """Asks the broker for the topics of the service, after `start` every few seconds in a thread.
 
@@ -68,6 +76,7 @@ class TopicWatch:
         self.seen = TopicsSeen({}, {})
         self.numbers: Callable[[], Iterable[int]] = tuple  # of the partitions that this instance has
         self.ends: Mapping[Place, EndsSeen] = {}  # of the input and of the state topic
+        self.input_end: InputEnd | None = None  # of all partitions of the input; asked only if silence is watched
         self._throttle = Throttle()
 
     def start(self) -> None:
@@ -109,12 +118,19 @@ class TopicWatch:
                 self.seen = replace(self.seen, trouble=str(error))
 
     def _look_at_ends(self, now: float) -> None:
-        topics = (self._settings.topic, self._settings.state_topic)
-        places = [(topic, number) for number in list(self.numbers()) for topic in topics]
+        topic, numbers = self._settings.topic, list(self.numbers())
+        places = [(name, number) for number in numbers for name in (topic, self._settings.state_topic)]
         if not places or not self.cluster.has_controller:
             return
-        before, seen = self.ends, {}
-        for place, ends in self.cluster.ends(places).items():
+        count = self.seen.partitions.get(topic, 0) if self._settings.watches_silence else 0
+        before, seen, asked = self.ends, {}, round(time.time() * 1000)
+        found = self.cluster.ends({*places, *((topic, number) for number in range(count))})
+        if count:
+            ends_of_input = {number: ends for (name, number), ends in found.items() if name == topic}
+            total = sum(ends.end for ends in ends_of_input.values()) if len(ends_of_input) == count else None
+            readable = {number: ends.readable for number, ends in ends_of_input.items()}
+            self.input_end = InputEnd(asked, readable, total)
+        for place, ends in found.items():
             is_open = ends.readable < ends.end
             last = before.get(place)
             is_same = last is not None and last.ends.readable == ends.readable and last.open_since is not None
