@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
 from fomo_stream.partition.record import Headers
 
 Place = tuple[str, int]  # topic and partition
@@ -284,6 +284,7 @@ class MemoryBroker:
         self.partitions: dict[str, int] = {}
         self.topic_ids: dict[str, str] = {}
         self.waits = 0  # how often a caller had to wait for an open transaction
+        self.input_end: InputEnd | None = None  # as of `TopicWatch`
 
     def producer(self, transactional_id: str | None, **options: Any) -> MemoryProducer:
         self.producers.append(MemoryProducer(self, transactional_id, options))

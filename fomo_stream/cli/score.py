@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
 
 LINES_SHOWN = 5  # of those that cannot be read
+SILENCES_SHOWN = 20
 ALWAYS = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
 MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an error
 
@@ -86,7 +88,7 @@ class Scoring:
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
-        self._counts |= {MAINTENANCE: 0, "suppressed": 0}
+        self._counts |= {MAINTENANCE: 0, "suppressed": 0, "silences": 0}
         self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
@@ -137,6 +139,16 @@ class Scoring:
         elif counts["skipped"]:
             self._note("nothing was scored; check --features, --format and --context")
 
+    def _note_silence(self, notices: Sequence[Result]) -> None:
+        for notice in notices:
+            if notice["status"] != "closed":
+                self._counts["silences"] += 1
+            if self._counts["silences"] <= SILENCES_SHOWN:
+                is_over = notice["status"] == "closed"
+                at = datetime.fromtimestamp(notice["to" if is_over else "from"]["timestamp"] / 1000, UTC)
+                place = "" if is_over else "last record "
+                self._note(f"{notice['status']}: {notice['explanation']} ({place}{at:%Y-%m-%dT%H:%M:%SZ})")
+
     def _note_errors(self, lines: Sequence[Line]) -> None:
         for line in lines:
             if line.error is not None:
@@ -150,6 +162,7 @@ class Scoring:
         if batch is None:
             return
         lines, scored = batch
+        self._note_silence([notice.summary for notice in scored.silence])
         self._has_values = self._has_values | (~np.isnan(scored.rows)).any(axis=0)
         results = [
             unscored(line, missing) if result is None else result

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fomo_stream.detector.results import DetectorSummary
@@ -29,6 +30,7 @@ class PartitionSnapshot:
     generation_age_s: float | None = None  # since this instance first scored with the newest context
     context_late_s: float = 0.0  # how long it has waited for a context that is not built yet
     detector: DetectorSummary = NEW
+    silent: Mapping[str, int] = field(default_factory=dict)  # by level: how many are silent
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
         None if task.generation_since is None else now - task.generation_since,
         0.0 if task.late_since is None else now - task.late_since,
         NEW if detector is None else detector.summary,
+        task.silence.open,
     )
 
 

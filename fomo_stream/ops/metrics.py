@@ -18,6 +18,7 @@ from fomo_stream.errors import REASONS
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.snapshot import Snapshot
 from fomo_stream.partition.labels import DueLabels
+from fomo_stream.settings.flags import LEVELS
 
 prometheus_client.disable_created_metrics()
 
@@ -38,6 +39,7 @@ class Metric(NamedTuple):
 
 
 PARTITION = ("partition",)
+OF_SILENCE = ("level", "status")
 INSTANCE = ("version", "model", "kernel", "topic", "group")
 METRICS = (
     Metric("info", "gauge", "Version, checkpoint, kernel, topic and group.", INSTANCE),
@@ -50,6 +52,8 @@ METRICS = (
     Metric("alerts", "counter", "Records by severity; warning and critical are outliers.", ("severity",)),
     Metric("suppressed", "counter", "Alerts less by a rule or a window of maintenance, by its name.", ("rule",)),
     Metric("incidents", "counter", "Incidents, by event: opened or closed.", ("event",)),
+    Metric("silence", "counter", "Alerts of silence and of rates, by level and status.", OF_SILENCE),
+    Metric("silent", "gauge", "Keys, partitions and topics that are silent now.", ("level",)),
     Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
     Metric("dead_letters", "counter", "Records that could not be used, by reason.", ("reason",)),
@@ -150,6 +154,9 @@ class Metrics(Observer):
     def regime_changed(self) -> None:
         self._count("regimes")
 
+    def silence(self, level: str, status: str) -> None:
+        self._count("silence", level, status)
+
     def schema_seen(self, new_fields: int) -> None:
         self._count("schemas")
         self._count("new_fields", n=new_fields)
@@ -229,6 +236,8 @@ class Metrics(Observer):
         note("alert_rate_realised_ratio", self.realised_rate)
         note("features", len(snapshot.features))
         note("restore_retries", snapshot.restore_retries)
+        for level in LEVELS:
+            note("silent", sum(partition.silent.get(level, 0) for partition in snapshot.partitions), level)
         for partition in snapshot.partitions:
             number, detector = str(partition.number), partition.detector
             note("drift", detector.drift, number)

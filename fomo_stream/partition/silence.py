@@ -124,7 +124,7 @@ class Silence:
     def open(self) -> dict[str, int]:
         """How many are silent, by level."""
         found = dict.fromkeys(LEVELS, 0)
-        for number in self._silent:
+        for number in list(self._silent):  # another thread may ask
             found[_level(number)] += 1
         return found
 

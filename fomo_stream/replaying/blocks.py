@@ -130,6 +130,7 @@ class Block:
     odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
     ended_incidents: tuple[Incident, ...] = ()  # in the block
     open_incidents: tuple[Incident, ...] = ()  # after the block
+    silence: tuple[Result, ...] = ()  # what was told of silence and rates
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -128,6 +128,7 @@ class PartitionReplay:
             batch_s=tuple(batch_s),
             odd_times=odd_times,
             ended_incidents=tuple(Incident.of(self.number, one.summary) for part in parts for one in part.closed),
+            silence=tuple(one.summary for part in parts for one in part.silence),
             open_incidents=tuple(Incident.of(self.number, one) for one in self._partition.incidents.open),
         )
 
@@ -145,7 +146,7 @@ class PartitionReplay:
             if detector.generation != self._generation:
                 scored = sum(len(part.rows) for part in parts)
                 contexts += self._look_at_context(detector, scored)  # which waits until it is built
-            parts.append(self._partition.score(samples[start:stop]))
+            parts.append(self._partition.score(samples[start:stop], now=self._plan.now_ms))
             batch_s += [time.perf_counter() - began] if samples else []
             start = stop
         self.seconds[OWN] += sum(batch_s)

@@ -506,6 +506,12 @@ class RecordFlags(DetectorFlags):
                 raise ValueError(f"{name[:60]} is none of {', '.join(LEVELS)}{did_you_mean(name, LEVELS)}")
         return tuple(name for name in LEVELS if name in names) or LEVELS
 
+    def check_silence_of_file(self) -> None:
+        """Raise ValueError if silence cannot be told because records of a file have no time of their own."""
+        if self.watches_silence and self.time is None:
+            name = "--silence" if self.silence is not None else "--rate-change"
+            raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
+
     @property
     def watches_silence(self) -> bool:
         """Whether there are alerts of silence or of rates."""

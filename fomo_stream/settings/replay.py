@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,8 @@ FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
 
 class ReplaySettings(GivenFlags):
     """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
+
+    writes_alerts: ClassVar[bool] = False
 
     topic: str = flag("Input", "", "topic to replay", metavar="TOPIC")
     file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE")
@@ -96,6 +98,8 @@ class ReplaySettings(GivenFlags):
             raise ValueError(f"{option(given[0])} needs --topic; a --file is replayed as a whole")
         if has_file and self.time_features and self.time is None:
             raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
+        if has_file:
+            self.check_silence_of_file()
         if self.suggest is not None and self.explain == "none":
             raise ValueError("--suggest looks at the reasons of alerts: leave --explain none out")
         if self.last and self.from_:

@@ -27,6 +27,7 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
     """`fomo-stream run`: score a topic."""
 
     knows_all_topics: ClassVar[bool] = True  # whether those that are not given have their defaults, so none may clash
+    writes_alerts: ClassVar[bool] = True
 
     topic: str = flag("Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1)
     out: str = flag(
@@ -249,7 +250,7 @@ def check_topics(settings: ServiceSettings) -> None:
         )
     if not settings.scored_topics:
         raise ValueError(f"--out {NO_TOPIC} needs --alerts: without a topic for outliers, no score is written")
-    if settings.watches_silence and settings.alerts is None:
+    if settings.writes_alerts and settings.watches_silence and settings.alerts is None:
         name = "--silence" if settings.silence is not None else "--rate-change"
         raise ValueError(f"{name} needs --alerts TOPIC, where its alerts are written")
     out = None if settings.out == NO_TOPIC else settings.out

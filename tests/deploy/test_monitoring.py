@@ -31,6 +31,8 @@ TESTS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "rules_test.yaml").read_t
 RUNBOOKS = Document.read(ROOT / "deploy/runbooks.md")
 NOT_SHOWN = {  # what the dashboard leaves out, and why
     "position": "an offset says little in a picture",
+    "silence": "the topic of alerts tells of each",
+    "silent": "the topic of alerts tells of each",
     "schemas": "the log says what is new in each",
     "new_fields": "the log names them",
     "keys": "it rises to the number of keys or to --keys, and stays there",

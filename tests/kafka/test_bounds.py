@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.kafka.bounds import EPOCH, MILLISECOND, SECONDS, Bound, parse_bounds, shown_time
+from fomo_stream.kafka.bounds import EPOCH, MILLISECOND, Bound, parse_bounds, shown_time
+from fomo_stream.settings.flags import SECONDS
 
 NOW = 1_790_000_000_000
 DAY = 86_400_000

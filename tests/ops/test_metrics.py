@@ -28,6 +28,7 @@ BUSY = PartitionSnapshot(
     generation_age_s=7.0,
     context_late_s=0.5,
     detector=DetectorSummary(90, 60, 12, 4, 31, 1, 0.25, 17, 5, 3),
+    silent={"key": 4, "partition": 0, "topic": 1},
 )
 WAITING = PartitionSnapshot(number=4, waits="waiting for its turn")
 
@@ -70,6 +71,7 @@ def batch(*results: dict[str, Any], **more: Any) -> Observation:
 def test_every_metric_has_its_type_its_description_and_a_value() -> None:
     metrics = Metrics()
     metrics.scored(batch(*[result(0.5, None) | {"suppressed": "a rule"}] * REALISED_LEAST))
+    metrics.silence("key", "silent")
     families = {f.name: f for f in text_string_to_metric_families(metrics.exposition(snapshot(BUSY)).decode())}
     for metric in METRICS:
         family = families.pop(PREFIX + metric.name)
@@ -99,6 +101,7 @@ def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:
     }
     assert found["fomo_open_transaction_seconds", ("3", "sensors")] == 2.5
     assert ("fomo_lag_records", ("4",)) not in found  # not known
+    assert [found["fomo_silent", (level,)] for level in ("key", "partition", "topic")] == [4, 0, 1]
     assert found["fomo_restore_retries_total", ()] == 5
     assert found["fomo_alert_rate_requested_ratio", ()] == 0.01
     assert ("fomo_alert_rate_realised_ratio", ()) not in found
@@ -172,6 +175,7 @@ def test_every_report_is_counted() -> None:
         "labelled": (0, DueLabels(9, [7], [(0, 7, True)], 0)),
         "regime_changed": (),
         "schema_seen": (2,),
+        "silence": ("key", "silent"),
         "committed": ([0.1], [0.2], 0.3),
         "aborted": (),
         "rebalanced": ("lost", 1),

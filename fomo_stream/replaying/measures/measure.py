@@ -11,9 +11,10 @@ import numpy as np
 from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
 from fomo_stream.replaying.measures.quality import Quality, counts, ranking_metrics
-from fomo_stream.replaying.measures.recorder import Generation, Recorded, Records, Spec, worst
+from fomo_stream.replaying.measures.recorder import MOST_TOLD, Generation, Recorded, Records, Spec, worst
 from fomo_stream.replaying.measures.segments import all_segments
 from fomo_stream.replaying.output import plain
+from fomo_stream.settings.flags import LEVELS
 from fomo_stream.wording import counted
 
 BINS = 4096  # of the timeline, at most
@@ -63,6 +64,7 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
         "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
         "keys": keys_report([one.alerts for one in recorded]),
         "incidents": _incidents(recorded),
+        "silence": _silence(recorded),
         "batch_ms": _batch_ms(recorded),
     }
     result: dict[str, Any] = plain(parts)
@@ -194,6 +196,15 @@ def _incidents(recorded: Sequence[Recorded]) -> dict[str, Any]:
         "most_records": sizes[-1] if sizes else None,
         "worst": [one._asdict() for one in listed],
     }
+
+
+def _silence(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """How often each level was silent or had an odd rate, and the first of what was told of it."""
+    counts: Counter[tuple[str, str]] = sum((one.silence for one in recorded), Counter())
+    every = [notice for one in recorded for notice in one.told_of_silence]
+    told = sorted(every, key=lambda notice: notice["from"]["timestamp"])
+    levels = {level: {status: counts[level, status] for status in ("silent", "rate")} for level in LEVELS}
+    return {**levels, "told": told[:MOST_TOLD]}
 
 
 def _batch_ms(recorded: Sequence[Recorded]) -> dict[str, float | None]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block, Incident
 from fomo_stream.replaying.measures.alerts import TopAlerts
 from fomo_stream.replaying.output import written_to
@@ -27,6 +28,7 @@ LARGEST = 3e38  # values beyond count as this one
 
 
 WORST = 20  # incidents that are listed
+MOST_TOLD = 100  # notices of silence that are listed, of a partition
 
 
 def worst(incidents: Iterable[Incident]) -> list[Incident]:
@@ -81,6 +83,8 @@ class Recorded:
     ended_incidents: array[int] = field(default_factory=lambda: array("q"))  # alerts of each
     worst_incidents: list[Incident] = field(default_factory=list)  # of those
     open_incidents: tuple[Incident, ...] = ()
+    silence: Counter[tuple[str, str]] = field(default_factory=Counter)  # notices by level and status
+    told_of_silence: list[Result] = field(default_factory=list)  # the first ones
 
     @property
     def values_file(self) -> Path:
@@ -121,6 +125,8 @@ class Recorder:
         recorded.ended_incidents.extend(one.records for one in block.ended_incidents)
         recorded.worst_incidents = worst([*recorded.worst_incidents, *block.ended_incidents])
         recorded.open_incidents = block.open_incidents
+        recorded.silence.update((one["of"], one["status"]) for one in block.silence)
+        recorded.told_of_silence += block.silence[: MOST_TOLD - len(recorded.told_of_silence)]
         if not len(block):
             return
         for note in block.contexts:

@@ -21,6 +21,7 @@ def summary(report: dict[str, Any]) -> list[str]:
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
         *_about_incidents(report["incidents"]),
+        *_about_silence(report.get("silence") or {}),
         *_about_reasons(report["reasons"]),
         *_about_keys(report["keys"]),
         *_about_missing(report["source"]),
@@ -56,6 +57,20 @@ def _about_incidents(incidents: dict[str, Any]) -> list[str]:
     median, most = incidents["median_records"], incidents["most_records"]
     said = f"half have {median:,} or fewer alerts, the longest {most:,}."
     return [f"The alerts are {n}: {is_open if incidents['open'] else ''}{said}"]
+
+
+def _about_silence(silence: dict[str, Any]) -> list[str]:
+    levels = [(level, counts) for level, counts in silence.items() if level != "told"]
+    silent = [counted(counts["silent"], f"{level}") for level, counts in levels if counts["silent"]]
+    rates = [counted(counts["rate"], f"{level}") for level, counts in levels if counts["rate"]]
+    said = [f"Silent for a while: {', '.join(silent)}."] if silent else []
+    said += [f"Far more or fewer records than usual for a while: {', '.join(rates)}."] if rates else []
+    longest = max(
+        (one for one in silence.get("told", ()) if one["status"] == "closed" and "quiet_s" in one),
+        key=lambda one: one["quiet_s"],
+        default=None,
+    )
+    return said + ([f"The longest silence: {longest['explanation']}."] if longest is not None else [])
 
 
 def _about_reasons(reasons: list[dict[str, Any]]) -> list[str]:
