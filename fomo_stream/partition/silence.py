@@ -145,7 +145,8 @@ class Silence:
             now if now is not None else NEVER,
         )
         for key, offset, timestamp in records:
-            time = self._arrived if timestamp is None and now is None else min(timestamp or self._earliest, latest)
+            arrived = now if now is not None else self._arrived
+            time = min(timestamp, latest) if timestamp is not None else arrived
             if time is None:
                 continue  # nothing is known of its time
             time = max(time, self._earliest)
