@@ -12,19 +12,8 @@ from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_o
 from fomo_stream.wording import did_you_mean
 
 GROUP_ORDER = (
-    *(
-        "Demo",
-        "Input",
-        "Output",
-        "Labels",
-        "Detectors",
-        "Report",
-        "Targets",
-        "Messages",
-        "Topics",
-        "Delivery",
-        "Broker",
-    ),
+    *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Targets", "Messages"),
+    *("Topics", "Delivery", "Broker"),
     *("Records", "Alerts", "Schemas", "Detector", "Throughput", "General"),
 )
 

@@ -21,7 +21,7 @@ FEW_WAITING = 250  # then reading goes on
 
 
 class Answer(NamedTuple):
-    """What a target said. after: seconds until it wants to be asked again; 0: it did not say so. why: without secrets."""
+    """What a target said. why: without secrets. after: seconds until it wants to be asked again; 0: it did not say."""
 
     kind: Literal["sent", "again", "refused"]
     why: str = ""

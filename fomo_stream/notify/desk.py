@@ -19,6 +19,7 @@ from fomo_stream.notify.events import Event
 
 MINUTE_S = 60.0
 MOST_OPEN = 100_000  # incidents that are remembered; of the oldest ones beyond that, only the end is told
+MOST_ENDED = 10_000  # that are remembered
 MOST_HELD = 1000  # held back; at more all are told at once
 MOST_KEYS = 100_000
 
@@ -109,6 +110,7 @@ class Desk:
         self._update_every, self._throttle, self._most = update_every, throttle, most
         self._has_people = has_people
         self.open: OrderedDict[str, Open] = OrderedDict()  # by identity, oldest first
+        self._ended: OrderedDict[str, None] = OrderedDict()  # the last ones
         self._updates: list[tuple[float, str]] = []  # a heap of when to look whether there is news
         self._told: OrderedDict[str, float] = OrderedDict()  # by key: when people were told of an opening
         self._sent: deque[float] = deque()  # messages to people of the last minute
@@ -118,7 +120,7 @@ class Desk:
     def recall(self, event: Event, place: Place, now: float) -> None:
         """Take an event that was told before, only to know what is open."""
         if event.kind == "closed":
-            self.open.pop(event.identity, None)
+            self._end(event.identity)
         else:
             self._note(event, place, now)
 
@@ -126,13 +128,10 @@ class Desk:
         """The notices that follow from an event at once."""
         known = self.open.get(event.identity)
         if event.kind == "closed":
-            self.open.pop(event.identity, None)
-            if known is None:
-                return self._tell(Message("closed", event, None, event.facts()["records"] or 1), place, now)
-            ended = event._replace(key=known.first.key)
-            return self._tell(
-                Message("closed", ended, known.first, event.facts()["records"] or known.alerts), place, now
-            )
+            self._end(event.identity)
+            alerts = event.facts()["records"] or (known.alerts if known else 1)
+            ended = event if known is None else event._replace(key=known.first.key)
+            return self._tell(Message("closed", ended, None if known is None else known.first, alerts), place, now)
         if known is None:
             kind: Told = "opened" if event.is_first else "updated"
             return self._tell(self._note(event, place, now).message(kind), place, now)
@@ -183,13 +182,21 @@ class Desk:
     def _note(self, event: Event, place: Place, now: float) -> Open:
         known = self.open.get(event.identity)
         if known is None:
-            known = self.open[event.identity] = Open(place.partition, event, event, 1, now)
-            if len(self.open) > MOST_OPEN:
-                self.open.popitem(last=False)
+            known = Open(place.partition, event, event, 1, now)
+            if event.identity not in self._ended:  # its end can be in another partition, and so be read before
+                self.open[event.identity] = known
+                if len(self.open) > MOST_OPEN:
+                    self.open.popitem(last=False)
             return known
         known.last = event._replace(key=known.first.key)  # the key stays: it is a label in Alertmanager
         known.alerts += 1
         return known
+
+    def _end(self, identity: str) -> None:
+        self.open.pop(identity, None)
+        self._ended[identity] = None
+        if len(self._ended) > MOST_ENDED:
+            self._ended.popitem(last=False)
 
     def _update(self, identity: str, known: Open, now: float, places: tuple[Place, ...]) -> list[Notice]:
         """Tell that it goes on, now or later. No record waits for this: an end tells more."""

@@ -152,7 +152,7 @@ class Service:
             self._paused = not self._paused
             every = consumer.assignment()
             (consumer.pause if self._paused else consumer.resume)(every)
-            log.info(kv("reading_paused" if self._paused else "reading_resumed", partitions=len(every)))
+            log.debug(kv("reading_paused" if self._paused else "reading_resumed", partitions=len(every)))
 
     def _failed(self, error: KafkaError) -> None:
         self._trouble = error.str()
@@ -170,7 +170,7 @@ class Service:
         log.info(kv("assigned", partitions=",".join(str(one.partition) for one in given)))
 
     def _place(self, consumer: Consumer, committed: TopicPartition) -> TopicPartition:
-        """Where a partition is read from. Its start is committed at once, or `latest` would move while nothing comes."""
+        """Where a partition is read from. Its start is committed soon, or `latest` would move while nothing comes."""
         first, end = range_now(consumer, committed, TIMEOUT_S)
         number, start = committed.partition, committed.offset
         if start < 0:
@@ -279,7 +279,7 @@ def rehearse(settings: NotifySettings, out: TextIO) -> None:
 def _all(settings: NotifySettings, partitions: list[int]) -> Iterator[Any]:
     """The messages of a topic, each partition in its order, up to its end as of now. Raises BrokerError."""
     with _reader(settings) as reader:
-        ends = {}
+        ends: dict[int, int] = {}
         for number in partitions:
             first, end = range_now(reader, TopicPartition(settings.alerts, number), TIMEOUT_S)
             ends |= {number: end} if first < end else {}

@@ -6,36 +6,29 @@ the host of a target, a status, and nothing else.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
-import http.client
 import logging
 import re
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
-from fomo_stream import __version__
 from fomo_stream.errors import ConfigError, needs_extra
 from fomo_stream.notify.delivery import Answer
 from fomo_stream.notify.desk import Audience, Message, Open
 from fomo_stream.notify.events import About, iso
 from fomo_stream.notify.messages import Template, facts
+from fomo_stream.notify.posting import Poster, answer_of
 from fomo_stream.settings.notify import TargetFlags
 from fomo_stream.wording import did_you_mean
 
-PATIENCE = 3  # a whole exchange may take so many times the timeout; a server may send a byte at a time
-AGAIN = (408, 425, 429)  # statuses below 500 after which it is tried again
 LARGEST_FILE = 1 << 20
 REFRESH_S, LASTS_S = 60.0, 600.0  # Alertmanager is told again of what is open, which else ends by itself
 BATCH = 500  # alerts in one request
@@ -68,20 +61,29 @@ def targets_of(settings: TargetFlags, template: Template, now: Clock) -> list[Ta
     secret = _secret(settings)
     if secret is not None and "webhook" not in dict(kinds):
         raise ConfigError("a secret for webhooks is given, but no --webhook", "leave it out, or add the webhook")
-    http = _Http(_context(settings.target_ca), settings.target_timeout)
+    poster = Poster(_context(settings.target_ca), settings.target_timeout)
+    words = Words(template, settings.status_url, now)
     found: list[Target] = []
     for kind, url in kinds:
         if kind == "to":
             found.append(People(url, template))
         elif kind == "webhook":
-            found.append(Webhook(_checked(url, "--webhook"), http, template, settings.status_url, secret, now))
+            found.append(Webhook(_checked(url, "--webhook"), poster, words, secret))
         else:
-            found.append(Alertmanager(_checked(url, "--alertmanager"), http, template, settings.status_url, now))
+            found.append(Alertmanager(_checked(url, "--alertmanager"), poster, words))
     names: dict[str, int] = {}
     for target in found:  # two may be at one host
         names[target.name] = count = names.get(target.name, 0) + 1
         target.name += f"#{count}" if count > 1 else ""
     return found
+
+
+class Words(NamedTuple):
+    """What a message to a program is made with."""
+
+    template: Template
+    link: str | None  # to the status page
+    now: Clock
 
 
 class Webhook:
@@ -93,26 +95,17 @@ class Webhook:
 
     audience: Audience = "programs"
 
-    def __init__(
-        self,
-        url: SplitResult,
-        http: _Http,
-        template: Template,
-        status_url: str | None,
-        secret: bytes | None,
-        now: Clock,
-    ) -> None:
+    def __init__(self, url: SplitResult, poster: Poster, words: Words, secret: bytes | None) -> None:
         self.name = _shown(url)
-        self._url, self._http, self._template, self._link = url, http, template, status_url
-        self._secret, self._now = secret, now
+        self._url, self._poster, self._words, self._secret = url, poster, words, secret
 
     def send(self, message: Message) -> Answer:
-        text = self._template.text(message)
-        body = orjson.dumps({**facts(message, self._link), "title": text.title, "text": text.body})
+        text = self._words.template.text(message)
+        body = orjson.dumps({**facts(message, self._words.link), "title": text.title, "text": text.body})
         headers = {IDEMPOTENCY: _ascii(message.id)}
         if self._secret is not None:
-            headers[SIGNATURE] = signature(self._secret, int(self._now()), body)
-        return self._http.post(self._url, body, headers)
+            headers[SIGNATURE] = signature(self._secret, int(self._words.now()), body)
+        return self._poster.post(self._url, body, headers)
 
     def refresh(self, incidents: Sequence[Open]) -> None:
         return None
@@ -136,11 +129,11 @@ class Alertmanager:
 
     audience: Audience = "programs"
 
-    def __init__(self, url: SplitResult, http: _Http, template: Template, status_url: str | None, now: Clock) -> None:
+    def __init__(self, url: SplitResult, poster: Poster, words: Words) -> None:
         self.name = _shown(url)
         path = url.path.rstrip("/")
         self._url = url._replace(path=path if path.endswith("/api/v2/alerts") else f"{path}/api/v2/alerts")
-        self._http, self._template, self._link, self._now = http, template, status_url, now
+        self._poster, self._words = poster, words
 
     def send(self, message: Message) -> Answer:
         severities: Iterable[str] = [(message.first or message.event).severity]
@@ -150,23 +143,21 @@ class Alertmanager:
 
     def refresh(self, incidents: Sequence[Open]) -> Answer:
         for start in range(0, len(incidents), BATCH):
-            alerts = [
-                self._alert(one.message("updated"), one.first.severity) for one in incidents[start : start + BATCH]
-            ]
-            answer = self._post(alerts)
+            some = incidents[start : start + BATCH]
+            answer = self._post([self._alert(one.message("updated"), one.first.severity) for one in some])
             if answer.kind != "sent":
                 return answer
         return Answer("sent")
 
     def _post(self, alerts: Sequence[dict[str, Any]]) -> Answer:
-        return self._http.post(self._url, orjson.dumps(alerts), {})
+        return self._poster.post(self._url, orjson.dumps(alerts), {})
 
     def _alert(self, message: Message, severity: str) -> dict[str, Any]:
-        event, now = message.event, self._now()
+        event, now, link = message.event, self._words.now(), self._words.link
         labels = {"alertname": ALERT_NAMES[event.about], "topic": event.topic, "incident": event.incident}
         labels |= {"severity": severity, "key": event.key or ""}
         labels["partition"] = "" if event.partition is None else str(event.partition)
-        text = self._template.text(message)
+        text = self._words.template.text(message)
         began = (message.first or event).began
         starts = now if began is None or not 0 < began <= now * 1000 else began / 1000
         alert: dict[str, Any] = {
@@ -175,11 +166,11 @@ class Alertmanager:
             "startsAt": _rfc3339(starts),
             "endsAt": _rfc3339(now if message.kind == "closed" else now + LASTS_S),
         }
-        return alert | ({"generatorURL": self._link} if self._link else {})
+        return alert | ({"generatorURL": link} if link else {})
 
 
 class People:
-    """Slack, Teams, mail and others, by the library apprise. Raises ConfigError for an address that it does not know."""
+    """Slack, Teams, mail and others, by the library apprise. Raises ConfigError for an address that it cannot use."""
 
     audience: Audience = "people"
 
@@ -233,7 +224,7 @@ class People:
             return Answer("again", type(error).__name__)
         finally:
             logger.removeHandler(self._failures)
-        return Answer("sent") if sent else _answer_of(self._failures.status, "")
+        return Answer("sent") if sent else answer_of(self._failures.status)
 
     def refresh(self, incidents: Sequence[Open]) -> None:
         return None
@@ -256,88 +247,6 @@ class _Failures(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.thread == self._thread and (found := re.search(r"error\s*=\s*([1-5]\d\d)\b", record.getMessage())):
             self.status = int(found[1])
-
-
-# --- HTTP
-
-
-class _Reply(NamedTuple):
-    status: int
-    after: str  # Retry-After
-
-
-class _Http:
-    """Posts JSON. It follows no redirect, which could take a secret to another host, and reads no body."""
-
-    def __init__(self, context: ssl.SSLContext, timeout: float) -> None:
-        self._context, self._timeout = context, timeout
-
-    def post(self, url: SplitResult, body: bytes, headers: dict[str, str]) -> Answer:
-        """Raises nothing that a network or a server can cause."""
-        more = {"Content-Type": "application/json", "User-Agent": f"fomo-stream/{__version__}", **headers}
-        if url.username is not None:
-            pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
-            more["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        try:
-            reply = self._exchange(url, body, more)
-        except ssl.SSLCertVerificationError as error:
-            return Answer("again", f"its certificate is not trusted: {error.verify_message}")
-        except TimeoutError:
-            return Answer("again", f"no answer for {self._timeout:g} s")
-        except (OSError, http.client.HTTPException) as error:
-            return Answer("again", getattr(error, "strerror", None) or type(error).__name__)
-        return _answer_of(reply.status, reply.after)
-
-    def _exchange(self, url: SplitResult, body: bytes, headers: dict[str, str]) -> _Reply:
-        connection: http.client.HTTPConnection
-        if url.scheme == "https":
-            connection = http.client.HTTPSConnection(
-                url.hostname or "", url.port, timeout=self._timeout, context=self._context
-            )
-        else:
-            connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=self._timeout)
-        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        is_late = threading.Event()
-
-        def end() -> None:
-            is_late.set()
-            with suppress(OSError, AttributeError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(PATIENCE * self._timeout, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            connection.request("POST", path, body, headers)
-            response = connection.getresponse()
-            return _Reply(response.status, response.headers.get("Retry-After", ""))
-        except (OSError, http.client.HTTPException):
-            if is_late.is_set():
-                raise TimeoutError from None
-            raise
-        finally:
-            timer.cancel()
-            connection.close()
-
-
-def _answer_of(status: int, after: str) -> Answer:
-    """What a status means. status: 0 if there is none."""
-    why = f"HTTP {status}" if status else "it was not sent"
-    if 200 <= status < 300:
-        return Answer("sent")
-    if status == 0 or status < 200 or status >= 500 or status in AGAIN:
-        return Answer("again", why, _seconds(after))
-    return Answer("refused", f"{why}, and redirects are not followed" if status < 400 else why)
-
-
-def _seconds(after: str) -> float:
-    """The value of Retry-After: seconds, or a date. 0: none that can be read."""
-    if re.fullmatch(r"\d{1,9}", after.strip(), re.ASCII):
-        return float(after)
-    try:
-        return max(0.0, (parsedate_to_datetime(after) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0
 
 
 # --- settings

@@ -58,8 +58,8 @@ def flag(
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
     scope: what the setting affects; there is no other list of this. words: whether the flag takes several words.
-    repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no flag:
-    the configuration file has tables of it.
+    repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no
+    flag: the configuration file has tables of it.
     """
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
     extra["repeated"] = repeated
