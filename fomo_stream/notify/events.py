@@ -7,6 +7,8 @@ there, and texts are cut and made printable.
 from __future__ import annotations
 
 import math
+import sys
+import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
@@ -23,8 +25,9 @@ SEVERITIES = ("info", "warning", "critical")
 NAME, TEXT = 200, 2000  # characters of a name and of a sentence, at most
 MOST_REASONS = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_KEPT = ("explanation", "reasons", "records", "surprise", "score", "of", "quiet_s", "usual_gap_s")
-_KEPT_TOO = ("records_per_minute", "usual_per_minute")
+NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute")
+FACTS = ("explanation", "of", "records", *NUMBERS)
+REASON = ("feature", "cause", "share", "value", "expected", "usual", "low", "high", "scope", "with")
 
 
 class Event(NamedTuple):
@@ -41,7 +44,7 @@ class Event(NamedTuple):
     key: str | None
     severity: str
     is_first: bool  # whether it opens its incident
-    detail: bytes  # the rest as JSON, because thousands of incidents can be open
+    detail: bytes  # the rest as JSON, compressed because thousands of incidents can be open
 
     @property
     def identity(self) -> str:
@@ -50,8 +53,9 @@ class Event(NamedTuple):
 
     def facts(self) -> dict[str, Any]:
         """What `detail` holds; None where the record does not say it."""
-        found: dict[str, Any] = orjson.loads(self.detail)
-        return {**dict.fromkeys((*_KEPT, *_KEPT_TOO)), "reasons": [], **found}
+        found: dict[str, Any] = orjson.loads(zlib.decompress(self.detail))
+        reasons = [dict(zip(REASON, values, strict=True)) for values in found.get("reasons", ())]
+        return {**dict.fromkeys(FACTS), **found, "reasons": reasons}
 
 
 def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
@@ -90,7 +94,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
         kind,
         _about(kind, incident, result),
         incident,
-        _text(result.get("topic"), NAME) or "",
+        sys.intern(_text(result.get("topic"), NAME) or ""),
         partition,
         offset,
         timestamp,
@@ -98,7 +102,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
         own_key if own_key is not None else key,
         severity if severity in SEVERITIES else "warning",
         is_first,
-        orjson.dumps(_detail(result, worst)),
+        zlib.compress(orjson.dumps(_detail(result, worst)), 1),
     )
 
 
@@ -140,7 +144,7 @@ def _detail(result: Mapping[str, Any], worst: Mapping[str, Any]) -> dict[str, An
     for name in ("explanation", "of"):
         if text := _text(result.get(name), TEXT):
             found[name] = text
-    for name in ("surprise", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute", "score"):
+    for name in NUMBERS:
         number = _number(result.get(name))
         found |= {} if number is None else {name: number}
     if "score" not in found and (score := _number(worst.get("score"))) is not None:
@@ -153,25 +157,22 @@ def _detail(result: Mapping[str, Any], worst: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def _reason(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A reason as JSON results have it; with a schema, text and the ends of the range have fields of their own."""
+def _reason(given: Mapping[str, Any]) -> list[Any]:
+    """The values of REASON; with a schema, text and the ends of the range have fields of their own."""
     value, limits = given.get("value"), given.get("range")
     if value is None:
         value = given.get("text")
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (given.get("low"), given.get("high"))
     is_plain = isinstance(value, bool) or _number(value) is not None
-    return {
+    found = {
+        **{name: _text(given.get(name), NAME) for name in ("cause", "scope", "with")},
+        **{name: _number(given.get(name)) for name in ("share", "expected", "usual")},
         "feature": _text(given.get("feature"), NAME) or "",
-        "cause": _text(given.get("cause"), NAME),
-        "share": _number(given.get("share")),
         "value": value if is_plain else _text(value, NAME),
-        "expected": _number(given.get("expected")),
-        "usual": _number(given.get("usual")),
         "low": _number(low),
         "high": _number(high),
-        "scope": _text(given.get("scope"), NAME),
-        "with": _text(given.get("with"), NAME),
     }
+    return [found[name] for name in REASON]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.notify.desk import Message
-from fomo_stream.notify.events import Event, iso, read_event
+from fomo_stream.notify.events import NUMBERS, Event, iso, read_event
 from fomo_stream.wording import did_you_mean, in_time
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,6 @@ def facts(message: Message, status_url: str | None = None) -> dict[str, Any]:
         lasted = in_time(known["quiet_s"])
     elif began is not None and event.timestamp is not None and event.timestamp >= began:
         lasted = in_time((event.timestamp - began) / 1000.0)
-    numbers = ("surprise", "score", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute")
     where = "" if event.partition is None else f"[{event.partition}]"
     return {
         "id": message.id,
@@ -109,7 +108,7 @@ def facts(message: Message, status_url: str | None = None) -> dict[str, Any]:
         "began": iso(began),
         "lasted": lasted,
         "of": known["of"],
-        **{name: known[name] for name in numbers},
+        **{name: known[name] for name in NUMBERS},
         "held": [facts(one) for one in message.held],
         "link": status_url,
     }

@@ -179,6 +179,9 @@ class People:
         with needs_extra("--to", "notify"):
             import apprise
         self._apprise, self._template = apprise, template
+        logger = logging.getLogger("apprise")  # its lines may hold addresses with tokens
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
         asset = apprise.AppriseAsset(
             app_id="fomo-stream",
             app_desc="fomo-stream",
@@ -195,7 +198,7 @@ class People:
             if "://" not in url:
                 raise ConfigError("--to: an address begins with a scheme, as slack:// or mailtos://", _TO)
             if scheme not in known:
-                hint = did_you_mean(scheme, known) or ("; did you mean --webhook?" if scheme.startswith("http") else "")
+                hint = "; did you mean --webhook?" if scheme in ("http", "https") else did_you_mean(scheme, known)
                 raise ConfigError(f"--to {scheme}://...: apprise knows no such address{hint}", _TO)
             raise ConfigError(f"--to {scheme}://...: parts of the address are missing or wrong", _TO)
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Records of a topic of alerts, as the service writes them; and a run of what notify decides, with a simulated clock."""
+"""Records of a topic of alerts, as the service writes them; and a run of what notify decides, by a simulated clock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ def rate(offset: int) -> dict[str, Any]:
     """The opening of an unusual rate."""
     place = {"topic": "sensors", "partition": 0, "from": {"offset": offset, "timestamp": TIME + 1000 * offset}}
     more = {"incident": f"0-{offset}-partition-rate", "status": "rate", "of": "partition", "severity": "critical"}
-    numbers = {"records_per_minute": 12.0, "usual_per_minute": 1000.0, "explanation": "12 records a minute, usually 1000"}
+    numbers = {
+        "records_per_minute": 12.0,
+        "usual_per_minute": 1000.0,
+        "explanation": "12 records a minute, usually 1000",
+    }
     return {**more, **place, **numbers}
 
 

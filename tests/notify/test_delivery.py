@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from hypothesis import given
@@ -13,7 +14,10 @@ from fomo_stream.notify.desk import Message
 
 AGAIN, REFUSED = Answer("again", "HTTP 503"), Answer("refused", "HTTP 404")
 answers = st.one_of(
-    st.just(Answer("sent")), st.just(AGAIN), st.just(REFUSED), st.builds(Answer, st.just("again"), after=st.floats(0, 90))
+    st.just(Answer("sent")),
+    st.just(AGAIN),
+    st.just(REFUSED),
+    st.builds(Answer, st.just("again"), after=st.floats(0, 90)),
 )
 steps = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.floats(0, 200)), max_size=40)
 
@@ -109,7 +113,7 @@ def waits(script: list[Answer], luck: float = 1.0) -> list[float]:
         box.answered(job, answer, times[-1])
         assert box.next(times[-1]) is None
         times.append(box.due)
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 def test_waits_double_up_to_a_minute_with_jitter_and_a_target_may_ask_for_more() -> None:
