@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TextIO
 
 from fomo_stream.notify.delivery import Ledger
@@ -12,10 +13,11 @@ from fomo_stream.settings.notify import MessageFlags
 
 
 class Rehearsal:
-    """Takes events in the order of their records."""
+    """Takes events in the order of their records. has_times: else each opening and each end is told, and no more."""
 
-    def __init__(self, settings: MessageFlags, template: Template, out: TextIO) -> None:
-        self._desk = Desk(settings.update_every, settings.throttle, settings.group_above, has_people=True)
+    def __init__(self, settings: MessageFlags, template: Template, out: TextIO, has_times: bool = True) -> None:
+        how = settings.update_every, settings.throttle, settings.group_above
+        self._desk = Desk(*(how if has_times else (0.0, 0.0, sys.maxsize)), has_people=True)
         self._ledger, self._template, self._out = Ledger(), template, out
         self._now = float("-inf")  # seconds since 1970
         self.printed = 0

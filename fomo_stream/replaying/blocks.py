@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import RecordError
+from fomo_stream.partition.incidents import Closed
 from fomo_stream.records.result import Result
 
 Float = NDArray[np.float64]
@@ -128,6 +129,7 @@ class Block:
     contexts: tuple[ContextNote, ...] = ()
     batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned
     odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
+    closed: Sequence[Closed] = ()  # incidents that have ended in the block, in order
     ended_incidents: tuple[Incident, ...] = ()  # in the block
     open_incidents: tuple[Incident, ...] = ()  # after the block
 

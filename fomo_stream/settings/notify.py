@@ -77,6 +77,7 @@ class MessageFlags(BaseFlags):
         ge=1,
         le=1000,
     )
+    dry_run: bool = flag("Messages", False, "print the messages in place of sending them")
 
 
 class TargetFlags(MessageFlags):
@@ -121,7 +122,6 @@ class TargetFlags(MessageFlags):
     target_timeout: Seconds = flag(
         "Targets", 10.0, "a target that does not answer for so long is asked again (default: 10s)", metavar="TIME"
     )
-    dry_run: bool = flag("Messages", False, "print the messages in place of sending them")
 
     @field_validator("target_timeout")
     @classmethod

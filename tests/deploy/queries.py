@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fomo_stream.ops.metrics import METRICS, PREFIX
+from fomo_stream.ops.metric import PREFIX
+from fomo_stream.ops.metrics import METRICS
 
 TARGET = frozenset({"namespace", "job", "pod", "instance"})  # labels that Prometheus adds to every series
 # Of prometheus_client's ProcessCollector, as it names them.

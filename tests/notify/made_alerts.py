@@ -115,13 +115,16 @@ class Simulated:
                     box.add(notice.message, notice.places, self.now)
 
 
+TargetOf = tuple[Audience, Callable[[float], Answer]]
+
+
 def always(_now: float) -> Answer:
     return Answer("sent")
 
 
 def told(messages: Sequence[Message]) -> list[tuple[str, str]]:
     """Kind and incident of each message, those of several one by one."""
-    found = []
+    found: list[tuple[str, str]] = []
     for message in messages:
         found += [(one.kind, one.event.incident) for one in message.held or (message,)]
     return found

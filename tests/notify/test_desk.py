@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from made_alerts import Simulated, alert, always, closed, event, heard, rate, silent, told
+from made_alerts import Simulated, TargetOf, alert, always, closed, event, heard, rate, silent, told
 
 from fomo_stream.notify.delivery import Answer
 
-PEOPLE, PROGRAMS = ("people", always), ("programs", always)
+PEOPLE: TargetOf = ("people", always)
+PROGRAMS: TargetOf = ("programs", always)
 
 
 def test_an_incident_is_told_when_it_opens_and_when_it_ends() -> None:

@@ -48,7 +48,9 @@ def test_a_record_of_a_file_is_named_by_its_line() -> None:
 
 
 def test_results_with_a_schema_say_the_same() -> None:
-    said = {"reasons": [*SAID["reasons"], {"feature": "state", "cause": "category", "value": "idle", "range": None}]}
+    said: dict[str, Any] = {
+        "reasons": [*SAID["reasons"], {"feature": "state", "cause": "category", "value": "idle", "range": None}]
+    }
     plain = event(alert(7, **said))
     assert event(as_written(alert(7, **said))) == plain
     assert [one["value"] for one in plain.facts()["reasons"]] == [9.0, "idle"]
