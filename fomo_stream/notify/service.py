@@ -18,7 +18,15 @@ from typing import Any, TextIO
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, RecordError, RegistryError, TopicError
-from fomo_stream.kafka.broker.clients import connect, explained, make_follower, make_reader, range_now
+from fomo_stream.kafka.broker.clients import (
+    NOT_PERMITTED,
+    connect,
+    explained,
+    explaining,
+    make_follower,
+    make_reader,
+    range_now,
+)
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.notify.events import Event, key_of_field, key_text, read_event
@@ -96,7 +104,7 @@ class Service:
         with self._serve():
             self._wait_for_topic()
             consumer = make_follower(self._settings)
-            with self._messenger:
+            with self._messenger, explaining(f"topic {self._settings.alerts} cannot be read"):
                 consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
                 log.info(kv("started", topic=self._settings.alerts, group=self._settings.group))
                 try:
@@ -155,6 +163,10 @@ class Service:
             log.debug(kv("reading_paused" if self._paused else "reading_resumed", partitions=len(every)))
 
     def _failed(self, error: KafkaError) -> None:
+        """Note an error of the consumer, which tries again. Raises NotPermittedError."""
+        if error.code() in NOT_PERMITTED:
+            permit = f"permit to read topic {self._settings.alerts} and group {self._settings.group}"
+            raise explained(error, f"topic {self._settings.alerts} cannot be read", permit)
         self._trouble = error.str()
         if self._throttle.allow(error.name()) is not None:
             log.warning(kv("consumer_error", reason=error.str()))
@@ -162,7 +174,15 @@ class Service:
     # -- the group -------------------------------------------------------------------------------------------
 
     def _assigned(self, consumer: Consumer, given: list[TopicPartition]) -> None:
-        places = [self._place(consumer, one) for one in consumer.committed(given, timeout=TIMEOUT_S)]
+        while True:
+            try:
+                places = [self._place(consumer, one) for one in consumer.committed(given, timeout=TIMEOUT_S)]
+                break
+            except KafkaException as error:
+                self._failed(error.args[0])
+                self._turned = time.monotonic()
+                if self._stop.wait(AGAIN_S):
+                    return  # nothing is read any more
         consumer.incremental_assign(places)
         if self._paused:
             consumer.pause(given)
