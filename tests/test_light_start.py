@@ -1,4 +1,4 @@
-"""With the compiled kernels nothing loads torch, and notify nothing that computes: these take seconds, and much memory."""
+"""With the compiled kernels nothing loads torch, and notify nothing that computes: that takes much time and memory."""
 
 from __future__ import annotations
 

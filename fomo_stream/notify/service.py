@@ -124,18 +124,19 @@ class Service:
             for message in consumer.consume(BATCH, POLL_S):
                 if message.error() is not None:
                     self._failed(message.error())
-                else:
-                    self._receive(message)
+                elif not self._receive(message):
+                    break  # it ends; the rest is read again
             self._messenger.turn()
             if time.monotonic() >= commit_at:
                 self._commit(consumer)
                 commit_at = time.monotonic() + COMMIT_S
 
-    def _receive(self, message: Any) -> None:
+    def _receive(self, message: Any) -> bool:
+        """Tell what a message says; False: the process ends, and it was not read."""
         partition, offset = message.partition(), message.offset()
         start = self._starts.get(partition)
         if start is None:  # it was taken away since
-            return
+            return True
         while True:
             try:
                 event = self._events.read(message)
@@ -145,7 +146,7 @@ class Service:
                 if self._throttle.allow("registry") is not None:
                     log.warning(kv("registry_trouble", reason=error, retry_in_s=AGAIN_S))
                 if self._stop.wait(AGAIN_S):
-                    return  # neither this record nor those behind it are told or committed
+                    return False
                 self._turned = time.monotonic()
         self._trouble = ""
         if offset < start:
@@ -153,6 +154,7 @@ class Service:
                 self._messenger.recall(event, partition, offset)
         else:
             self._messenger.take(event, partition, offset)
+        return True
 
     def _pause_or_resume(self, consumer: Consumer) -> None:
         """Nothing is read while too many messages wait."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from brokers import Broker, free_ports, wait_for
+from registries import Proxy
 from services import unique
 
 sys.path.append(str(Path(__file__).parents[1] / "notify"))
@@ -226,9 +227,19 @@ def test_records_with_a_schema_are_read(
         body = io.BytesIO()
         schemaless_writer(body, parsed, {"flow": 9.0, "fomo": as_written(result)})
         values.append(b"\0" + number.to_bytes(4, "big") + body.getvalue())
-    command = Command(broker, topic, "--webhook", receiver.url, "--registry", registry_url, "--start", "earliest")
-    broker.produce(topic, values, ["pump-7"] * 2)
-    opened, ended = (one.json for one in receiver.wait_for(lambda requests: len(requests) == 2, 60))
-    command.stop()
+    with Proxy(registry_url) as proxy:
+        flags = ["--webhook", receiver.url, "--registry", proxy.url, "--start", "earliest"]
+        first = Command(broker, topic, *flags)
+        first.ready()
+        proxy.fail(503)
+        broker.produce(topic, [*values, b'{"no": "schema"}'], ["pump-7"] * 3)
+        wait_for(lambda: first.get("/readyz") == "", "the registry to be missed")
+        first.stop()
+        assert broker.committed(f"{topic}-notify", topic) == 0, "nothing is passed over"
+        proxy.heal()
+        second = Command(broker, topic, *flags)
+        opened, ended = (one.json for one in receiver.wait_for(lambda requests: len(requests) == 2, 60))
+        wait_for(lambda: broker.committed(f"{topic}-notify", topic) == 3, "the commit")
+        second.stop()
     assert (opened["kind"], ended["kind"], ended["alerts"]) == ("opened", "closed", 2)
     assert (opened["key"], opened["reasons"][0]["value"], opened["reasons"][0]["low"]) == ("pump-7", 9.0, 2.0)
