@@ -147,10 +147,10 @@ class DamagedStateError(StateError):
 
 
 @contextmanager
-def needs_extra(what: str) -> Iterator[None]:
-    """Raise ConfigError where a library of the extra `registry` is missing. what: that needs it."""
+def needs_extra(what: str, extra: str = "registry") -> Iterator[None]:
+    """Raise ConfigError where a library of this extra is missing. what: that needs it."""
     try:
         yield
     except ImportError as error:
         lacking = f"{what} needs {error.name}, which is not installed"
-        raise ConfigError(lacking, "pip install 'fomo-stream[registry]'") from None
+        raise ConfigError(lacking, f"pip install 'fomo-stream[{extra}]'") from None

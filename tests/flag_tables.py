@@ -8,6 +8,7 @@ from typing import Any
 
 from fomo_stream.cli.parser import GROUP_ORDER, choices_of
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, extra_of, option
@@ -18,6 +19,7 @@ SETTINGS: dict[str, type[BaseFlags]] = {
     "score": ScoreSettings,
     "replay": ReplaySettings,
     "compare": CompareSettings,
+    "notify": NotifySettings,
     "redrive": RedriveSettings,
     "group": GroupSettings,
     "doctor": DoctorSettings,

@@ -1,4 +1,4 @@
-"""With the compiled kernels nothing loads torch, which takes seconds and hundreds of MiB."""
+"""With the compiled kernels nothing loads torch, and notify nothing that computes: that takes much time and memory."""
 
 from __future__ import annotations
 
@@ -32,3 +32,14 @@ def test_scoring_on_a_cpu_does_not_load_torch(use: str, tmp_path: Path) -> None:
     code = f"import sys\n{ROWS}\n{use}\nprint(score > 0.9, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_notify_loads_no_library_for_numbers_and_none_for_people_that_nobody_named() -> None:
+    code = """
+import sys
+import fomo_stream.cli.main, fomo_stream.notify.service
+large = ("numpy", "torch", "numba", "sklearn", "scipy", "pandas", "river", "apprise", "requests", "httpx2", "fastavro")
+print([name for name in large if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr

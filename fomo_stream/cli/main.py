@@ -1,4 +1,4 @@
-"""The command line: `fomo-stream [run]`, `demo`, `score`, `replay`, `compare`, `redrive`, `group` and `doctor`.
+"""The command line: `fomo-stream [run]`, `demo`, `score`, `replay`, `compare`, `notify`, `redrive`, `group`, `doctor`.
 
 Each command imports its large packages only after its flags were parsed, so `--help` and mistakes are answered at once.
 """
@@ -18,6 +18,7 @@ from fomo_stream.cli.signals import Signals
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.logs import configure_logging, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
@@ -76,6 +77,7 @@ def run(argv: Sequence[str]) -> int:
       fomo-stream score data.csv                      score a file or a pipe, without Kafka
       fomo-stream replay --topic sensors --last 7d    see how well it would have done on past records
       fomo-stream compare before.json after.json      say what changed between two replays
+      fomo-stream notify --alerts TOPIC --to URL      tell people of incidents: Slack, mail, Alertmanager, webhooks
       fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
       fomo-stream doctor --topic sensors              check brokers, topics, permissions and settings
       fomo-stream group --topic sensors               show the group: settings, members, lag
@@ -160,6 +162,30 @@ def compare(argv: Sequence[str]) -> int:
     return 0
 
 
+def notify(argv: Sequence[str]) -> int:
+    """Tell people of incidents: by chat, mail, Alertmanager or a webhook.
+
+      fomo-stream notify --alerts alerts --to slack://TOKEN/CHANNEL
+      fomo-stream notify --alerts alerts --webhook https://pager.example.com/hook --webhook-secret-file secret
+      fomo-stream notify --alerts alerts --dry-run              print the messages about what the topic holds
+
+    It reads the topic that `fomo-stream run --alerts TOPIC` writes. One message comes when an incident opens, and one
+    when it ends. Each arrives at least once: while a target is down, its messages wait. Ctrl-C or SIGTERM stops it
+    cleanly.
+    """
+    settings = _settings(NotifySettings, argv, notify)
+    signals = Signals()
+    from fomo_stream.notify.service import Service, rehearse  # confluent_kafka
+
+    if settings.dry_run:
+        rehearse(settings, sys.stdout)
+        return 0
+    service = Service(settings)
+    signals.attach(service)
+    service.run()
+    return 0
+
+
 def redrive(argv: Sequence[str]) -> int:
     """Send dead letters back to the topics that they came from, after a fix.
 
@@ -217,7 +243,7 @@ def doctor(argv: Sequence[str]) -> int:
 
 Command = Callable[[Sequence[str]], int]
 COMMANDS: dict[str, Command] = {
-    command.__name__: command for command in (run, demo, score, replay, compare, redrive, group, doctor)
+    command.__name__: command for command in (run, demo, score, replay, compare, notify, redrive, group, doctor)
 }
 
 

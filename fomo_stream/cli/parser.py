@@ -12,7 +12,8 @@ from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_o
 from fomo_stream.wording import did_you_mean
 
 GROUP_ORDER = (
-    *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Topics", "Delivery", "Broker"),
+    *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Targets", "Messages"),
+    *("Topics", "Delivery", "Broker"),
     *("Records", "Alerts", "Schemas", "Detector", "Throughput", "General"),
 )
 
@@ -76,6 +77,8 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
             group.add_argument(option(name), dest=name, action=argparse.BooleanOptionalAction, help=text)
         elif extra.get("words"):
             group.add_argument(option(name), dest=name, nargs="+", action="extend", metavar=metavar, help=text)
+        elif extra.get("repeated"):
+            group.add_argument(option(name), dest=name, action="append", metavar=metavar, help=text)
         else:
             metavar = choices_of(field.annotation) or metavar
             names = filter(None, (str(extra.get("short", "")), option(name)))
@@ -115,7 +118,7 @@ def _take_tables(argv: Sequence[str], names: Sequence[str]) -> tuple[dict[str, d
 def _help_text(field: Any) -> str:
     if field.is_required():
         note = " (required)"
-    elif field.default is False or field.default in (None, "", {}, ()):
+    elif field.default is False or field.default in (None, "", {}, ()) or " (default: " in field.description:
         note = ""
     else:
         value = ",".join(field.default) if isinstance(field.default, tuple) else field.default

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -32,6 +32,7 @@ from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
 from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
+    from fomo_stream.cli.telling import Tell
     from fomo_stream.settings.commands import ScoreSettings
 
 LINES_SHOWN = 5  # of those that cannot be read
@@ -53,8 +54,9 @@ def run_score(settings: ScoreSettings) -> int:
             nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
         ):
             table = open_table(settings, stream, name, _note)
-            scoring = Scoring(settings, table, out, _note)
-            scoring.run()
+            with _telling(settings, name) as tell:
+                scoring = Scoring(settings, table, out, _note, tell)
+                scoring.run()
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
         if settings.output != STANDARD_OUTPUT:
             raise FomoError(f"the reader of {settings.output} has ended") from None
@@ -64,6 +66,14 @@ def run_score(settings: ScoreSettings) -> int:
         raise FomoError(f"cannot write the results to {place}: {error.strerror}") from None
     scoring.check_skipped()
     return 0
+
+
+def _telling(settings: ScoreSettings, name: str) -> AbstractContextManager[Tell | None]:
+    if not settings.notify:
+        return nullcontext()
+    from fomo_stream.cli.telling import telling  # the libraries of messages
+
+    return telling(settings, name)
 
 
 def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
@@ -79,8 +89,10 @@ def _note(text: str) -> None:
 class Scoring:
     """One run over one input: reads lines, has them scored, and writes them in order."""
 
-    def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
-        self._settings, self._table, self._note = settings, table, note
+    def __init__(
+        self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note, tell: Tell | None = None
+    ) -> None:
+        self._settings, self._table, self._note, self._tell = settings, table, note, tell
         wanted = settings.explain != "none", settings.outliers_only, settings.has_rules
         form = Form(settings.result_field, settings.scores_only, *wanted)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
@@ -183,6 +195,8 @@ class Scoring:
                 self._counts["missing"] += result["missing"]
                 self._counts["suppressed"] += "suppressed" in result
         self._writer.write(lines, results)
+        if self._tell is not None:
+            self._tell(lines, scored)
 
 
 def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:

@@ -6,18 +6,26 @@ import logging
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fomo_stream.errors import ShutdownError
 from fomo_stream.logs import kv
-
-if TYPE_CHECKING:
-    from fomo_stream.kafka.service import Service
 
 log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 24.0  # from the signal until the process ends in any case
 CTRL_C = 130  # exit code
+
+
+class Stoppable(Protocol):
+    """A service that runs until it is stopped."""
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it holds nothing yet, so that the process may end at once."""
+
+    def stop(self) -> None:
+        """End soon."""
 
 
 class Signals:
@@ -28,11 +36,11 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._service: Service | None = None
+        self._service: Stoppable | None = None
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGTERM, self._stop)
 
-    def attach(self, service: Service) -> None:
+    def attach(self, service: Stoppable) -> None:
         """The signals are for this service from now on."""
         self._service = service
 

@@ -356,10 +356,9 @@ class Pipeline:
         now = _of_now(partition, items)
         n_warm = len(items) - len(now)
         # Of an incident whose last alert was in the warm-up, nobody has seen an alert.
-        closed = [one for one in made.closed if one.summary["to"]["offset"] >= partition.warm.stop]
+        made = made._replace(closed=[one for one in made.closed if one.summary["to"]["offset"] >= partition.warm.stop])
         if now:
-            notices = sorted(closed + made.silence, key=lambda one: one.offset or 0)
-            self._outputs.send(now, made.results[n_warm:], notices)
+            self._outputs.send(now, made.results[n_warm:], made.notices)
             self._tell_of_silence(partition, made.silence)
             self._last_fields[partition.number] = now[-1].fields
         if n_warm:
@@ -382,7 +381,7 @@ class Pipeline:
                 context_rows=partition.detector.context_rows,
                 generation=partition.detector.generation,
                 opened=0 if n_warm else made.opened,
-                closed=len(closed),
+                closed=len(made.closed),
                 score_s=scored - began,
                 produce_s=sent - scored,
             )

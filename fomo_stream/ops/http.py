@@ -57,7 +57,7 @@ class Sources:
     live: Callable[[], list[str]]  # reasons to restart the process; empty when all is well
     ready: Callable[[], list[str]]  # reasons why records are not being scored
     metrics: Callable[[], bytes]  # in the text format of Prometheus
-    status: Callable[[], bytes]  # data of the page, as JSON
+    status: Callable[[], bytes] | None = None  # data of the page, as JSON; None: there is no page
 
 
 class HttpServer(ThreadingTCPServer):
@@ -160,17 +160,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str) -> Answer:
         sources = self.server.sources
-        if path in PAGE:
+        if path in PAGE and sources.status is not None:
             name, kind = PAGE[path]
             return HTTPStatus.OK, kind, (Path(__file__).with_name("page") / name).read_bytes()
-        if path == "/status.json":
+        if path == "/status.json" and sources.status is not None:
             return HTTPStatus.OK, JSON, sources.status()
         if path == "/metrics":
             return HTTPStatus.OK, METRICS, sources.metrics()
         if path in ("/livez", "/readyz"):
             reasons = sources.live() if path == "/livez" else sources.ready()
             return _check(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
-        return _check(["unknown path; use /livez, /readyz, /metrics, / or /status.json"], HTTPStatus.NOT_FOUND)
+        more = "" if sources.status is None else ", / or /status.json"
+        return _check([f"unknown path; use /livez, /readyz, /metrics{more}"], HTTPStatus.NOT_FOUND)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -17,26 +16,11 @@ from fomo_stream import __version__
 from fomo_stream.errors import REASONS
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.snapshot import Snapshot
+from fomo_stream.ops.metric import PREFIX, Metric
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.settings.flags import LEVELS
 
 prometheus_client.disable_created_metrics()
-
-PREFIX = "fomo_"
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-class Metric(NamedTuple):
-    """A metric. A counter is exposed as `<name>_total`, a histogram as `<name>_bucket`, `_sum` and `_count`.
-
-    The unit is the end of the name; numbers of things have none. Names are exposed with PREFIX.
-    """
-
-    name: str
-    kind: Kind
-    text: str
-    labels: tuple[str, ...] = ()
-
 
 PARTITION = ("partition",)
 OF_SILENCE = ("level", "status")

@@ -64,6 +64,11 @@ class Scored(NamedTuple):
     regimes: list[tuple[int, int]]  # offset and number of each regime that is announced
     silence: list[Notice]  # of silence, in the order of the records that they come before
 
+    @property
+    def notices(self) -> list[Notice]:
+        """The ends of incidents and what is told of silence, in the order of records."""
+        return sorted(self.closed + self.silence, key=lambda one: one.offset or 0)
+
 
 class Partition:
     """The records of one partition and all that is known of them.

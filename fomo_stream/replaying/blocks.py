@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import RecordError
+from fomo_stream.partition.incidents import Notice
 from fomo_stream.records.result import Result
 
 Float = NDArray[np.float64]
@@ -128,9 +129,9 @@ class Block:
     contexts: tuple[ContextNote, ...] = ()
     batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned
     odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
+    notices: Sequence[Notice] = ()  # the ends of incidents, and what is told of silence
     ended_incidents: tuple[Incident, ...] = ()  # in the block
     open_incidents: tuple[Incident, ...] = ()  # after the block
-    silence: tuple[Result, ...] = ()  # what was told of silence and rates
 
     def __len__(self) -> int:
         return len(self.offsets)

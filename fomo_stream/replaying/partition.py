@@ -23,6 +23,7 @@ from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alerts
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Incident, Int, IsStopped, Judgement, Sample
 from fomo_stream.replaying.output import written_to
+from fomo_stream.replaying.telling import append_told
 from fomo_stream.settings.replay import ReplaySettings
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ class PartitionReplay:
             contexts=tuple(contexts),
             batch_s=tuple(batch_s),
             odd_times=odd_times,
+            notices=[one for part in parts for one in part.notices],
             ended_incidents=tuple(Incident.of(self.number, one.summary) for part in parts for one in part.closed),
-            silence=tuple(one.summary for part in parts for one in part.silence),
             open_incidents=tuple(Incident.of(self.number, one) for one in self._partition.incidents.open),
         )
 
@@ -211,6 +212,11 @@ class Job:
         """The part of --scores-file of this partition."""
         return self.folder / f"{self.partition}.scores"
 
+    @property
+    def told(self) -> Path:
+        """What people would have been told of this partition: see `fomo_stream.replaying.telling`."""
+        return self.folder / f"{self.partition}.told"
+
 
 @dataclass
 class Outcome:
@@ -283,6 +289,8 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
             alerts.add(block, job.plan.axis == "time")
         if settings.scores_file is not None:
             _append_scores(job.scores, block, settings)
+        if settings.notify:
+            append_told(job.told, block, job.plan.source.name, job.plan.axis == "time")
         advance(len(block) + sum(block.skipped.values()))
     model = detectors.first.model
     return Outcome(

@@ -142,8 +142,8 @@ def _as_table(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else flatten(value) if isinstance(value, Mapping) else value
 
 
-class SchemaFlags(BaseFlags):
-    """How values are read and written that have a schema."""
+class RegistryFlags(BaseFlags):
+    """The registry that knows the schemas of values."""
 
     registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_as_table)] = flag(
         "Schemas",
@@ -161,6 +161,21 @@ class SchemaFlags(BaseFlags):
         metavar="SECONDS",
         ge=0,
     )
+
+    @field_validator("registry")
+    @classmethod
+    def _registry_has_an_address(cls, table: dict[str, str]) -> dict[str, str]:
+        if table and not table.get("url"):
+            raise ValueError("these settings are for a registry: give its address with --registry URL")
+        for url in table.get("url", "").split(",") if table else ():
+            if not url.strip().startswith(("http://", "https://", "mock://")):
+                raise ValueError("an address of a registry begins with http:// or https://")
+        return table
+
+
+class SchemaFlags(RegistryFlags):
+    """How values are read and written that have a schema."""
+
     input_format: Literal["json", "avro"] = flag(
         "Schemas", "json", "format of values that have no registry: json; or avro, all by the schema of --schema-file"
     )
@@ -177,16 +192,6 @@ class SchemaFlags(BaseFlags):
         "subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME",
         scope="group",
     )
-
-    @field_validator("registry")
-    @classmethod
-    def _registry_has_an_address(cls, table: dict[str, str]) -> dict[str, str]:
-        if table and not table.get("url"):
-            raise ValueError("these settings are for a registry: give its address with --registry URL")
-        for url in table.get("url", "").split(",") if table else ():
-            if not url.strip().startswith(("http://", "https://", "mock://")):
-                raise ValueError("an address of a registry begins with http:// or https://")
-        return table
 
     @field_validator("schema_file")
     @classmethod

@@ -52,14 +52,17 @@ def flag(
     words: bool = False,
     short: str = "",
     table: bool = False,
+    repeated: bool = False,
     **constraints: Any,
 ) -> Any:
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
     scope: what the setting affects; there is no other list of this. words: whether the flag takes several words.
-    short: a second name of the flag, such as -o. table: it has no flag: the configuration file has tables of it.
+    repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no
+    flag: the configuration file has tables of it.
     """
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
+    extra["repeated"] = repeated
     return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -200,7 +203,8 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     if name not in flags:
         is_variable = variable in map(str.upper, os.environ)
         where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
-    shown = "" if name in TABLES or isinstance(error["input"], dict) else f" {error['input']}"
+    is_secret = not cls.model_fields[name].repr
+    shown = "" if is_secret or isinstance(error["input"], dict) else f" {error['input']}"
     return f"{where}{shown}: {message[0].lower()}{message[1:]}"
 
 
@@ -238,7 +242,7 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _all_settings() -> set[str]:
     """The settings of all commands."""
-    for module in ("commands", "replay", "service"):
+    for module in ("commands", "notify", "replay", "service"):
         import_module(f"{__package__}.{module}")
     return {field.strip("_") for cls in _subclasses(BaseFlags) for field in cls.model_fields}
 

@@ -121,8 +121,9 @@ class Rendered:
         return container
 
     def pod_specs(self) -> Iterator[Object]:
-        """The service's pods and those of checks."""
+        """The service's pods, those of notify, and those of checks."""
         yield self.pod["spec"]
+        yield from (found["spec"]["template"]["spec"] for found in self.all("Deployment"))
         yield from (found["spec"] for found in self.checks())
 
     def checks(self) -> list[Object]:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fomo_stream.ops.metrics import METRICS, PREFIX
+from fomo_stream.notify.metrics import METRICS as NOTIFY
+from fomo_stream.ops.metric import PREFIX
+from fomo_stream.ops.metrics import METRICS
 
 TARGET = frozenset({"namespace", "job", "pod", "instance"})  # labels that Prometheus adds to every series
 # Of prometheus_client's ProcessCollector, as it names them.
@@ -47,10 +49,10 @@ def names(query: str) -> Names:
     )
 
 
-def exposed() -> dict[str, frozenset[str]]:
-    """All series of an instance, as Prometheus stores them: by name, their own labels."""
+def exposed(with_notify: bool = True) -> dict[str, frozenset[str]]:
+    """All series of an instance, and of notify, as Prometheus stores them: by name, their own labels."""
     found: dict[str, frozenset[str]] = {name: frozenset() for name in PROCESS}
-    for metric in METRICS:
+    for metric in (*METRICS, *(NOTIFY if with_notify else ())):
         labels, name = frozenset(metric.labels), PREFIX + metric.name
         if metric.kind == "histogram":
             found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels, f"{name}_count": labels}

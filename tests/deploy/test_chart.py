@@ -14,6 +14,7 @@ import pytest
 import yaml
 from charts import (
     CHART,
+    NAME,
     ROOT,
     VERSIONS,
     Object,
@@ -129,7 +130,8 @@ def test_no_pod_can_ask_the_api_server(name: str) -> None:
 def test_every_selector_finds_the_pods_of_the_service(name: str) -> None:
     found = plain(name)
     labels = found.pod["metadata"]["labels"].items()
-    others = [pod["metadata"]["labels"].items() for pod in found.checks()]
+    of_notify = [one["spec"]["template"]["metadata"]["labels"].items() for one in found.all("Deployment")]
+    others = [*of_notify, *(pod["metadata"]["labels"].items() for pod in found.checks())]
     selectors = [found.one("StatefulSet")["spec"]["selector"]["matchLabels"], found.one("Service")["spec"]["selector"]]
     selectors += [budget["spec"]["selector"]["matchLabels"] for budget in found.all("PodDisruptionBudget")]
     spread = found.pod["spec"].get("topologySpreadConstraints", [])
@@ -139,11 +141,17 @@ def test_every_selector_finds_the_pods_of_the_service(name: str) -> None:
         assert selector.items() <= labels
         assert not any(selector.items() <= other for other in others)
     for policy in found.all("NetworkPolicy"):
-        assert all(policy["spec"]["podSelector"]["matchLabels"].items() <= pod for pod in [labels, *others])
+        pods = [labels, *others] if policy["metadata"]["name"] == NAME else of_notify
+        assert all(policy["spec"]["podSelector"]["matchLabels"].items() <= pod for pod in pods)
     for monitor in found.all("ServiceMonitor"):
-        service = found.one("Service")
+        service = found.one("Service", monitor["metadata"]["name"])
         assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
         assert {e["port"] for e in monitor["spec"]["endpoints"]} <= {p["name"] for p in service["spec"]["ports"]}
+    for deployment in found.all("Deployment"):
+        service = found.one("Service", deployment["metadata"]["name"])
+        for selector in (deployment["spec"]["selector"]["matchLabels"], service["spec"]["selector"]):
+            assert selector.items() <= of_notify[0]
+            assert not selector.items() <= labels
     assert found.one("StatefulSet")["spec"]["serviceName"] == found.one("Service")["metadata"]["name"]
 
 

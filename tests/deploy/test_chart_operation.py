@@ -168,6 +168,13 @@ def test_the_user_has_the_permissions_that_the_documentation_lists_and_no_others
     instead = user_acls(rendered("default", strimzi=user, settings={"out": "none", "alerts": "pages"}))
     assert instead - readme_acls() == {("topic", "pages", "literal", "Write")}
     assert readme_acls() - instead == {("topic", "sensors-scores", "literal", "Write")}
+    alerts = {"out": "none", "alerts": "pages"}
+    told = {"enabled": True, "targets": {"existingSecret": "targets"}}
+    notified = user_acls(rendered("default", strimzi=user, settings=alerts, notify=told))
+    assert notified - instead == {
+        ("topic", "pages", "literal", "Read"),
+        ("group", "fomo-stream-notify", "literal", "Read"),
+    }
     simple = user_acls(rendered("default", strimzi=user, settings={"delivery": "at-least-once"}))
     assert readme_acls() - simple == {
         ("transactionalId", "fomo-stream-sensors-", "prefix", "Write"),

@@ -34,8 +34,11 @@ from charts import (
 from documents import Document, table_rows
 
 from fomo_stream.kafka.registry.client import RegistryClient
+from fomo_stream.notify.messages import Template
 from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
+from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import load
 
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
 # The chart explains mistakes in these, or leaves that to the program.
@@ -69,6 +72,10 @@ REGISTRY_SECRETS = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.cl
 
 def registry(**changes: Any) -> Object:
     return {"registry": {"url": "http://registry:8081", **changes}}
+
+
+def notify(**changes: Any) -> Object:
+    return {"settings": {"alerts": "pages"}, "notify": {"enabled": True, **changes}}
 
 
 BAD: list[tuple[Object, str]] = [
@@ -124,6 +131,12 @@ BAD: list[tuple[Object, str]] = [
     *(({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'") for label in OWN_LABELS),
     ({"keda": {"labels": {"app.kubernetes.io/name": "x"}}}, "invalid propertyName 'app.kubernetes.io/name'"),
     ({"podAnnotations": {"checksum/config": "x"}}, "invalid propertyName 'checksum/config'"),
+    ({"notify": {"enabled": True}}, "settings.alerts is required: notify reads"),
+    (notify(), "notify.targets.existingSecret is required"),
+    (notify(settings={"throtle": "5m"}), "notify.settings.throtle is not known; names are alertmanager, group"),
+    (notify(settings={"webhook": "https://h"}), "webhook may hold a secret"),
+    (notify(settings={"alertmanager": "http://a:b@h"}), "alertmanager has a secret"),
+    (notify(settings={"alertmanager": "http://h", "template": "short"}, template="a"), "exclude each other"),
     ({"strimzi": {"topics": {"config": {"min.insync.replicas": 1}}}}, "as strimzi.topics.minInsyncReplicas"),
     ({"strimzi": {"user": {"enabled": True}}}, "strimzi.cluster is required"),
     ({"strimzi": {"cluster": "c", "topics": {"enabled": True}}}, "strimzi.topics needs `partitions`"),
@@ -218,6 +231,37 @@ def test_the_program_reads_the_settings_that_were_given(
     assert settings.http_host == "0.0.0.0"
     assert settings.health_port == found.container["ports"][0]["containerPort"] == found.values["service"]["port"]
     assert settings.device == ("cuda" if found.values["gpu"]["enabled"] else "auto")
+
+
+def test_notify_reads_its_settings_and_its_secrets_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = plain("everything")
+    deployment, name = found.all("Deployment")[0], f"{NAME}-notify"
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["notify"]
+    config = found.one("ConfigMap", name)["data"]
+    for file, text in config.items():
+        (tmp_path / file).write_text(text)
+    monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", "x")
+    settings = load(NotifySettings, {"config": str(tmp_path / "fomo.toml")})
+    assert (settings.alerts, settings.group, settings.throttle) == ("pages", "Sensors_1-notify", 600.0)
+    assert settings.alertmanager == ("http://alertmanager:9093",)
+    assert settings.bootstrap == "kafka.kafka.svc:9093"
+    assert settings.kafka["security.protocol"] == "SASL_SSL"
+    assert settings.registry["bearer.auth.credentials.source"] == "STATIC_TOKEN"
+    Template(str(tmp_path / Path(settings.template).name))
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    files = (settings.targets_file, settings.webhook_secret_file, Path(settings.template))
+    assert {str(file.parent) for file in files if file is not None} == {
+        "/etc/fomo/targets",
+        "/etc/fomo/webhook-secret",
+        "/etc/fomo/config",
+    }
+    assert {str(file.parent) for file in files if file is not None} <= mounts
+    egress = found.one("NetworkPolicy", name)["spec"]["egress"]
+    assert [{port["port"] for port in rule["ports"]} for rule in egress] == [{443, 9093}]
+    known = NotifySettings.model_fields.keys() - {"webhook", "to"}
+    listed = (CHART / "templates" / "_validate.tpl").read_text().partition("$ofNotify := list")[2].partition("-}}")[0]
+    assert {one.replace("-", "_") for one in re.findall(r'"([\w-]+)"', listed)} <= known
 
 
 def test_the_program_reads_rules_and_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

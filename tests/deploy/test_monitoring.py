@@ -17,7 +17,8 @@ from queries import PROCESS, TARGET, exposed, names, unknown
 from tools import needed
 
 from fomo_stream.cli.parser import build_parser
-from fomo_stream.ops.metrics import METRICS, PREFIX
+from fomo_stream.ops.metric import PREFIX
+from fomo_stream.ops.metrics import METRICS
 from fomo_stream.settings.service import ServiceSettings
 
 FOLDER = ROOT / "deploy/chart/monitoring"

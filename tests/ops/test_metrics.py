@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.ops.metrics import METRICS, PREFIX, REALISED_LEAST, Metrics
+from fomo_stream.ops.metric import PREFIX
+from fomo_stream.ops.metrics import METRICS, REALISED_LEAST, Metrics
 from fomo_stream.partition.labels import DueLabels
 
 BUSY = PartitionSnapshot(

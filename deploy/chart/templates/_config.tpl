@@ -63,6 +63,26 @@ bearer.auth.credentials.source: STATIC_TOKEN
 {{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
 {{- end }}
 {{- end }}
+{{- include "fomo-stream.clientTables" . }}
+{{- end -}}
+
+{{/* The configuration file of notify: what it shares with the service, and its own settings. */}}
+{{- define "fomo-stream.notifyToml" -}}
+{{- $shared := pick .Values.settings "alerts" "bootstrap" "result-field" "key" "log-level" "max-record-bytes" -}}
+{{- $own := dict "group" (printf "%s-notify" .Values.settings.group) -}}
+{{- if .Values.notify.targets.existingSecret }}{{ $_ := set $own "targets-file" (printf "/etc/fomo/targets/%s" .Values.notify.targets.key) }}{{ end -}}
+{{- if .Values.notify.webhookSecret.existingSecret }}{{ $_ := set $own "webhook-secret-file" (printf "/etc/fomo/webhook-secret/%s" .Values.notify.webhookSecret.key) }}{{ end -}}
+{{- if .Values.notify.template }}{{ $_ := set $own "template" "/etc/fomo/config/message.j2" }}{{ end -}}
+{{- range $name, $value := merge (dict) (default dict .Values.notify.settings) $own $shared }}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
+{{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- include "fomo-stream.clientTables" . }}
+{{- end -}}
+
+{{/* The tables of the clients, of a configuration file. */}}
+{{- define "fomo-stream.clientTables" -}}
 {{- $kafka := merge (dict) (default dict .Values.kafka.settings) (include "fomo-stream.security" . | fromYaml) }}
 {{- $registry := merge (dict) (default dict .Values.registry.settings) (include "fomo-stream.registry" . | fromYaml) }}
 {{- range $table, $client := dict "kafka" $kafka "registry" $registry }}

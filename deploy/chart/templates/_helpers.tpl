@@ -36,6 +36,20 @@ app.kubernetes.io/component: check
 {{ include "fomo-stream.commonLabels" . }}
 {{- end -}}
 
+{{- define "fomo-stream.notifySelectorLabels" -}}
+{{ include "fomo-stream.releaseLabels" . }}
+app.kubernetes.io/component: notify
+{{- end -}}
+
+{{- define "fomo-stream.notifyLabels" -}}
+{{ include "fomo-stream.notifySelectorLabels" . }}
+{{ include "fomo-stream.commonLabels" . }}
+{{- end -}}
+
+{{- define "fomo-stream.notifyName" -}}
+{{- printf "%s-notify" (include "fomo-stream.fullname" . | trunc 43 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "fomo-stream.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}

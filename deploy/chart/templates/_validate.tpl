@@ -28,6 +28,7 @@
 {{- end -}}
 {{- include "fomo-stream.validateKafka" . -}}
 {{- include "fomo-stream.validateRegistry" . -}}
+{{- if .Values.notify.enabled -}}{{- include "fomo-stream.validateNotify" . -}}{{- end -}}
 {{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
 {{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
 {{- end -}}
@@ -76,6 +77,29 @@
 {{- end -}}
 {{- else if or $sasl.existingSecret $sasl.username -}}
 {{- fail "kafka.sasl has a user, but kafka.sasl.enabled is false" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fomo-stream.validateNotify" -}}
+{{- $notify := .Values.notify -}}{{- $settings := default dict $notify.settings -}}
+{{- $topic := required "settings.alerts is required: notify reads the topic that it names" .Values.settings.alerts -}}
+{{- $ofNotify := list "alertmanager" "group" "group-above" "log-level" "look-back" "start" "status-url" "target-ca" "target-timeout" "template" "throttle" "update-every" -}}
+{{- range $name, $value := $settings -}}
+{{- if has $name (list "webhook" "to" "webhook-secret" "targets-file" "webhook-secret-file") -}}
+{{- fail (printf "notify.settings: %s may hold a secret, and would become part of a ConfigMap; use notify.targets and notify.webhookSecret" $name) -}}
+{{- end -}}
+{{- if not (has $name $ofNotify) -}}
+{{- fail (printf "notify.settings.%s is not known; names are %s" $name (join ", " $ofNotify)) -}}
+{{- end -}}
+{{- if regexMatch "//[^/,]*@" (toString $value) -}}
+{{- fail (printf "notify.settings: %s has a secret, and would become part of a ConfigMap; use notify.targets" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (or $notify.targets.existingSecret $settings.alertmanager) -}}
+{{- fail "notify.targets.existingSecret is required: the Secret with the targets; or name an Alertmanager in notify.settings" -}}
+{{- end -}}
+{{- if and $notify.template $settings.template -}}
+{{- fail "notify.template and notify.settings.template exclude each other" -}}
 {{- end -}}
 {{- end -}}
 

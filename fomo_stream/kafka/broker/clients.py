@@ -85,6 +85,29 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
     return _create(Consumer, config, "consumer")
 
 
+def make_follower(settings: BrokerFlags) -> Consumer:
+    """A consumer of the group that reads a topic of few records, such as alerts, with little memory.
+
+    It rebalances cooperatively, and stores or commits no offset by itself.
+    """
+    config = {
+        "partition.assignment.strategy": COOPERATIVE,
+        "queued.min.messages": 1000,
+        "queued.max.messages.kbytes": 4 << 10,
+        "fetch.max.bytes": 4 << 20,
+        "fetch.message.max.bytes": 1 << 20,
+        **client_config(settings),
+        "group.id": settings.group,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",  # where a record is no longer retained; the start is always given
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+    }
+    if config.get("group.protocol") == "consumer":  # the broker assigns (KIP-848) and refuses a strategy
+        del config["partition.assignment.strategy"]
+    return _create(Consumer, config, "consumer")
+
+
 def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
     """An idempotent producer: its retries neither repeat nor reorder records.
 

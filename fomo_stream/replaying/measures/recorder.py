@@ -125,8 +125,9 @@ class Recorder:
         recorded.ended_incidents.extend(one.records for one in block.ended_incidents)
         recorded.worst_incidents = worst([*recorded.worst_incidents, *block.ended_incidents])
         recorded.open_incidents = block.open_incidents
-        recorded.silence.update((one["of"], one["status"]) for one in block.silence)
-        recorded.told_of_silence += block.silence[: MOST_TOLD - len(recorded.told_of_silence)]
+        silence = [one.summary for one in block.notices if "of" in one.summary]
+        recorded.silence.update((one["of"], one["status"]) for one in silence)
+        recorded.told_of_silence += silence[: MOST_TOLD - len(recorded.told_of_silence)]
         if not len(block):
             return
         for note in block.contexts:

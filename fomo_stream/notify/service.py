@@ -1,0 +1,341 @@
+"""`fomo-stream notify`: reads a topic of alerts as a consumer group, and tells people.
+
+Effects happen in this order: a record is read; its messages are sent; all targets answer; its offset is committed. So a
+crash repeats messages, and loses none. Before its committed offset a partition is read again for `--look-back` records,
+without messages, only to know which incidents are open: Alertmanager has to be told of these again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, TextIO
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.errors import BrokerError, RecordError, RegistryError, TopicError
+from fomo_stream.kafka.broker.clients import (
+    NOT_PERMITTED,
+    connect,
+    explained,
+    explaining,
+    make_follower,
+    make_reader,
+    range_now,
+)
+from fomo_stream.kafka.registry import codec_for
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.notify.events import Event, key_of_field, key_text, read_event
+from fomo_stream.notify.messages import Template
+from fomo_stream.notify.messenger import Messenger
+from fomo_stream.notify.metrics import exposition
+from fomo_stream.notify.rehearsal import Rehearsal
+from fomo_stream.notify.targets import Target, targets_of
+from fomo_stream.ops.http import HttpServer, Sources
+from fomo_stream.settings.notify import NotifySettings
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+BATCH = 200  # records of one poll
+COMMIT_S = 1.0  # between two commits
+TIMEOUT_S = 10.0  # to wait for an answer of the broker
+STUCK_S = 120.0  # the loop has to turn once within this time
+FINISH_S = 10.0  # after SIGTERM, for messages that are under way
+AGAIN_S = 1.0  # between two questions to a registry or a broker that does not answer
+PATIENCE_S = 30.0  # of a dry run, for the next record
+
+
+class Events:
+    """Reads what records say. Raises ConfigError and RegistryError where its registry cannot be used."""
+
+    def __init__(self, settings: NotifySettings) -> None:
+        self._field, self._key = settings.result_field, settings.key
+        self._codec, schemas = codec_for(settings.of_codec(), of_service=False)
+        if schemas is not None:
+            schemas.check()
+        self.skipped: Counter[str] = Counter()  # by reason
+        self._throttle = Throttle()
+
+    def read(self, message: Any) -> Event | None:
+        """What a message of Kafka says; None if it is skipped. Raises RegistryError."""
+        headers = _headers(message)
+        try:
+            fields = self._codec.decode(message.value(), headers)
+            own, _ = self._codec.key(message.key(), headers)
+            key = key_text(own) if self._key is None else key_of_field(fields, self._key)
+            return read_event(fields, self._field, key)
+        except RecordError as error:
+            self.skipped[error.reason] += 1
+            if (suppressed := self._throttle.allow(error.reason)) is not None:
+                where = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+                log.warning(kv("alert_skipped", record=where, reason=error.reason, suppressed=suppressed))
+            return None
+
+
+class Service:
+    """One instance of `fomo-stream notify`. Raises FomoError for what keeps it from starting."""
+
+    is_loading = False
+
+    def __init__(self, settings: NotifySettings) -> None:
+        self._settings = settings
+        self._targets: list[Target] = targets_of(settings, Template(settings.template, settings.status_url), time.time)
+        self._events = Events(settings)
+        self._messenger = Messenger(settings, self._targets)
+        self._stop = threading.Event()
+        self._starts: dict[int, int] = {}  # by assigned partition: the offset from which on records are told
+        self._committed: dict[int, int] = {}
+        self._paused = False
+        self._trouble = "the group has given it no partition yet"
+        self._turned = time.monotonic()
+        self._throttle = Throttle()
+
+    def stop(self) -> None:
+        """End the loop soon; called by a handler of signals."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Tell of incidents until `stop`. Raises BrokerError."""
+        with self._serve():
+            self._wait_for_topic()
+            consumer = make_follower(self._settings)
+            with self._messenger, explaining(f"topic {self._settings.alerts} cannot be read"):
+                consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
+                log.info(kv("started", topic=self._settings.alerts, group=self._settings.group))
+                try:
+                    self._loop(consumer)
+                    if not self._messenger.finish(FINISH_S):
+                        log.warning(kv("not_sent", effect="what was not answered is told again after the next start"))
+                    self._commit(consumer)
+                finally:
+                    with suppress(KafkaException, RuntimeError):
+                        consumer.close()
+
+    def _loop(self, consumer: Consumer) -> None:
+        commit_at = 0.0
+        while not self._stop.is_set():
+            self._turned = time.monotonic()
+            self._pause_or_resume(consumer)
+            for message in consumer.consume(BATCH, POLL_S):
+                if message.error() is not None:
+                    self._failed(message.error())
+                elif not self._receive(message):
+                    break  # it ends; the rest is read again
+            self._messenger.turn()
+            if time.monotonic() >= commit_at:
+                self._commit(consumer)
+                commit_at = time.monotonic() + COMMIT_S
+
+    def _receive(self, message: Any) -> bool:
+        """Tell what a message says; False: the process ends, and it was not read."""
+        partition, offset = message.partition(), message.offset()
+        start = self._starts.get(partition)
+        if start is None:  # it was taken away since
+            return True
+        while True:
+            try:
+                event = self._events.read(message)
+                break
+            except RegistryError as error:
+                self._trouble = str(error)
+                if self._throttle.allow("registry") is not None:
+                    log.warning(kv("registry_trouble", reason=error, retry_in_s=AGAIN_S))
+                if self._stop.wait(AGAIN_S):
+                    return False
+                self._turned = time.monotonic()
+        self._trouble = ""
+        if offset < start:
+            if event is not None:
+                self._messenger.recall(event, partition, offset)
+        else:
+            self._messenger.take(event, partition, offset)
+        return True
+
+    def _pause_or_resume(self, consumer: Consumer) -> None:
+        """Nothing is read while too many messages wait."""
+        if self._messenger.is_full != self._paused:
+            self._paused = not self._paused
+            every = consumer.assignment()
+            (consumer.pause if self._paused else consumer.resume)(every)
+            log.debug(kv("reading_paused" if self._paused else "reading_resumed", partitions=len(every)))
+
+    def _failed(self, error: KafkaError) -> None:
+        """Note an error of the consumer, which tries again. Raises NotPermittedError."""
+        if error.code() in NOT_PERMITTED:
+            permit = f"permit to read topic {self._settings.alerts} and group {self._settings.group}"
+            raise explained(error, f"topic {self._settings.alerts} cannot be read", permit)
+        self._trouble = error.str()
+        if self._throttle.allow(error.name()) is not None:
+            log.warning(kv("consumer_error", reason=error.str()))
+
+    # -- the group -------------------------------------------------------------------------------------------
+
+    def _assigned(self, consumer: Consumer, given: list[TopicPartition]) -> None:
+        while True:
+            try:
+                places = [self._place(consumer, one) for one in consumer.committed(given, timeout=TIMEOUT_S)]
+                break
+            except KafkaException as error:
+                self._failed(error.args[0])
+                self._turned = time.monotonic()
+                if self._stop.wait(AGAIN_S):
+                    return  # nothing is read any more
+        consumer.incremental_assign(places)
+        if self._paused:
+            consumer.pause(given)
+        self._trouble = ""
+        log.info(kv("assigned", partitions=",".join(str(one.partition) for one in given)))
+
+    def _place(self, consumer: Consumer, committed: TopicPartition) -> TopicPartition:
+        """Where a partition is read from. Its start is committed soon, or `latest` would move while nothing comes."""
+        first, end = range_now(consumer, committed, TIMEOUT_S)
+        number, start = committed.partition, committed.offset
+        if start < 0:
+            start = first if self._settings.start == "earliest" else end
+        elif not first <= start <= end:
+            log.warning(kv("offset_lost", partition=number, offset=start, first=first, end=end))
+            start = first
+        self._starts[number] = start
+        self._messenger.start(number, start)
+        self._committed.pop(number, None)
+        return TopicPartition(committed.topic, number, max(first, start - self._settings.look_back))
+
+    def _revoked(self, consumer: Consumer, taken: list[TopicPartition]) -> None:
+        self._commit(consumer)
+        for one in taken:
+            self._starts.pop(one.partition, None)
+            self._committed.pop(one.partition, None)
+            self._messenger.forget(one.partition)
+        log.info(kv("released", partitions=",".join(str(one.partition) for one in taken)))
+
+    def _commit(self, consumer: Consumer) -> None:
+        found = self._messenger.committable().items()
+        changed = {number: offset for number, offset in found if self._committed.get(number) != offset}
+        if not changed:
+            return
+        topic = self._settings.alerts
+        try:
+            consumer.commit(
+                offsets=[TopicPartition(topic, number, offset) for number, offset in changed.items()],
+                asynchronous=False,
+            )
+            self._committed |= changed
+        except KafkaException as error:  # it is tried again; at worst messages are repeated
+            if self._throttle.allow("commit") is not None:
+                log.warning(kv("consumer_error", reason=error.args[0].str()))
+
+    def _wait_for_topic(self) -> None:
+        """Raises BrokerError; with --wait it is tried again."""
+        while not self._stop.is_set():
+            try:
+                partitions_of(self._settings)
+                return
+            except BrokerError as error:
+                if not self._settings.wait:
+                    raise
+                self._trouble = str(error)
+                log.warning(kv("waiting", reason=error))
+                self._turned = time.monotonic()
+                self._stop.wait(AGAIN_S)
+
+    # -- health ----------------------------------------------------------------------------------------------
+
+    def not_live(self) -> list[str]:
+        """Reasons to restart this process."""
+        still = time.monotonic() - self._turned
+        return [f"the loop has not turned for {still:.0f} s"] if still > STUCK_S else []
+
+    def not_ready(self) -> list[str]:
+        """Reasons why people are not told."""
+        reasons = [self._trouble] if self._trouble else []
+        if self._paused:
+            reasons.append("too many messages wait, so nothing is read")
+        found = self._messenger.health()
+        return reasons + [f"{one.name} does not take messages: {one.trouble}" for one in found if one.trouble]
+
+    def metrics(self) -> bytes:
+        """In the text format of Prometheus."""
+        messenger = self._messenger
+        return exposition(
+            messenger.health(),
+            self._events.skipped,
+            len(messenger.desk.open),
+            messenger.desk.held,
+            not self.not_ready(),
+        )
+
+    def _serve(self) -> AbstractContextManager[object]:
+        if self._settings.health_port is None:
+            return nullcontext()
+        sources = Sources(live=self.not_live, ready=self.not_ready, metrics=self.metrics)
+        return HttpServer(self._settings.http_host, self._settings.health_port, sources)
+
+
+def partitions_of(settings: NotifySettings) -> list[int]:
+    """The partitions of the topic of alerts. Raises BrokerError."""
+    _, metadata = connect(settings)
+    found = metadata.topics.get(settings.alerts)
+    if found is None or found.error is not None:
+        what = f"there is no topic {settings.alerts} on {settings.bootstrap}, or it may not be described"
+        raise TopicError(what, "check --alerts")
+    return sorted(found.partitions)
+
+
+def rehearse(settings: NotifySettings, out: TextIO) -> None:
+    """Print the messages about all that the topic holds now. Times are those of the records. Commits nothing."""
+    template = Template(settings.template, settings.status_url)
+    if settings.has_target:
+        targets_of(settings, template, time.time)  # only to refuse wrong ones
+    rehearsal, events = Rehearsal(settings, template, out), Events(settings)
+    for message in _all(settings, partitions_of(settings)):
+        if (event := events.read(message)) is not None:
+            rehearsal.take(event, message.partition(), message.offset())
+    rehearsal.finish()
+
+
+def _all(settings: NotifySettings, partitions: list[int]) -> Iterator[Any]:
+    """The messages of a topic, each partition in its order, up to its end as of now. Raises BrokerError."""
+    with _reader(settings) as reader:
+        ends: dict[int, int] = {}
+        for number in partitions:
+            first, end = range_now(reader, TopicPartition(settings.alerts, number), TIMEOUT_S)
+            ends |= {number: end} if first < end else {}
+        reader.assign([TopicPartition(settings.alerts, number, 0) for number in ends])
+        deadline = time.monotonic() + PATIENCE_S
+        while ends:
+            message = reader.poll(POLL_S)
+            if message is None:
+                if time.monotonic() >= deadline:
+                    raise BrokerError(f"nothing came from topic {settings.alerts} for {PATIENCE_S:g} s")
+                continue
+            deadline = time.monotonic() + PATIENCE_S
+            number, error = message.partition(), message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if error is None and message.offset() < ends.get(number, 0):
+                yield message
+            if error is not None or message.offset() >= ends.get(number, 0) - 1:
+                ends.pop(number, None)
+
+
+@contextmanager
+def _reader(settings: NotifySettings) -> Iterator[Consumer]:
+    reader = make_reader(settings)
+    try:
+        yield reader
+    except KafkaException as error:
+        raise explained(error, f"topic {settings.alerts} cannot be read") from None
+    finally:
+        reader.close()
+
+
+def _headers(message: Any) -> list[tuple[str, bytes | None]]:
+    try:
+        return message.headers() or []
+    except UnicodeDecodeError:  # a name that is not UTF-8
+        return []

@@ -1,0 +1,157 @@
+"""Servers that receive messages: HTTP in a thread of the test, with answers that a test chooses; and certificates."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+class Request(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Reply(NamedTuple):
+    """An answer. Of status 0 the connection is reset. slow: seconds between the bytes of the answer."""
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    slow: float = 0.0
+
+
+@dataclass
+class Receiver:
+    """What has arrived, and what is answered: by default the replies in their order, then 200."""
+
+    url: str = ""
+    requests: list[Request] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    released: threading.Event = field(default_factory=threading.Event)  # ends slow answers
+    answer: Callable[[Request], Reply] | None = None
+
+    def taken(self, request: Request) -> Reply:
+        with self.changed:
+            self.requests.append(request)
+            reply = self.replies.pop(0) if self.replies else Reply()
+            if self.answer is not None:
+                reply = self.answer(request)
+            self.changed.notify_all()
+        return reply
+
+    def wait_for(self, condition: Callable[[list[Request]], Any], seconds: float = 30.0) -> list[Request]:
+        """The requests so far, once this holds of them."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: condition(self.requests), seconds), self.requests[-3:]
+            return list(self.requests)
+
+
+@contextmanager
+def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            reply = receiver.taken(Request(self.path, dict(self.headers), body))
+            if reply.status == 0:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # resets
+                self.connection.close()
+                return
+            if reply.slow:
+                try:
+                    for letter in b"HTTP/1.1 " + b" " * 10_000:
+                        self.wfile.write(bytes([letter]))
+                        if receiver.released.wait(reply.slow):
+                            break
+                except OSError:
+                    pass
+                return
+            self.send_response(reply.status)
+            for name, value in (*reply.headers, ("Content-Length", "0")):
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """No line for each request."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A client that does not trust the certificate."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    receiver.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
+    try:
+        yield receiver
+    finally:
+        receiver.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def certificate(folder: Path, name: str = "127.0.0.1", signer: tuple[Any, Any] | None = None) -> tuple[Path, Any, Any]:
+    """A file with a certificate and its key, the certificate and the key; without a signer, it signs itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, issuer_key = (subject, key) if signer is None else (signer[0].subject, signer[1])
+    now = datetime.datetime.now(datetime.UTC)
+    import ipaddress
+
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+    if signer is None:
+        usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+        builder = builder.add_extension(usage, critical=True)
+    else:
+        try:
+            alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
+        except ValueError:
+            alternative = x509.DNSName(name)
+        builder = builder.add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+    made = builder.sign(issuer_key, hashes.SHA256())
+    path = folder / f"{name}-{made.serial_number}.pem"
+    plain = serialization.NoEncryption()
+    encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + encoded)
+    return path, made, key
+
+
+def server_context(path: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context

@@ -1,0 +1,86 @@
+"""A real Alertmanager: an incident fires, goes on firing while it is open, and is resolved at its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import free_ports, wait_for
+from made_alerts import alert, closed, event
+from receivers import Receiver, receiving
+from tools import needed
+
+from fomo_stream.cli.parser import parse
+from fomo_stream.notify.messages import Template
+from fomo_stream.notify.messenger import Messenger
+from fomo_stream.notify.targets import targets_of
+from fomo_stream.settings.notify import NotifySettings
+
+
+@pytest.fixture
+def webhook() -> Iterator[Receiver]:
+    """Where Alertmanager sends its notifications."""
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path, webhook: Receiver) -> Iterator[str]:
+    program = needed("prometheus-alertmanager", "prometheus-alertmanager")
+    config: dict[str, Any] = {
+        "route": {"receiver": "test", "group_wait": "0s", "group_interval": "1s", "group_by": ["incident"]},
+        "receivers": [{"name": "test", "webhook_configs": [{"url": webhook.url}]}],
+    }
+    (tmp_path / "config.yml").write_text(json.dumps(config))
+    port = free_ports(1)
+    command = [program, f"--config.file={tmp_path / 'config.yml'}", f"--storage.path={tmp_path / 'data'}"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        url = f"http://127.0.0.1:{port}"
+
+        def answers() -> bool:
+            try:
+                return bool(urllib.request.urlopen(f"{url}/-/ready", timeout=1).status == 200)
+            except OSError:
+                return False
+
+        try:
+            wait_for(answers, "Alertmanager to start")
+            yield url
+        finally:
+            process.terminate()
+
+
+def known(url: str) -> list[dict[str, Any]]:
+    """The alerts that Alertmanager holds to be active."""
+    with urllib.request.urlopen(f"{url}/api/v2/alerts?active=true", timeout=5) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+    return found
+
+
+def test_an_incident_fires_and_is_resolved(alertmanager: str, webhook: Receiver) -> None:
+    settings = parse(NotifySettings, ["--alerts", "alerts", "--alertmanager", alertmanager], command="notify")
+    targets = targets_of(settings, Template("default"), time.time)
+    with Messenger(settings, targets) as messenger:
+        messenger.take(event(alert(7)), 0, 0)
+        (fired,) = webhook.wait_for(lambda requests: len(requests) == 1)
+        (active,) = known(alertmanager)
+        assert active["labels"]["incident"] == "0-7"
+        assert active["annotations"]["summary"] == "WARNING: outlier in sensors pump-7"
+
+        assert targets[0].refresh(list(messenger.desk.open.values())) is not None
+        (still,) = known(alertmanager)
+        assert still["fingerprint"] == active["fingerprint"]
+        assert still["endsAt"] >= active["endsAt"]
+
+        messenger.take(event(closed(7, 9, 3)), 0, 1)
+        resolved = webhook.wait_for(lambda requests: len(requests) == 2)[-1]
+    assert [one.json["status"] for one in (fired, resolved)] == ["firing", "resolved"]
+    assert resolved.json["alerts"][0]["labels"] == fired.json["alerts"][0]["labels"]
+    assert known(alertmanager) == []

@@ -1,0 +1,131 @@
+"""Messages through real threads to real servers: failures of every kind lose nothing and keep the order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from brokers import wait_for
+from made_alerts import alert, closed, event
+from receivers import Receiver, Reply, receiving
+
+from fomo_stream.cli.parser import parse
+from fomo_stream.notify import delivery, messenger
+from fomo_stream.notify.messages import Template
+from fomo_stream.notify.messenger import Messenger
+from fomo_stream.notify.targets import targets_of
+from fomo_stream.settings.notify import NotifySettings
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(delivery, "LONGEST_WAIT_S", 0.05)
+
+
+def messenger_to(*flags: str) -> Messenger:
+    settings = parse(NotifySettings, ["--alerts", "alerts", *flags], command="notify")
+    return Messenger(settings, targets_of(settings, Template("default"), time.time))
+
+
+BAD = [Reply(500), Reply(0), Reply(429, (("Retry-After", "0"),)), Reply(slow=60.0), Reply(502), Reply(408)]
+
+
+def test_failures_of_every_kind_lose_nothing_and_keep_the_order(receiver: Receiver) -> None:
+    receiver.replies += [*BAD, Reply(), *BAD, Reply(400)]
+    with messenger_to("--webhook", receiver.url, "--target-timeout", "0.2s") as made:
+        made.start(0, 0)
+        for offset, result in enumerate([alert(7), closed(7, 9, 2), alert(20), closed(20, 21)]):
+            made.take(event(result), 0, offset)
+        assert made.finish(30.0)
+        assert made.committable() == {0: 4}
+        (health,) = made.health()
+    assert (health.sent, health.refused, health.retried, health.waiting) == (3, 1, 12, 0)
+    names = [request.headers["Idempotency-Key"] for request in receiver.requests]
+    expected = [f"sensors:0-{which}" for which in ("7:opened:1", "7:closed:2", "20:opened:1", "20:closed:1")]
+    assert list(dict.fromkeys(names)) == expected
+    assert names == sorted(names, key=expected.index), "each only after the one before it was answered"
+
+
+def test_a_target_that_is_down_does_not_hold_up_another(receiver: Receiver) -> None:
+    with receiving() as gone:
+        pass
+    with messenger_to("--webhook", receiver.url, "--webhook", gone.url) as made:
+        made.start(0, 0)
+        for offset in range(20):
+            made.take(event(alert(offset), f"key-{offset}"), 0, offset)
+        receiver.wait_for(lambda requests: len(requests) == 20)
+        wait_for(lambda: made.health()[0].waiting == 0, "the first target")
+        first, second = made.health()
+        assert (first.sent, second.sent, second.waiting) == (20, 0, 20)
+        assert second.trouble == "Connection refused"
+        assert second.oldest_s > 0
+        assert made.committable() == {0: 0}
+        assert not made.finish(0.1)
+
+
+def test_too_many_waiting_messages_are_reported_until_few_are_left(receiver: Receiver) -> None:
+    receiver.answer = lambda _request: Reply(503)
+    with messenger_to("--webhook", receiver.url) as made:
+        for offset in range(delivery.MOST_WAITING):
+            made.take(event(alert(offset), f"key-{offset}"), 0, offset)
+        assert not made.is_full
+        made.take(event(alert(9999)), 0, 9999)
+        assert made.is_full
+        receiver.answer = None
+        wait_for(lambda: made.health()[0].waiting < delivery.MOST_WAITING - 50, "messages to leave")
+        assert made.is_full or made.health()[0].waiting <= delivery.FEW_WAITING
+        wait_for(lambda: made.health()[0].waiting <= delivery.FEW_WAITING, "messages to leave")
+        assert not made.is_full
+
+
+def test_what_is_held_back_is_told_at_the_end(receiver: Receiver) -> None:
+    to = receiver.url.replace("http://", "json://")
+    with messenger_to("--to", to) as made:
+        made.start(0, 0)
+        for offset in range(5):
+            made.take(event(alert(offset)), 0, offset)
+        receiver.wait_for(lambda requests: len(requests) == 1)
+        assert made.committable()[0] <= 1
+        assert made.finish(30.0)
+        assert made.committable() == {0: 5}
+    assert [one.json["title"] for one in receiver.requests] == [
+        "WARNING: outlier in sensors pump-7",
+        "WARNING: 4 incidents in sensors",
+    ]
+
+
+def test_open_incidents_are_told_again(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messenger, "REFRESH_S", 0.05)
+    with messenger_to("--alertmanager", receiver.url) as made:
+        made.take(event(alert(7)), 0, 0)
+        receiver.wait_for(lambda requests: len(requests) >= 4)
+        made.take(event(closed(7, 9)), 0, 1)
+        assert made.finish(30.0)
+        count = len(receiver.requests)
+        time.sleep(0.2)
+        assert len(receiver.requests) == count, "what has ended is not told again"
+    assert receiver.requests[-1].json[0]["endsAt"] < receiver.requests[0].json[0]["endsAt"]
+
+
+def test_the_log_has_no_secret_and_no_content(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    receiver.replies += [Reply(500), Reply(403)]
+    address = receiver.url.replace("//", "//user:TOKEN@") + "/TOKEN?key=TOKEN"
+    with caplog.at_level(logging.DEBUG), messenger_to("--webhook", address, "--webhook-secret", "TOKEN") as made:
+        made.take(event(alert(7)), 0, 0)
+        assert made.finish(30.0)
+    assert "target_trouble" in caplog.text
+    assert f"message_refused target={receiver.url} message=sensors:0-7:opened:1" in caplog.text
+    assert "TOKEN" not in caplog.text
+    assert "flow" not in caplog.text
