@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
@@ -44,7 +44,7 @@ def _times(value: Any) -> Any:
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
-Times = Annotated[float, BeforeValidator(_times)]
+Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
 
 
 def decimal_flag() -> Any:
@@ -468,8 +468,6 @@ class RecordFlags(DetectorFlags):
         "an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default: "
         "none)",
         metavar="FACTOR",
-        gt=1,
-        le=1000,
         scope="group",
     )
     silence_min: str = flag(
@@ -484,8 +482,6 @@ class RecordFlags(DetectorFlags):
         "an alert when a partition or the topic has so many times more or fewer records a minute than usual: 3x "
         "(default: none)",
         metavar="FACTOR",
-        gt=1,
-        le=1000,
         scope="group",
     )
     batch_size: int = flag("Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096)

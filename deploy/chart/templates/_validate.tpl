@@ -8,6 +8,9 @@
 {{- if and (not (include "fomo-stream.out" .)) (not .Values.settings.alerts) -}}
 {{- fail "settings.out is none, but settings.alerts names no topic for outliers: no score would be written" -}}
 {{- end -}}
+{{- if and (or .Values.settings.silence (index .Values.settings "rate-change")) (not .Values.settings.alerts) -}}
+{{- fail "settings.silence and settings.rate-change need settings.alerts, the topic for their alerts" -}}
+{{- end -}}
 {{- if eq (default "" .Values.settings.alerts) "none" -}}
 {{- fail "settings.alerts is none, which names no topic; leave it out to write no alerts to a topic of their own" -}}
 {{- end -}}
