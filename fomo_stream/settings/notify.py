@@ -10,27 +10,27 @@ from pydantic import BeforeValidator, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.flags import BrokerFlags, RegistryFlags
+from fomo_stream.settings.flags import BrokerFlags, RegistryFlags, seconds_of
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 LONGEST_S = 30 * 86_400
 MOST_LOOK_BACK = 1_000_000
 
 
 def seconds(value: Any) -> Any:
-    """`30s`, `5m`, `2h` or `1d` in seconds; 0 is 0. Raises ValueError.
+    """`30s`, `5m`, `2h`, `1d` or `4w` in seconds; 0 is 0. Raises ValueError.
 
     >>> seconds("5m"), seconds("0")
     (300.0, 0.0)
     """
     if not isinstance(value, str | int) or isinstance(value, bool):
         return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text := str(value).strip())
-    if match is None and not re.fullmatch(r"0+", text):
-        raise ValueError("write a time with its unit: 30s, 5m, 2h or 1d; 0 for none")
-    found = 0.0 if match is None else float(match[1]) * _UNITS[match[2]]
+    text = str(value).replace(" ", "")
+    try:
+        found = 0.0 if re.fullmatch(r"0+", text) else seconds_of(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; 0 for none") from None
     if found > LONGEST_S:
         raise ValueError("at most 30d")
     return found
