@@ -1,6 +1,7 @@
 """Silence in a real run: is each told once, and none that is not there, whatever happens to instances and the broker?
 
     KAFKA_HOME=... python tests/benchmarks/silence_bench.py [--minutes 30] [--keys 5000] [--rate 1000] [--steady]
+    KAFKA_HOME=... python tests/benchmarks/silence_bench.py --cost 3 [--keys 5000]
 
 A producer writes records of many keys with very different gaps (1:1,000) to 3 partitions. Two instances of
 `fomo-stream --silence 5x` score them. The first third of the time is only for learning. Then some keys that send often
@@ -29,20 +30,24 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integration", "benchmarks")]
 
-from brokers import Kafka, kafka_home, wait_for
+from brokers import Kafka, kafka_home, open_broker, wait_for
 from confluent_kafka import Producer
 from faults import Supervised
 from services import CLIENT, unique
+from suite.load import stretch
+from suite.service import service_with
 
 from fomo_stream.settings.service import ServiceSettings
 
 PARTITIONS, STOPPED = 3, 40
 OFTEN_S = 5.0  # keys that send more often than this, on average, are stopped
 AWAY_S = 360.0  # for so long
+FIRST, LAST = 60_000, 240_000  # records between which the cost is measured
 OUTAGE_S, FREEZE_S = 30.0, 15.0
 END_S = 180.0  # for which the topic is silent at the end
 FAULTS = ("kill", "freeze", "terminate", "broker down", "kill", "broker frozen", "freeze", "terminate")
@@ -144,8 +149,8 @@ def run(home: Path, seconds: float, n_keys: int, rate: float, has_faults: bool, 
             topic=topic,
             alerts="pages",
             group="watch",
-            features="t,u",
-            views="fast",
+            features=("t", "u"),
+            views=("fast",),
             explain="none",
             silence=5.0,
             kafka=CLIENT,
@@ -181,6 +186,33 @@ def run(home: Path, seconds: float, n_keys: int, rate: float, has_faults: bool, 
         kafka.remove()
 
 
+def cost(n_keys: int, rounds: int) -> dict[str, Any]:
+    """CPU time a record with and without silence, one after the other on the same broker."""
+    spent: dict[str, list[float]] = {"without": [], "with": []}
+    rates: dict[str, list[float]] = {"without": [], "with": []}
+    with open_broker() as broker, tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for name, factor in (("without", None), ("with", 5.0)):
+                changes = {} if factor is None else {"silence": factor, "rate_change": 3.0}
+                options = {"keys": n_keys, "alerts": unique("pages"), "views": ("fast",), **changes}
+                with service_with(broker, Path(folder), PARTITIONS, int(LAST * 1.05), **options) as service:
+                    service.until(LAST)
+                begin, end = stretch(service.progress.samples, FIRST, LAST)
+                count = end.records - begin.records
+                brokers = (end.broker_s or 0.0) - (begin.broker_s or 0.0)
+                spent[name].append(1e6 * (end.service_s - begin.service_s + brokers) / count)
+                rates[name].append(count / (end.at - begin.at))
+    us, a_second = ({name: median(found) for name, found in of.items()} for of in (spent, rates))
+    return {
+        "keys": n_keys,
+        "us_per_record": us,
+        "records_per_s": a_second,
+        "cpu_ratio": us["with"] / us["without"],
+        "rate_ratio": a_second["with"] / a_second["without"],
+        "all_us": spent,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -188,9 +220,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--steady", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cost", type=int, metavar="ROUNDS", help="measure what it costs, in place of all this")
     options = parser.parse_args()
     if (home := kafka_home()) is None:
         sys.exit("needs KAFKA_HOME")
+    if options.cost:
+        print(json.dumps(cost(options.keys, options.cost)))
+        return
     result = run(home, options.minutes * 60, options.keys, options.rate, not options.steady, options.seed)
     print(json.dumps(result))
     sys.exit(int(any(result[name] for name in ("repeated", "false", "missed"))))

@@ -23,6 +23,7 @@ from .contenders import Float, sensor_rows
 Encode = Callable[[dict[str, Any]], bytes]  # the fields of a record to its value
 
 FEATURES = 10
+KEYS = 16
 CHUNK = 20_000
 LEAD_S = 1.0  # between connecting and the first record
 QUIET = {"log_level": 0}
@@ -43,13 +44,15 @@ def bodies(rows: Float, at: Iterable[float] | None = None, encode: Encode = orjs
         yield encode({"site": "north", "at": next(times), **dict(zip(fields, row, strict=True))})
 
 
-def fill(bootstrap: str, topic: str, partitions: int, count: int, encode: Encode = orjson.dumps) -> None:
+def fill(
+    bootstrap: str, topic: str, partitions: int, count: int, encode: Encode = orjson.dumps, keys: int = KEYS
+) -> None:
     """Produce so many records, the same number to each partition, as fast as possible."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, **QUIET})
     for start in range(0, count, CHUNK):
         rows = sensor_rows(min(CHUNK, count - start), FEATURES, seed=start)
         for number, body in enumerate(bodies(rows, encode=encode), start):
-            _produce(producer, topic, number, body, partitions)
+            _produce(producer, topic, number, body, partitions, keys)
         producer.poll(0)
     assert producer.flush(120) == 0, "records were not delivered"
 
@@ -68,8 +71,8 @@ def feed(bootstrap: str, topic: str, partitions: int, count: int, rate: float) -
     assert producer.flush(60) == 0, "records were not delivered"
 
 
-def _produce(producer: Any, topic: str, number: int, body: bytes, partitions: int) -> None:
-    key = str(number % 16).encode()
+def _produce(producer: Any, topic: str, number: int, body: bytes, partitions: int, keys: int = KEYS) -> None:
+    key = str(number % keys).encode()
     while True:
         try:
             producer.produce(topic, body, key=key, partition=number % partitions)

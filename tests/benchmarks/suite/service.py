@@ -28,7 +28,7 @@ from services import Command, command, unique
 from fomo_stream.settings.service import ServiceSettings
 
 from .command import Load, Scale
-from .load import FEATURES, Encode, Progress, fill, names, stretch
+from .load import FEATURES, KEYS, Encode, Progress, fill, names, stretch
 from .memory import contexts, peak_mib
 from .report import Absent, Measurement, Sizes
 
@@ -66,12 +66,18 @@ def _settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings:
 
 @contextmanager
 def service_with(
-    broker: Broker, folder: Path, partitions: int, records: int, encode: Encode = orjson.dumps, **changes: Any
+    broker: Broker,
+    folder: Path,
+    partitions: int,
+    records: int,
+    encode: Encode = orjson.dumps,
+    keys: int = KEYS,
+    **changes: Any,
 ) -> Iterator[Run]:
-    """A service that has so many records to read. encode: makes their values; changes: of its settings."""
+    """A service that has so many records of so many keys to read. encode: makes values; changes: of its settings."""
     topic = unique("bench")
     broker.create_topic(topic, partitions)
-    fill(broker.bootstrap, topic, partitions, records, encode)
+    fill(broker.bootstrap, topic, partitions, records, encode, keys)
     with command(folder / f"{topic}.log", _settings(broker, topic, **changes)) as running:
         running.wait_for_log("started")
         processes = running.process.pid, broker.process_id
