@@ -193,9 +193,11 @@ def cost(n_keys: int, rounds: int) -> dict[str, Any]:
     with open_broker() as broker, tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for name, factor in (("without", None), ("with", 5.0)):
-                changes = {} if factor is None else {"silence": factor, "rate_change": 3.0}
-                options = {"keys": n_keys, "alerts": unique("pages"), "views": ("fast",), **changes}
-                with service_with(broker, Path(folder), PARTITIONS, int(LAST * 1.05), **options) as service:
+                changes: dict[str, Any] = {} if factor is None else {"silence": factor, "rate_change": 3.0}
+                changes |= {"alerts": unique("pages"), "views": ("fast",)}
+                with service_with(
+                    broker, Path(folder), PARTITIONS, int(LAST * 1.05), keys=n_keys, **changes
+                ) as service:
                     service.until(LAST)
                 begin, end = stretch(service.progress.samples, FIRST, LAST)
                 count = end.records - begin.records

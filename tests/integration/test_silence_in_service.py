@@ -21,7 +21,7 @@ HISTORY_S = 1800  # of records that came before the service began
 class Keys:
     """Keys that send every 200 ms, in real time, until they are taken out of `sending`."""
 
-    def __init__(self, broker: Broker, topic: str, keys: set[bytes]) -> None:
+    def __init__(self, broker: Broker, topic: str, keys: set[str]) -> None:
         self._broker, self._topic = broker, topic
         self.sending = keys
         self._is_over = threading.Event()
@@ -49,8 +49,8 @@ def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broke
     settings = sensors(broker, alerts=alerts, silence=5.0, silence_min="10s", explain="none", views="fast")
     now, values = round(time.time()), [json.dumps(one).encode() for one in readings(3 * HISTORY_S // 6)]
     times = [1000 * (now - HISTORY_S + 2 * i) for i in range(len(values))]
-    broker.produce(settings.topic, values, keys=[b"abc"[i % 3 :][:1] for i in range(len(values))], timestamps=times)
-    keys = Keys(broker, settings.topic, {b"a", b"b", b"c"})
+    broker.produce(settings.topic, values, keys=["abc"[i % 3] for i in range(len(values))], timestamps=times)
+    keys = Keys(broker, settings.topic, {"a", "b", "c"})
 
     def told() -> list[tuple[str, str, str | None]]:
         found: list[dict[str, Any]] = [json.loads(one.value())["fomo"] for one in broker.read(alerts)]
@@ -61,13 +61,13 @@ def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broke
         with command(tmp_path / "first.log", settings) as first:
             first.wait_for_log(" restored ")
             wait_for(lambda: broker.committed(settings.group, settings.topic) > len(values), "records of now")
-            keys.sending = {b"a", b"c"}
+            keys.sending = {"a", "c"}
             expected.append(("silent", "key", "b"))
             wait_for(lambda: told() == expected, "the silence of b", 90, every=1)
             first.kill()
         with command(tmp_path / "second.log", settings) as second:
             second.wait_for_log(" restored ")
-            keys.sending = {b"a", b"b"}
+            keys.sending = {"a", "b"}
             expected += [("closed", "key", "b"), ("silent", "key", "c")]
             wait_for(lambda: told() == expected, "the end of b's silence, and the silence of c", 90, every=1)
             keys.sending = set()
@@ -76,7 +76,7 @@ def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broke
             second.kill()
         with command(tmp_path / "third.log", settings) as third:
             third.wait_for_log(" restored ")
-            keys.sending = {b"a", b"b", b"c"}
+            keys.sending = {"a", "b", "c"}
             expected += [("closed", "key", "c"), ("closed", "topic", None)]
             wait_for(lambda: sorted(told(), key=repr) == sorted(expected, key=repr), "the ends", 90, every=1)
             assert third.terminate() == 0
