@@ -29,6 +29,8 @@ from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result, nothing
 from fomo_stream.records.schema import shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
+from fomo_stream.settings.notify import TARGETS
+from fomo_stream.settings.sources import option
 from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an er
 
 def run_score(settings: ScoreSettings) -> int:
     """Score `settings.file` to `settings.output`, with a summary on standard error; returns the exit code."""
+    if not settings.notify and (given := [name for name in TARGETS if name in settings.given]):
+        raise ConfigError(f"{option(given[0])} is for messages about incidents: add --notify")
     stdin = settings.file == "-"
     if stdin and sys.stdin is None:
         raise ConfigError("standard input is closed; open it, or name a file")

@@ -6,6 +6,7 @@ back the rest at the end of the input.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -64,6 +65,7 @@ class _LineScorer:
     def __init__(self, settings: ScoreSettings, note: Note) -> None:
         self._settings, self._note = settings, note
         self.partition = Partition(0, settings)
+        self._now = round(time.time() * 1000)  # no record is later
 
     @property
     def schema(self) -> Schema:
@@ -78,7 +80,7 @@ class _LineScorer:
     def _batch(self, lines: list[Line], process: Process) -> Batch:
         key = self._settings.key
         items = [LineItem(line.number, line.record or {}, key_of(line.record or {}, key), line.error) for line in lines]
-        return lines, self.partition.score(items, process)
+        return lines, self.partition.score(items, process, self._now)
 
 
 class FixedContextScorer(_LineScorer):

@@ -232,11 +232,12 @@ class Member:
         for number, task in self.pipeline.tasks.items():
             if task.detector is None or task.position is None or task.position < task.warm.stop:
                 self._unread.pop(number, None)
+                self._newest[number] = newest  # only answers from now on count
                 continue
             answer = self._unread.get(number)
             if newest is not self._newest.get(number):
                 if answer is not None:  # it lags
-                    self.pipeline.look(task, answer.asked, False, answer.total)
+                    self.pipeline.look(task, answer, False)
                 self._newest[number] = self._unread[number] = answer = newest
             end = None if answer is None else answer.readable.get(number)
             if answer is None or end is None:
@@ -246,7 +247,7 @@ class Member:
                 is_read = (self.assignment.read_until(number) or 0) >= end
             if is_read:
                 del self._unread[number]
-                self.pipeline.look(task, answer.asked, True, answer.total)
+                self.pipeline.look(task, answer, True)
 
     def _receive(self, message: Message, now: float) -> None:
         error = message.error()

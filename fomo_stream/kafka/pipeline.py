@@ -22,7 +22,7 @@ from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice
@@ -360,7 +360,8 @@ class Pipeline:
         if now:
             self._outputs.send(now, made.results[n_warm:], made.notices)
             self._tell_of_silence(partition, made.silence)
-            self._last_fields[partition.number] = now[-1].fields
+            sound = [item.fields for item in now if item.error is None]
+            self._last_fields |= {partition.number: sound[-1]} if sound else {}
         if n_warm:
             self._log_warm_up(partition)
         sent = time.perf_counter()
@@ -387,13 +388,13 @@ class Pipeline:
             )
         )
 
-    def look(self, partition: Partition, asked: int, is_read: bool, topic_end: int | None) -> None:
+    def look(self, partition: Partition, ends: InputEnd, is_read: bool) -> None:
         """The broker was asked where the input ends; see `Silence.look`."""
-        fields = self._last_fields.get(partition.number, {})
-        if not fields and self._settings.output_format == "registry":
-            return  # until the first record comes: its schema is that of the notice
-        notices = partition.silence.look(asked, is_read, topic_end)
-        self._outputs.tell(partition.number, notices, fields)
+        fields = self._last_fields.get(partition.number)
+        # Of a record with a schema, the notice has the schema.
+        can_tell = fields is not None or self._settings.output_format == "json"
+        notices = partition.silence.look(ends.asked, is_read, ends.total, ends.partitions, can_tell)
+        self._outputs.tell(partition.number, notices, fields or {})
         self._tell_of_silence(partition, notices)
 
     def _tell_of_silence(self, partition: Partition, notices: Sequence[Notice]) -> None:

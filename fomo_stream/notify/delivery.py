@@ -53,10 +53,6 @@ class Ledger:
         self._next[partition] = offset + 1
         return place
 
-    def before(self, partition: int, offset: int) -> Place:
-        """A record before the start of a partition, which is not waited for."""
-        return Place(partition, offset)
-
     def start(self, partition: int, offset: int) -> None:
         """A partition was given to this instance, which begins with this offset."""
         self._next[partition] = offset

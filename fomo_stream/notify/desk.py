@@ -153,8 +153,10 @@ class Desk:
         return notices
 
     def flush(self, now: float) -> list[Due]:
-        """All that is held back."""
-        return [notice for key in list(self._batches) for notice in self._release(key, now, at_once=True)]
+        """All that is held back, in one message."""
+        every = [one for batch in self._batches.values() for one in batch.held.values()]
+        self._batches.clear()
+        return self._tell_held(every, now) if every else []
 
     @property
     def next_due(self) -> float:
@@ -251,15 +253,22 @@ class Desk:
             place.unanswered += 1
         return self.flush(now) if self.held > MOST_HELD else []
 
-    def _release(self, key: str | None, now: float, at_once: bool = False) -> list[Due]:
+    def _release(self, key: str | None, now: float) -> list[Due]:
         """Tell of those held back, together; or with all others, where the last minute had too many messages."""
         every = list(self._batches.pop(key).held.values())
+        if key is None or not self._is_full(now):
+            return self._tell_held(every, now)
+        self._let_go(every)
+        return [notice for one in every for notice in self._hold(None, now + MINUTE_S, one, now)]
+
+    def _let_go(self, every: list[_Waiting]) -> None:
         for one in every:
             del self._held[one.message.event.identity]
             for place in one.places:
                 place.unanswered -= 1
-        if key is not None and not at_once and self._is_full(now):
-            return [notice for one in every for notice in self._hold(None, now + MINUTE_S, one, now)]
+
+    def _tell_held(self, every: list[_Waiting], now: float) -> list[Due]:
+        self._let_go(every)
         self._note_told(every, now)
         places = tuple(place for one in every for place in one.places)
         messages = tuple(one.message for one in every)

@@ -92,7 +92,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     own_key = _text(result.get("key"), NAME)
     return Event(
         kind,
-        _about(kind, incident, result),
+        _about(kind, incident),
         incident,
         sys.intern(_text(result.get("topic"), NAME) or ""),
         partition,
@@ -130,9 +130,9 @@ def iso(timestamp: int | None) -> str | None:
     return None if moment is None else moment.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
 
 
-def _about(kind: Kind, incident: str, result: Mapping[str, Any]) -> About:
-    """The end of a silence or of a rate is told from that of alerts by what only these have."""
-    if kind == "silent" or (kind == "closed" and ("quiet_s" in result or incident.endswith("-silent"))):
+def _about(kind: Kind, incident: str) -> About:
+    """The end of a silence or of a rate is told from that of alerts by its name."""
+    if kind == "silent" or (kind == "closed" and incident.endswith("-silent")):
         return "silence"
     if kind == "rate" or (kind == "closed" and incident.endswith("-rate")):
         return "rate"

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 from fomo_stream.logs import Throttle, kv, place_of
-from fomo_stream.notify.delivery import FEW_WAITING, FIRST_WAIT_S, MOST_WAITING, Answer, Job, Ledger, Outbox
-from fomo_stream.notify.desk import Desk, Due
+from fomo_stream.notify.delivery import FEW_WAITING, MOST_WAITING, Answer, Job, Ledger, Outbox
+from fomo_stream.notify.desk import Desk, Due, Open, Place
 from fomo_stream.notify.events import Event
 from fomo_stream.notify.targets import REFRESH_S, Target
 from fomo_stream.settings.notify import MessageFlags
@@ -77,7 +77,7 @@ class Messenger:
     def recall(self, event: Event, partition: int, offset: int) -> None:
         """A record that was told before."""
         with self._changed:
-            self.desk.recall(event, self.ledger.before(partition, offset), time.monotonic())
+            self.desk.recall(event, Place(partition, offset), time.monotonic())  # which is not waited for
 
     def turn(self) -> None:
         """Send what is due by the clock."""
@@ -154,7 +154,7 @@ class Messenger:
                     self._changed.wait(max(0.0, min(IDLE_S, box.due - now, refresh_at - now)))
                     continue
             if job is None:
-                answer = target.refresh(incidents)
+                answer = self._refresh(target, incidents)
                 if answer is not None and answer.kind != "sent":
                     self._note("refresh", target, answer, "")
                 refresh_at = time.monotonic() + REFRESH_S
@@ -169,6 +169,12 @@ class Messenger:
             if had_trouble and answer.kind != "again":
                 log.info(kv("target_reachable", target=target.name))
 
+    def _refresh(self, target: Target, incidents: list[Open]) -> Answer | None:
+        try:
+            return target.refresh(incidents)
+        except Exception as error:  # a defect of this program; messages must go on
+            return Answer("again", f"{type(error).__name__} at {place_of(error)}")
+
     def _send(self, target: Target, job: Job) -> Answer:
         try:
             return target.send(job.message)
@@ -180,7 +186,4 @@ class Messenger:
         if kind == "refused":
             log.error(kv("message_refused", target=target.name, message=message, reason=answer.why))
         elif (suppressed := self._throttle.allow(target.name)) is not None:
-            retry_s = max(FIRST_WAIT_S, answer.after)
-            log.warning(
-                kv("target_trouble", target=target.name, reason=answer.why, retry_in_s=retry_s, suppressed=suppressed)
-            )
+            log.warning(kv("target_trouble", target=target.name, reason=answer.why, suppressed=suppressed))

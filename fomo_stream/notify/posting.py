@@ -50,7 +50,7 @@ class Poster:
                 return answer_of(response.status, response.headers.get("Retry-After", ""))
         except ssl.SSLCertVerificationError as error:
             return Answer("again", f"its certificate is not trusted: {error.verify_message}")
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 return Answer("again", f"no answer for {self._timeout:g} s")
             return Answer("again", getattr(error, "strerror", None) or type(error).__name__)

@@ -201,11 +201,13 @@ class People:
                 hint = "; did you mean --webhook?" if scheme in ("http", "https") else did_you_mean(scheme, known)
                 raise ConfigError(f"--to {scheme}://...: apprise knows no such address{hint}", _TO)
             raise ConfigError(f"--to {scheme}://...: parts of the address are missing or wrong", _TO)
-        parts = urlsplit(url)
-        is_host = scheme in ("mailto", "mailtos", "json", "jsons", "http", "https")  # of others it may be a token
-        with suppress(ValueError):
-            parts = parts._replace(netloc=(parts.hostname or "") if is_host else "")
-        self.name = f"{scheme}://{parts.netloc if is_host else ''}"
+        if "overflow=" not in url:  # a service that takes only short messages would refuse a long one for good
+            self._service.overflow_mode = apprise.OverflowMode.SPLIT
+        host = ""
+        if scheme in ("mailto", "mailtos", "json", "jsons", "http", "https"):  # of others it may be a token
+            with suppress(ValueError):
+                host = urlsplit(url).hostname or ""
+        self.name = f"{scheme}://{host}"
         self._failures = _Failures()
 
     def send(self, message: Message) -> Answer:
@@ -267,9 +269,11 @@ def _checked(url: str, flag: str) -> SplitResult:
         hint = did_you_mean(scheme, ("http", "https"))
         hint = hint or ("; did you mean --to?" if parts.scheme else "; write it as https://host/path")
         raise ConfigError(f"{flag} {scheme}{'://...' if parts.scheme else ''}: it needs http:// or https://{hint}")
-    if not parts.hostname or not (url.isascii() and url.isprintable() and " " not in url):
-        raise ConfigError(f"{flag} {parts.scheme}://...: it names no host, or has characters that a URL cannot have")
-    return parts
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    with suppress(UnicodeError):
+        if is_plain and (parts.hostname or "").encode("idna"):
+            return parts
+    raise ConfigError(f"{flag} {parts.scheme}://...: it names no host, or has characters that a URL cannot have")
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:

@@ -69,7 +69,7 @@ class Gaps:
 
     >>> gaps = Gaps(factor=5.0, least=60_000)
     >>> gaps.grow(1)
-    >>> for _ in range(100): _ = gaps.add(0, 30_000)
+    >>> for _ in range(100): gaps.add(0, 30_000)
     >>> 30_000 <= gaps.usual(0) <= 42_427, gaps.limit[0] > 150_000
     (True, True)
     """
@@ -99,8 +99,8 @@ class Gaps:
         self.limit[number], self._seen[number], self._totals[number] = NEVER, 0, 0
         self._counts[number * BUCKETS : (number + 1) * BUCKETS] = bytes(BUCKETS)
 
-    def add(self, number: int, gap: float, is_one_of_many: bool = True) -> bool:
-        """Another gap of at least `floor`; returns whether the limit was renewed.
+    def add(self, number: int, gap: float, is_one_of_many: bool = True) -> None:
+        """Another gap of at least `floor`.
 
         is_one_of_many: whether it can be compared with the other series.
         """
@@ -112,10 +112,8 @@ class Gaps:
         seen = self._seen[number] = min(self._seen[number] + 1, MOST_GAPS)
         if is_one_of_many and seen == GROWN_UP:
             self.others.add(self.usual(number))
-        if seen > RENEWED_UNTIL and self._totals[number] % RENEWED_EVERY:
-            return False
-        self._renew(number, is_one_of_many)
-        return True
+        if seen <= RENEWED_UNTIL or self._totals[number] % RENEWED_EVERY == 0:
+            self._renew(number, is_one_of_many)
 
     def usual(self, number: int) -> float:
         """The usual gap: all but one of a hundred are at most so long. Zero if none is known."""

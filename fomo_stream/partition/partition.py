@@ -234,7 +234,7 @@ class Partition:
             missing,
             len(self.incidents) - opened + len(closed),
             self._new_regimes(results, offsets),
-            self._follow_silence(items, now) if self.silence.is_on else [],
+            self._follow_silence(items, now) if self.silence.is_on or self.silence.has_news else [],
         )
 
     def _columns(
@@ -279,10 +279,11 @@ class Partition:
         return Results.concatenate(parts)
 
     def _follow_silence(self, items: Sequence[Item], now: int | None) -> list[Notice]:
+        """A record that cannot be read is none: a notice is written like the record that it comes before."""
         records = [
-            (one.key, one.offset, one.timestamp if one.timestamp is not None else self._time_of(one))
+            (one.key, one.offset, self._time_of(one) if one.timestamp is None else one.timestamp)
             for one in items
-            if one.offset >= self.learned_until
+            if one.error is None and one.offset >= self.learned_until
         ]
         n_warm = bisect_left([offset for _, offset, _ in records], self.warm.stop)
         notices = self.silence.follow(records[:n_warm], now, is_told=False) if n_warm else []
@@ -453,8 +454,7 @@ class Partition:
             if any(name.startswith(f"{self._index_name}/") for name in entries):
                 self.index.recover(entries, self._index_name, detector.records)
             self.incidents.recover(_under(entries, INCIDENTS))
-            if self.silence.is_on:
-                self.silence.recover(_under(entries, SILENCE))
+            self.silence.recover(_under(entries, SILENCE))
             self._written_schema = entries[SCHEMA]
             self._regime = detector.summary.regime
         kept = f"{self._index_name}/"

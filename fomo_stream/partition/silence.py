@@ -21,7 +21,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -46,7 +46,8 @@ OF_PARTITION, OF_TOPIC, FIRST_KEY = 0, 1, 2  # numbers of series
 _ROW = struct.Struct("<qqqqBH")
 _TOLD, _NOT_TOLD = 1, 2  # of a silent series, in its entry
 _HEAD = (
-    *("clock", "pace", "quiet_since", "still", "arrived", "earliest", "lost", "topic_end", "has_more"),
+    *("clock", "pace", "quiet_since", "still", "arrived", "earliest", "lost", "topic_end", "has_more", "had_more"),
+    "partitions",
     *("rate_since", "rate_told"),
 )
 SHOWN = 60  # characters of a key in a sentence
@@ -81,7 +82,7 @@ class Silence:
         is_muted: Callable[[Key, int], bool] = lambda _key, _time: False,
     ) -> None:
         self._config, self._by_records, self._is_muted = config, by_records, is_muted
-        self._source = {} if topic is None else {"topic": topic, "partition": number}
+        self._source: dict[str, Any] = {} if topic is None else {"topic": topic, "partition": number}
         self._number = number
         self._levels = frozenset[str]() if config.factor is None else frozenset(config.levels)
         self.is_on = bool(self._levels) or config.rate is not None
@@ -98,7 +99,7 @@ class Silence:
         self._free: list[int] = []
         self._wheel: list[int] = []  # a heap of (when a key is looked at << _BITS | its number); some are out of date
         for _ in (PARTITION, TOPIC):
-            self._grow(None)
+            self._grow()
         self._clock = 0  # of keys
         self._pace = 0  # time in which the topic had records
         self._quiet_since = 0  # the pace when the partition last had one
@@ -107,10 +108,12 @@ class Silence:
         self._earliest = 0  # no further record has arrived before
         self._lost = 0  # time since the last record in which the broker did not answer
         self._looked: int | None = None  # when the broker was asked
-        self._has_more = False  # records were followed since then
+        self._has_more = self._had_more = False  # records were followed since then, and before
+        self._can_tell = True
+        self._partitions = 0  # of the topic; 0: not known
         self._is_restored = False  # no record was followed since a restart: nobody knows how long a gap really was
         self._topic_end: int | None = None
-        self._learned_with = [config.factor, config.least_ms, config.rate]
+        self._learned_with = [config.factor, config.least_ms, sorted(self._levels), config.rate]
         self._is_telling = True
         self._rate_since: dict[str, Result] = {}  # by level: where an odd rate began
         self._rate_told: dict[str, bool] = {}
@@ -139,13 +142,14 @@ class Silence:
         told later of what begins here.
         """
         self._is_telling = is_told
-        has_rate, has_keys, latest = (
-            self._config.rate is not None,
-            KEY in self._levels,
-            now if now is not None else NEVER,
-        )
+        has_rate, has_keys = self._config.rate is not None, KEY in self._levels
+        latest = NEVER if now is None else now
+        if latest < self._earliest:
+            self._set_back(latest)
         for key, offset, timestamp in records:
-            arrived = now if now is not None else self._arrived
+            if self._notices and self._notices[0].offset is None:  # of what is no longer watched
+                self._notices = [one._replace(offset=offset) for one in self._notices]
+            arrived = self._arrived if now is None else now
             time = min(timestamp, latest) if timestamp is not None else arrived
             if time is None:
                 continue  # nothing is known of its time
@@ -167,11 +171,18 @@ class Silence:
         self._is_telling = True
         return self._take_notices()
 
+    def _set_back(self, now: int) -> None:
+        """The clock has gone back: what is later has not happened."""
+        self._earliest = now
+        self._arrived = None if self._arrived is None else min(self._arrived, now)
+
     def _partition_record(self, gap: int, offset: int, time: int, own: int | None) -> None:
         """A record came `gap` after the one before it. own: number of its key."""
         limit = self._gaps.limit[OF_PARTITION]
         if gap > limit and self._by_records and PARTITION in self._levels:
             self._begin(OF_PARTITION, offset, time - gap + limit)
+            if OF_PARTITION not in self._silent:  # it was muted then
+                self._begin(OF_PARTITION, offset, time)
         if OF_PARTITION in self._silent:
             self._end(OF_PARTITION, offset, time)
         elif gap <= (self._gaps.usual(OF_PARTITION) if self._is_restored else limit):
@@ -221,21 +232,23 @@ class Silence:
     def _new(self, name: bytes, offset: int, time: int) -> int:
         """The number of a new key; if there are too many, the one that was used least recently is forgotten."""
         if len(self._slots) >= self._config.max_keys:
-            oldest = next(iter(self._slots))
-            gone = self._slots.pop(oldest)
-            if gone in self._silent:
-                self._end(gone, offset, time, is_forgotten=True)
-            self._gaps.forget(gone)
-            self._due[gone], self._names[gone] = NEVER, None
-            self._written.add(gone)
-            self._free.append(gone)
-        slot = self._free.pop() if self._free else self._grow(None)
+            self._forget(self._slots.pop(next(iter(self._slots))), offset, time, "there are too many other keys")
+        slot = self._free.pop() if self._free else self._grow()
         self._names[slot] = name
         self._last[slot] = self._mark[slot] = self._clock
         return slot
 
-    def _grow(self, name: bytes | None) -> int:
-        self._names.append(name)
+    def _forget(self, slot: int, offset: int | None, time: int, why: str) -> None:
+        """A key, which is not among the slots any more."""
+        if slot in self._silent:
+            self._end(slot, offset, time, why)
+        self._gaps.forget(slot)
+        self._due[slot], self._names[slot] = NEVER, None
+        self._written.add(slot)
+        self._free.append(slot)
+
+    def _grow(self) -> int:
+        self._names.append(None)
         for column in (self._last, self._mark, self._offset, self._time):
             column.append(0)
         self._due.append(NEVER)
@@ -244,21 +257,31 @@ class Silence:
 
     # -- the clock -------------------------------------------------------------------------------------------
 
-    def look(self, now: int, is_read: bool, topic_end: int | None) -> list[Notice]:
+    def look(
+        self, now: int, is_read: bool, topic_end: int | None, partitions: int = 1, can_tell: bool = True
+    ) -> list[Notice]:
         """The broker was asked at this time (milliseconds since 1970).
 
         is_read: whether all was followed that it had of the partition; topic_end: sum of the ends of all partitions of
-        the topic, None if it is not known.
+        the topic, None if it is not known. can_tell: if not, nothing begins or ends at this look.
         """
-        step = 0 if self._looked is None else now - self._looked
-        self._looked = now
+        step, self._can_tell = 0 if self._looked is None else now - self._looked, can_tell
+        if step < 0:
+            self._set_back(now)
         if not 0 <= step <= OUTAGE_MS:
             self._lost += max(0, step)
             step = 0
-            for rate in self._rates.values():
-                rate.skip()
+            self._rates[PARTITION].skip()
+        if step == 0:  # nobody has looked before
+            self._rates[TOPIC].skip()
+        self._looked = now
+        if partitions != self._partitions and can_tell:
+            for slot in self._slots.values() if self._partitions else ():  # their keys may be in others from now on
+                self._forget(slot, None, now, "the topic has more partitions now")
+            self._slots = {} if self._partitions else self._slots
+            self._partitions = partitions
         self._look_at_topic(step, now, topic_end)
-        if self._has_more or not is_read:
+        if self._has_more or self._had_more or not is_read:
             self._quiet_since = self._pace
         elif (
             PARTITION in self._levels
@@ -269,18 +292,25 @@ class Silence:
         if is_read:
             self._earliest = max(self._earliest, now)
         self._is_changed |= bool(self._notices) or (self._waits and now - self._noted >= NOTED_MS)
-        self._has_more = False
-        return self._take_notices()
+        self._has_more, self._had_more = False, self._has_more
+        notices, self._can_tell = self._take_notices(), True
+        return notices
 
     @property
     def _waits(self) -> bool:
         """Whether it is quiet, but not silent yet."""
         quiet = {OF_PARTITION: self._pace - self._quiet_since, OF_TOPIC: self._still}
         return OF_TOPIC not in self._silent and any(
-            quiet[slot] > 0 and self._gaps.limit[slot] < NEVER and slot not in self._silent for slot in quiet
+            quiet[slot] > 0
+            and self._gaps.limit[slot] < NEVER
+            and slot not in self._silent
+            and _level(slot) in self._levels
+            for slot in quiet
         )
 
     def _take_notices(self) -> list[Notice]:
+        if not self._can_tell:
+            return []
         notices, self._notices = self._notices, []
         return notices
 
@@ -298,9 +328,11 @@ class Silence:
             if self._still > limit and OF_TOPIC not in self._silent and TOPIC in self._levels:
                 self._begin(OF_TOPIC, None, now)
             return
-        elif self._config.rate is not None and self._number == 0:
+        elif self._config.rate is not None and self._number == 0 and self._can_tell:
             self._count(TOPIC, now, max(0, end - before), None)
         if OF_TOPIC in self._silent:
+            if not self._can_tell:
+                return  # at the next look at which it has moved
             self._end(OF_TOPIC, None, now)
         elif TOPIC in self._levels and self._still <= limit:
             self._pace += self._still
@@ -311,6 +343,8 @@ class Silence:
 
     def _begin(self, slot: int, offset: int | None, now: int) -> None:
         name = self._names[slot]
+        if not self._can_tell:
+            return
         if self._is_muted(name, now):  # asked again later
             if slot >= FIRST_KEY:
                 self._look_at(slot, self._clock + self._gaps.limit[slot])
@@ -326,15 +360,16 @@ class Silence:
             about = {"severity": "warning", "explanation": said}
             self._tell(slot, offset, self._summary(slot, SILENT, now) | about)
 
-    def _end(self, slot: int, offset: int | None, now: int, is_forgotten: bool = False) -> None:
+    def _end(self, slot: int, offset: int | None, now: int, why: str = "") -> None:
+        """why: it is no longer watched; empty: it sends again."""
         self._written.add(slot)
         if not self._silent.pop(slot):
             return
         quiet = in_time((now - self._time[slot]) / 1000)
         said = f"{self._who(slot)} sends again, after {quiet}"
-        if is_forgotten:
-            said = f"{self._who(slot)}, silent for {quiet}, is no longer watched: there are too many other keys"
-        about = {"to": {"offset": None if is_forgotten else offset, "timestamp": now}, "explanation": said}
+        if why:
+            said = f"{self._who(slot)}, silent for {quiet}, is no longer watched: {why}"
+        about = {"to": {"offset": None if why else offset, "timestamp": now}, "explanation": said}
         self._tell(slot, offset, self._summary(slot, CLOSED, now) | about)
 
     def _tell(self, slot: int, offset: int | None, summary: Result) -> None:
@@ -370,16 +405,16 @@ class Silence:
             self._rate_since[level] = {"offset": offset, "timestamp": time}
             is_told = self._is_telling and not self._is_muted(None, time)
             self._rate_told[level] = is_told
-        if said is None or not self._rate_told[level]:
-            return
-        since, usual, now = self._rate_since[level], rate.usual, rate.now
+        if said is not None and self._rate_told[level]:
+            self._tell_rate(level, said, time, offset)
+
+    def _tell_rate(self, level: str, said: str, time: int, offset: int | None, why: str = "") -> None:
+        since, usual, now = self._rate_since[level], self._rates[level].usual, self._rates[level].now
         who, much = _place(level, self._source), f"{number_text(now)} records a minute; usually {number_text(usual)}"
         about: Result = {"severity": "warning", "explanation": f"{who} has {much}"}
         if said == "closed":
-            about = {
-                "to": {"offset": offset, "timestamp": time},
-                "explanation": f"{who} has its usual rate again: {much}",
-            }
+            text = f"is no longer watched: {why}" if why else f"has its usual rate again: {much}"
+            about = {"to": {"offset": offset, "timestamp": time}, "explanation": f"{who} {text}"}
         name = since["timestamp"] if since["offset"] is None else since["offset"]
         status = RATE if said == "opened" else CLOSED
         summary = {"incident": f"{self._number}-{name}-{level}-rate", "status": status, "of": level, **self._source}
@@ -419,9 +454,7 @@ class Silence:
         try:
             head = orjson.loads(entries[HEAD])
             if head["learned_with"] != self._learned_with:
-                self._logged = {int(name) for name in entries if name != HEAD}
-                self._written |= self._logged
-                self._is_changed = True
+                self._end_all(entries, *head["learned_with"])
                 return
             for name in _HEAD:
                 setattr(self, f"_{name}", head[name])
@@ -430,7 +463,7 @@ class Silence:
                 self._rates[name].recover(state)
             slots = sorted(int(name) for name in entries if name != HEAD)
             while len(self._names) <= max(slots, default=0):
-                self._grow(None)
+                self._grow()
             for slot in slots:
                 self._decode(slot, entries[str(slot)])
         except (ValueError, KeyError, TypeError, struct.error) as error:
@@ -444,6 +477,29 @@ class Silence:
                 self._look_at(slot, self._last[slot] + self._gaps.limit[slot])
         self._logged.update(slots)
         self._is_restored = not self._by_records
+
+    def _end_all(
+        self, entries: StoredEntries, factor: float | None, least: int, levels: list[str], rate: float
+    ) -> None:
+        """Forget what was learned with these settings, and end what was told."""
+        config = SilenceConfig(factor, least, tuple(levels), rate)
+        former = Silence(config, self._source.get("topic"), self._number)
+        former.recover(entries)
+        now, why = former._earliest, "the settings have changed"
+        for slot in sorted(former._silent):
+            former._end(slot, None, now, why)
+        for level, its in former._rates.items():
+            if its.is_odd and former._rate_told[level]:
+                former._tell_rate(level, "closed", now, None, why)
+        self._notices = former._notices
+        self._logged = former._logged
+        self._written |= self._logged
+        self._is_changed = True
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `follow` has something to tell of before."""
+        return bool(self._notices)
 
     def _encode(self, slot: int) -> bytes:
         name = self._names[slot] or b""

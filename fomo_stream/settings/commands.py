@@ -136,8 +136,8 @@ class ScoreSettings(RecordFlags, TargetFlags):
     def _somebody_is_told(self) -> Self:
         if self.notify and not self.dry_run and not self.has_target:
             raise ValueError("--notify needs a target: --webhook, --alertmanager, --to or --targets-file; or --dry-run")
-        if not self.notify and (self.dry_run or self.webhook or self.alertmanager or self.to):
-            raise ValueError("targets and --dry-run are for messages about incidents: add --notify")
+        if not self.notify and self.dry_run:
+            raise ValueError("--dry-run prints messages about incidents: add --notify")
         return self
 
     @model_validator(mode="after")

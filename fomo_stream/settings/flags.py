@@ -495,8 +495,8 @@ class RecordFlags(DetectorFlags):
     @field_validator("silence_min")
     @classmethod
     def _silence_is_long_enough(cls, text: str) -> str:
-        if seconds_of(text) < 10:
-            raise ValueError("at least 10s: the broker is asked every few seconds")
+        if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
+            raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
         return text
 
     @field_validator("silence_of")
@@ -512,6 +512,12 @@ class RecordFlags(DetectorFlags):
         if self.watches_silence and self.time is None:
             name = "--silence" if self.silence is not None else "--rate-change"
             raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
+        self.check_levels_of_past()
+
+    def check_levels_of_past(self) -> None:
+        """Raise ValueError if nothing of the past could be silent."""
+        if self.silence is not None and self.silence_of == ("topic",):
+            raise ValueError("--silence-of topic is only for the service: of past records watch key or partition")
 
     @property
     def watches_silence(self) -> bool:

@@ -14,6 +14,7 @@ from fomo_stream.settings.flags import BrokerFlags, RegistryFlags, seconds_of
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
+TARGETS = ("webhook", "alertmanager", "to", "targets_file")
 LONGEST_S = 30 * 86_400
 MOST_LOOK_BACK = 1_000_000
 

@@ -110,6 +110,7 @@ class ReplaySettings(GivenFlags, MessageFlags):
             raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
         if has_file:
             self.check_silence_of_file()
+        self.check_levels_of_past()
         if self.suggest is not None and self.explain == "none":
             raise ValueError("--suggest looks at the reasons of alerts: leave --explain none out")
         if self.last and self.from_:

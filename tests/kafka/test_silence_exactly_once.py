@@ -62,7 +62,7 @@ class SilenceMachine(ExactlyOnceMachine):
 
     def _turn(self, name: str, trouble: str = "") -> None:
         readable = {number: self.broker.ends["t", number] for number in NUMBERS}
-        self.broker.input_end = InputEnd(round(self.now * 1000), readable, sum(readable.values()))
+        self.broker.input_end = InputEnd(round(self.now * 1000), readable, len(readable), sum(readable.values()))
         super()._turn(name, trouble)
 
     def said(self) -> dict[tuple[str, ...], list[str]]:

@@ -6,6 +6,7 @@ import pytest
 from made_alerts import Simulated, TargetOf, alert, always, closed, event, heard, rate, silent, told
 
 from fomo_stream.notify.delivery import Answer
+from fomo_stream.notify.desk import Place
 
 PEOPLE: TargetOf = ("people", always)
 PROGRAMS: TargetOf = ("programs", always)
@@ -43,7 +44,7 @@ def test_an_incident_that_was_opened_earlier_is_never_opened_again() -> None:
 def test_what_was_told_before_the_start_is_known_and_not_told() -> None:
     run = Simulated([PEOPLE, PROGRAMS])
     for offset, result in enumerate([alert(1), closed(1, 1), alert(2, severity="critical"), alert(3, 2)]):
-        run.desk.recall(event(result, "first key"), run.ledger.before(0, offset), run.now)
+        run.desk.recall(event(result, "first key"), Place(0, offset), run.now)
     run.ledger.start(0, 4)
     assert [(one.first.incident, one.alerts) for one in run.desk.open.values()] == [("0-2", 2)]
     run.read(event(alert(5, 2)), 4)
@@ -137,6 +138,7 @@ def test_at_the_end_all_that_is_held_back_can_be_told_at_once() -> None:
     for offset, key in enumerate(["a", "a", "b", "c"]):
         run.read(event(alert(offset), key), offset)
     notices = run.desk.flush(run.now)
+    assert len(notices) == 1
     assert sorted(told([one.message for one in notices])) == [("opened", f"0-{offset}") for offset in (1, 2, 3)]
     assert run.desk.held == 0
 

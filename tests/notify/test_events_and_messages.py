@@ -231,3 +231,10 @@ def test_facts_of_every_kind_have_the_same_names() -> None:
     names = {tuple(facts(message)) for message in examples()}
     assert len(names) == 1
     assert all(isinstance(message.event, Event) for message in examples())
+
+
+def test_the_end_of_alerts_stays_one_where_a_schema_gives_all_fields() -> None:
+    """Read by a schema, every field is there, without a value."""
+    empty = dict.fromkeys(("of", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute"))
+    assert event(empty | closed(1, 9)).about == "outlier"
+    assert event(empty | heard(1, 9)).about == "silence"

@@ -497,3 +497,111 @@ def test_counts_by_chance_are_no_odd_rate(mean: int, seed: int) -> None:
         for i in range(count)
     ]
     assert silence.follow(records) == []
+
+
+# --- what happens rarely
+
+
+def test_a_clock_that_was_ahead_once_does_not_blind_it() -> None:
+    live = Live()
+    live.run(3600, FAST)
+    live.silence.look(live.now + 10 * 365 * 86_400 * SECOND, True, live.end)
+    live.restart()
+    live.run(60, FAST)
+    assert live.take() == []
+    live.run(300, SLOW)
+    assert live.take() == [("silent", "key", "b")]
+
+
+@pytest.mark.parametrize(
+    "changed", [SilenceConfig(None), CONFIG._replace(factor=8.0), CONFIG._replace(levels=("topic",))]
+)
+def test_what_was_told_ends_when_it_is_no_longer_watched(changed: SilenceConfig) -> None:
+    live = Live(CONFIG._replace(rate=3.0))
+    live.silence = Silence(live.config, "t", 0)
+    live.run(3600, {b"a": 0.2, b"b": 0.2})
+    live.run(600, {b"a": 2.0})
+    assert sorted(live.take()) == [("rate", "partition", None), ("rate", "topic", None), ("silent", "key", "b")]
+    log = {name: value for name, value in live.silence.changes().items() if value is not None}
+    another = Silence(changed, "t", 0)
+    another.recover(log)
+    assert another.has_news
+    notices = another.follow([(b"a", live.end, live.now)], live.now)
+    assert [(one.summary["status"], one.summary["of"]) for one in notices] == [
+        ("closed", "key"),
+        ("closed", "partition"),
+        ("closed", "topic"),
+    ]
+    assert {one.offset for one in notices} == {live.end}
+    assert all("no longer watched: the settings have changed" in one.summary["explanation"] for one in notices)
+    assert another.follow([(b"a", live.end + 1, live.now)], live.now) == []
+
+
+def test_keys_begin_again_when_the_topic_grows_because_they_may_have_moved() -> None:
+    live = Live()
+    live.run(3600, FAST)
+    live.run(200, SLOW)
+    assert live.take() == [("silent", "key", "b")]
+    live.now += LOOK
+    (ended,) = live.silence.look(live.now, True, live.end, partitions=2)
+    assert plain(ended)[:3] == ("closed", "key", b"b")
+    live.silence.look(live.now + LOOK, True, live.end, partitions=2)
+    said = [
+        one for second in range(600) for one in live.silence.follow([(b"c", live.end + second, None)], live.now + 9999)
+    ]
+    assert said == []
+
+
+@pytest.mark.parametrize("config", [CONFIG._replace(levels=("key",)), SilenceConfig(None, rate=3.0)])
+def test_only_what_is_watched_is_noted_while_it_is_quiet(config: SilenceConfig) -> None:
+    live = Live(config)
+    live.run(3600, FAST)
+    live.silence.changes()
+    live.run(3600, {})
+    assert live.silence.changes() == {}
+
+
+def test_in_a_replay_a_silence_beyond_a_window_is_told_as_in_the_service() -> None:
+    opened = range(BEGAN + 3_700 * SECOND, BEGAN + 7_200 * SECOND)
+    by_records = Silence(CONFIG, "t", 0, by_records=True, is_muted=lambda _key, time: time in opened)
+    records: list[Record] = [(b"a", second, BEGAN + second * SECOND) for second in range(0, 3_695, 5)]
+    notices = by_records.follow([*records, (b"a", 4_000, BEGAN + 36_000 * SECOND)])
+    assert [plain(one)[:2] for one in notices] == [("silent", "partition"), ("closed", "partition")]
+    within = Silence(CONFIG, "t", 0, by_records=True, is_muted=lambda _key, time: time in opened)
+    assert within.follow([*records, (b"a", 4_000, BEGAN + 7_000 * SECOND)]) == []
+
+
+@pytest.mark.parametrize("seconds", [9, 300, 3_600])
+def test_a_backlog_is_no_odd_rate_of_the_topic(seconds: int) -> None:
+    live = Live(SilenceConfig(None, rate=3.0))
+    live.run(3_609, {b"a": 0.1}, others=0.1)
+    live.restart(seconds, {b"a": 0.1})
+    live.others_end += 10 * seconds
+    live.run(1_200, {b"a": 0.1}, others=0.1)
+    assert live.take() == []
+
+
+def test_a_record_between_the_question_and_the_answer_is_no_quiet_time() -> None:
+    """The topic's end shows it a look later than the partition."""
+    live = Live()
+    live.run(3_600, {b"a": 10.0})
+    last = live.now
+    for second in range(0, 60, 3):
+        live.silence.look(last + second * SECOND, True, live.end)
+    live.silence.follow([(b"a", live.end, last + 60_500)], last + 60_500)
+    said = live.silence.look(last + 60_400, True, live.end)
+    said += live.silence.look(last + 63_000, True, live.end + 1)
+    said += live.silence.look(last + 66_000, True, live.end + 1)
+    assert [plain(one)[:2] for one in said if one.summary["of"] == "partition"] == []
+
+
+def test_where_nothing_can_be_told_it_waits() -> None:
+    """A partition of records with a schema, none of which was read since a restart."""
+    live = Live()
+    live.run(3_600, FAST)
+    told: list[Notice] = []
+    for second in range(0, 1_200, 3):
+        told += live.silence.look(live.now + second * SECOND, True, live.end, can_tell=False)
+    assert told == []
+    (notice,) = live.silence.look(live.now + 1_200 * SECOND, True, live.end)
+    assert plain(notice)[:2] == ("silent", "topic")

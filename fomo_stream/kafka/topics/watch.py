@@ -55,6 +55,7 @@ class InputEnd(NamedTuple):
 
     asked: int  # when, milliseconds since 1970
     readable: Mapping[int, int]  # by partition: offset of the first record that readers do not get
+    partitions: int
     total: int | None  # sum of the ends of all partitions; None if some are not known
 
 
@@ -129,7 +130,7 @@ class TopicWatch:
             ends_of_input = {number: ends for (name, number), ends in found.items() if name == topic}
             total = sum(ends.end for ends in ends_of_input.values()) if len(ends_of_input) == count else None
             readable = {number: ends.readable for number, ends in ends_of_input.items()}
-            self.input_end = InputEnd(asked, readable, total)
+            self.input_end = InputEnd(asked, readable, count, total)
         for place, ends in found.items():
             is_open = ends.readable < ends.end
             last = before.get(place)
