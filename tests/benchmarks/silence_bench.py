@@ -154,7 +154,6 @@ def run(home: Path, seconds: float, n_keys: int, rate: float, has_faults: bool, 
             explain="none",
             silence=5.0,
             kafka=CLIENT,
-            wait=True,
         )
         feed = Feed(kafka, topic, n_keys, rate, rng)
         with tempfile.TemporaryDirectory() as folder:
