@@ -93,3 +93,14 @@ def test_mistakes_are_named(
 ) -> None:
     assert main([str(file) if word == "FILE" else word for word in command]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_targets_in_the_environment_are_for_those_that_tell(
+    file: Path,
+    model_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    restored_logging: None,
+) -> None:
+    monkeypatch.setenv("FOMO_WEBHOOK", "http://127.0.0.1:1/nobody")
+    assert main(["score", str(file), f"--model={model_path}", "-o", str(tmp_path / "out.csv"), *QUICK]) == 0
