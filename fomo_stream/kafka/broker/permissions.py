@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
 from fomo_stream.errors import NotPermittedError
-from fomo_stream.kafka.broker.clients import NOT_PERMITTED
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explaining
 from fomo_stream.kafka.broker.cluster import ask_about_group, describe_topics
 from fomo_stream.settings.flags import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
@@ -33,9 +33,10 @@ def check_permissions(
 ) -> None:
     """Raise NotPermittedError when an operation on a topic that exists, or on the group, is not permitted.
 
-    Nothing is raised for a broker that does not report permissions, or for a topic or group that does not exist.
+    Raises BrokerError if the broker does not answer. Nothing is raised for a broker that does not report permissions, or for a topic or group that does not exist.
     """
-    existing, hidden = describe_topics(admin, topics)
+    with explaining(f"the broker at {settings.bootstrap} does not say what is permitted"):
+        existing, hidden = describe_topics(admin, topics)
     permitted = {name: operations_of(about) for name, about in existing.items()} | dict.fromkeys(hidden, ())
     try:
         of_this_user = operations_of_group(settings)

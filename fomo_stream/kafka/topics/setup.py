@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, range_now
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, explaining, range_now
 from fomo_stream.kafka.broker.cluster import Cluster, count_members
 from fomo_stream.kafka.broker.permissions import check_permissions, service_needs
 from fomo_stream.kafka.topics.checks import (
@@ -64,7 +64,8 @@ class TopicSetup:
             self._reset_state()
         watch.topics = (*watch.topics, settings.state_topic)
         self._create_missing({settings.state_topic: STATE_TOPIC_CONFIG})
-        config = cluster.configs([settings.state_topic]) if cluster.has_controller else {}
+        with explaining(f"the configuration of topic {settings.state_topic} is not known"):
+            config = cluster.configs([settings.state_topic]) if cluster.has_controller else {}
         if error := wrong_policy(settings, config.get(settings.state_topic, {})):
             raise error
 
