@@ -33,7 +33,8 @@ def check_permissions(
 ) -> None:
     """Raise NotPermittedError when an operation on a topic that exists, or on the group, is not permitted.
 
-    Raises BrokerError if the broker does not answer. Nothing is raised for a broker that does not report permissions, or for a topic or group that does not exist.
+    Raises BrokerError if the broker does not answer. Nothing is raised for a broker that does not report permissions,
+    or for a topic or group that does not exist.
     """
     with explaining(f"the broker at {settings.bootstrap} does not say what is permitted"):
         existing, hidden = describe_topics(admin, topics)
