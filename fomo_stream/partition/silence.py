@@ -43,6 +43,8 @@ NOTED_MS = 15_000  # of silence, after which it is noted how long it has lasted
 LONGEST_KEY = 4096  # bytes; longer ones are not watched
 HEAD = "head"
 OF_PARTITION, OF_TOPIC, FIRST_KEY = 0, 1, 2  # numbers of series
+RECENT, RING = "recent-", 64  # entries with the series of the last commits
+_PART = struct.Struct("<II")  # number of a series, and the length of its row
 _ROW = struct.Struct("<qqqqBH")
 _TOLD, _NOT_TOLD = 1, 2  # of a silent series, in its entry
 _HEAD = (
@@ -121,7 +123,10 @@ class Silence:
         self._noted = 0
         self._is_changed = False
         self._written: set[int] = set()
-        self._logged: set[int] = set()
+        # The log has the series of each commit in one entry of a ring: an entry each would cost more than all else.
+        self._sequence = 0  # of the last commit
+        self._recent: list[list[int]] = [[] for _ in range(RING)]  # the series in each entry of the ring
+        self._in_entry: dict[int, int] = {}  # by series: the last commit whose entry has it, while the ring has that
 
     @property
     def open(self) -> dict[str, int]:
@@ -429,13 +434,18 @@ class Silence:
         if not self._is_changed:
             return {}
         entries: Entries = {}
-        for slot in self._written | {OF_PARTITION, OF_TOPIC}:
-            if slot < FIRST_KEY or (slot < len(self._names) and self._names[slot] is not None):
-                entries[str(slot)] = self._encode(slot)
-                self._logged.add(slot)
-            elif slot in self._logged:
-                entries[str(slot)] = None
-                self._logged.discard(slot)
+        self._sequence += 1
+        written = sorted(self._written | {OF_PARTITION, OF_TOPIC})
+        rows = {slot: self._encode(slot) if self._is_known(slot) else b"" for slot in written}
+        recent = b"".join(_PART.pack(slot, len(row)) + row for slot, row in rows.items())
+        place = self._sequence % RING
+        entries[f"{RECENT}{place}"] = self._sequence.to_bytes(8, "little") + recent
+        for slot in self._recent[place]:  # the entry is gone now: what no later one has gets an entry of its own
+            if self._in_entry.get(slot) == self._sequence - RING and slot not in rows:
+                entries[str(slot)] = self._encode(slot) if self._is_known(slot) else None
+                del self._in_entry[slot]
+        self._recent[place] = written
+        self._in_entry |= dict.fromkeys(written, self._sequence)
         head = {name: getattr(self, f"_{name}") for name in _HEAD}
         rates = {name: rate.plain() for name, rate in self._rates.items()} if self._config.rate is not None else {}
         learned = {"learned_with": self._learned_with, "others": self._gaps.others.plain(), "rates": rates}
@@ -461,11 +471,12 @@ class Silence:
             self._gaps.others = Others(*head["others"])
             for name, state in head["rates"].items():
                 self._rates[name].recover(state)
-            slots = sorted(int(name) for name in entries if name != HEAD)
+            rows = self._rows(entries)
+            slots = sorted(slot for slot, row in rows.items() if row)
             while len(self._names) <= max(slots, default=0):
                 self._grow()
             for slot in slots:
-                self._decode(slot, entries[str(slot)])
+                self._decode(slot, rows[slot])
         except (ValueError, KeyError, TypeError, struct.error) as error:
             raise DamagedStateError(f"what is known of silence is not readable ({error})") from None
         keys = [slot for slot in slots if slot >= FIRST_KEY]
@@ -475,7 +486,6 @@ class Silence:
         for slot in keys:
             if slot not in self._silent and self._gaps.limit[slot] < NEVER:
                 self._look_at(slot, self._last[slot] + self._gaps.limit[slot])
-        self._logged.update(slots)
         self._is_restored = not self._by_records
 
     def _end_all(
@@ -492,14 +502,40 @@ class Silence:
             if its.is_odd and former._rate_told[level]:
                 former._tell_rate(level, "closed", now, None, why)
         self._notices = former._notices
-        self._logged = former._logged
-        self._written |= self._logged
+        self._sequence, self._recent, self._in_entry = former._sequence, former._recent, former._in_entry
+        self._written |= {slot for slot in range(len(former._names)) if former._is_known(slot)}
         self._is_changed = True
 
     @property
     def has_news(self) -> bool:
         """Whether `follow` has something to tell of before."""
         return bool(self._notices)
+
+    def _rows(self, entries: StoredEntries) -> dict[int, bytes]:
+        """What the entries say of each series; empty: it was forgotten. Later ones count more than earlier ones."""
+        rows = {int(name): value for name, value in entries.items() if name.isdecimal()}
+        recent = sorted(
+            (int.from_bytes(value[:8], "little"), value) for name, value in entries.items() if name.startswith(RECENT)
+        )
+        for sequence, value in recent:
+            at, slots = 8, list[int]()
+            if len(value) < at:
+                raise ValueError("an entry of the last commits is not whole")
+            while at < len(value):
+                slot, length = _PART.unpack_from(value, at)
+                at += _PART.size
+                if at + length > len(value):
+                    raise ValueError("an entry of the last commits is not whole")
+                rows[slot] = value[at : at + length]
+                at += length
+                slots.append(slot)
+            self._sequence = sequence
+            self._recent[sequence % RING] = slots
+            self._in_entry |= dict.fromkeys(slots, sequence)
+        return rows
+
+    def _is_known(self, slot: int) -> bool:
+        return slot < FIRST_KEY or (slot < len(self._names) and self._names[slot] is not None)
 
     def _encode(self, slot: int) -> bytes:
         name = self._names[slot] or b""
