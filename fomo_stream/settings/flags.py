@@ -39,6 +39,14 @@ def seconds_of(text: str) -> float:
     return float(text[:-1]) * SECONDS[text[-1]]
 
 
+def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    """These names in the order of those that are known. Raises ValueError for any other."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{name[:60]} is none of {', '.join(known)}{did_you_mean(name, known)}")
+    return tuple(name for name in known if name in names)
+
+
 def _times(value: Any) -> Any:
     """`5x` as 5.0."""
     return value.strip().removesuffix("x") if isinstance(value, str) else value
@@ -502,10 +510,7 @@ class RecordFlags(DetectorFlags):
     @field_validator("silence_of")
     @classmethod
     def _levels_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in LEVELS:
-                raise ValueError(f"{name[:60]} is none of {', '.join(LEVELS)}{did_you_mean(name, LEVELS)}")
-        return tuple(name for name in LEVELS if name in names) or LEVELS
+        return _in_order(names, LEVELS) or LEVELS
 
     def check_silence_of_file(self) -> None:
         """Raise ValueError if silence cannot be told because records of a file have no time of their own."""
@@ -545,10 +550,7 @@ class RecordFlags(DetectorFlags):
     @field_validator("time_features")
     @classmethod
     def _cycles_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in CYCLES:
-                raise ValueError(f"{name[:60]} is none of {', '.join(CYCLES)}{did_you_mean(name, CYCLES)}")
-        return tuple(name for name in CYCLES if name in names)
+        return _in_order(names, CYCLES)
 
     def detector_config(self) -> DetectorConfig:
         from fomo_stream.records.times import cycles_of  # imports NumPy, which --help does not need
