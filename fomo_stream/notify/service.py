@@ -188,11 +188,12 @@ class Service:
         consumer.incremental_assign(places)
         if self._paused:
             consumer.pause(given)
+        self._commit(consumer)
         self._trouble = ""
         log.info(kv("assigned", partitions=",".join(str(one.partition) for one in given)))
 
     def _place(self, consumer: Consumer, committed: TopicPartition) -> TopicPartition:
-        """Where a partition is read from. Its start is committed soon, or `latest` would move while nothing comes."""
+        """Where a partition is read from. Its start is committed at once: after a crash `latest` would be later."""
         first, end = range_now(consumer, committed, TIMEOUT_S)
         number, start = committed.partition, committed.offset
         if start < 0:

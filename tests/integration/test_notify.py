@@ -149,6 +149,18 @@ def test_a_kill_after_an_answer_repeats_a_message_with_the_same_name(
     assert len(names(receiver)) > 4, "the one that was answered and not committed came again"
 
 
+def test_what_comes_after_a_kill_of_one_that_was_ready_is_told(broker: Broker, topic: str, receiver: Receiver) -> None:
+    write(broker, topic, alert(1))
+    first = Command(broker, topic, "--webhook", receiver.url)
+    first.ready()
+    first.kill()
+    write(broker, topic, alert(2))
+    second = Command(broker, topic, "--webhook", receiver.url)
+    receiver.wait_for(lambda requests: bool(requests))
+    second.stop()
+    assert names(receiver) == ["sensors:0-2:opened:1"]
+
+
 def test_what_is_open_is_known_after_a_restart(broker: Broker, topic: str, receiver: Receiver) -> None:
     group = f"{topic}-notify"
     first = Command(broker, topic, "--alertmanager", receiver.url)
