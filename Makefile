@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-slow types kernels audit format clean
+.PHONY: demo test test-slow types kernels audit docs format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
@@ -34,12 +34,16 @@ kernels: $(VENV)/.installed-dev
 audit: $(VENV)/.installed-dev
 	$(BIN)/python .ci/audit
 
+# The documentation as a site, in `site/`.
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fomo-stream needs Python 3.11 or later")'

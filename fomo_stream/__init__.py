@@ -10,9 +10,11 @@ The names load on first use: importing the package imports neither torch nor a K
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str  # of the installed package
+
     from fomo_stream.adapters.river import FoMoDetector as FoMoDetector
     from fomo_stream.adapters.scikit_learn import ZeroShotDetector as ZeroShotDetector
     from fomo_stream.detector.config import DetectorConfig as DetectorConfig
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from fomo_stream.model.checkpoint import load_model as load_model
     from fomo_stream.replaying.api import replay as replay
     from fomo_stream.replaying.results import ReplayResult as ReplayResult
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Detector": "detector.detector",
@@ -37,10 +37,23 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fomo_stream' has no attribute {name!r}")
-    return getattr(import_module(f"fomo_stream.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:  # else type checkers would take any name for one of the package
+
+    def __getattr__(name):
+        if name == "__version__":
+            return _version()
+        if name not in _HOMES:
+            raise AttributeError(f"module 'fomo_stream' has no attribute {name!r}")
+        return getattr(import_module(f"fomo_stream.{_HOMES[name]}"), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fomo-stream")
+    except PackageNotFoundError:
+        return "0.0"  # a clone that is not installed
 
 
 def __dir__() -> list[str]:

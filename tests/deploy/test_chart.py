@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import helm_python
@@ -65,9 +64,9 @@ def test_names_stay_short_enough_for_the_labels_that_kubernetes_makes_of_them() 
     validate(long.all("StatefulSet")[0], VERSIONS[0])
 
 
-def test_the_version_is_that_of_the_program() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert chart().metadata["appVersion"] == project["version"]
+def test_the_versions_are_that_of_the_newest_release() -> None:
+    newest = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert chart().metadata["version"] == chart().metadata["appVersion"] == newest
     assert chart().metadata["kubeVersion"].startswith(f">={VERSIONS[0]}.")
 
 
