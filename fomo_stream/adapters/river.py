@@ -73,7 +73,12 @@ class FoMoDetector(AnomalyDetector):
     counters
         Names of features that only grow: their growth a record is scored, not the total.
 
-    Raises CheckpointError for a model that is not there, and ConfigError for an impossible value: both are ValueErrors.
+    Raises
+    ------
+    CheckpointError
+        For a model that is not there. It is a ValueError.
+    ConfigError
+        For an impossible value. It is a ValueError.
 
     Examples
     --------

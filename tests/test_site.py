@@ -1,0 +1,109 @@
+"""The documentation as a site: it builds without a warning, and its pages load nothing from another host."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from browser import Browser, open_browser
+from documents import ROOT
+
+SOURCES = ("*.md", "mkdocs.yml", "docs", "deploy", "examples", "fomo_stream")
+
+
+def warnings(root: Path, site: Path) -> list[str]:
+    """The warnings of mkdocs about the site that it makes of a repository; with one of them it has to fail."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    lines = [line for line in done.stderr.splitlines() if line and not line.startswith("INFO")]
+    assert (done.returncode == 0) == (not lines), done.stderr
+    return lines
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    assert warnings(ROOT, site) == []
+    return site
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
+
+
+def test_dead_links_and_a_page_that_the_navigation_lacks_are_warnings(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    for path in (path for source in SOURCES for path in ROOT.glob(source)):
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, root / path.name)
+    with (root / "README.md").open("a") as readme:
+        readme.write("[of no page](docs/nothing.md), [of no heading](docs/limits.md#nothing)\n")
+    (root / "docs" / "new.md").write_text("# A page that nobody finds\n")
+    found = "\n".join(warnings(root, tmp_path / "site"))
+    assert all(mistake in found for mistake in ("docs/nothing.md", "#nothing", "docs/new.md"))
+
+
+def test_pages_and_styles_name_no_other_host_to_load_from(site: Path) -> None:
+    loaded = {
+        ".html": r"<(?!a\b)[^>]*?\b(?:src|srcset|data|href)=[\"']?((?:https?:)?//[^\"'> ]+)",
+        ".css": r"(?:url\([\"']?|@import [\"']?)((?:https?:)?//[^\"')]+)",
+    }
+    for path in site.rglob("*"):
+        if pattern := loaded.get(path.suffix):
+            assert re.findall(pattern, path.read_text(encoding="utf-8")) == [], path
+
+
+def test_every_page_loads_from_its_own_host_alone(site: Path, address: str, browser: Browser) -> None:
+    """Scripts as well: the theme has the addresses of scripts that it would load where a page needs them."""
+    paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    assert len(paths) > 20
+    for path in paths:
+        page = browser.open(f"{address}/{path}")
+        page.until("document.readyState === 'complete' && !document.querySelector('pre.mermaid')")
+        assert [url for url in page.requests if not url.startswith((address, "blob:"))] == [], path
+        assert page.problems == [], path
+        page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_diagrams_are_drawn_in_the_colours_that_the_reader_prefers(address: str, browser: Browser, theme: str) -> None:
+    page = browser.open(f"{address}/docs/how-it-decides.html", theme=theme)
+    page.until("document.querySelector('div.mermaid')?.offsetHeight > 100")
+    page.run("localStorage.clear()")
+    scheme = page.run("document.body.getAttribute('data-md-color-scheme')")
+    assert scheme == {"light": "default", "dark": "slate"}[theme]
+    page.close()
+
+
+def test_the_search_finds_a_page(address: str, browser: Browser) -> None:
+    page = browser.open(address)
+    page.until("document.readyState === 'complete'")
+    page.run("document.querySelector('.md-search__input').focus()")
+    page.ask("Input.insertText", text="reservoir")
+    page.until("[...document.querySelectorAll('.md-search-result__link')].some(a => a.href.includes('how-it-decides'))")
+    page.close()
