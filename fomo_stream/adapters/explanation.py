@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Reason
 from fomo_stream.records.explanation import reasons_of, sentence
 from fomo_stream.records.schema import Schema
 
+NamedReason = TypedDict(  # a call, as `with` is a word of Python
+    "NamedReason",
+    {
+        "feature": Hashable,
+        "cause": str,
+        "share": float,
+        "value": str | float | bool | None,
+        "usual": NotRequired[float | None],
+        "range": NotRequired[list[float] | None],
+        "expected": NotRequired[float | None],
+        "frequency": NotRequired[float | None],
+        "scope": str,
+        "with": NotRequired[Hashable],
+    },
+)
 
-class Explanation(list[dict[str, Any]]):
+
+class Explanation(list[NamedReason]):
     """The reasons of a record, a dict each, the one that counts most first; `str` gives one sentence.
 
     A reason has `feature`, `cause`, `share`, `value`, and `usual` (the median of the context) and `range` (its central
@@ -20,7 +36,7 @@ class Explanation(list[dict[str, Any]]):
     one; `with` names another feature where only both together are odd.
     """
 
-    def __init__(self, reasons: Sequence[dict[str, Any]] = (), sentence: str = "") -> None:
+    def __init__(self, reasons: Sequence[NamedReason] = (), sentence: str = "") -> None:
         super().__init__(reasons)
         self.sentence = sentence
 
@@ -51,7 +67,7 @@ class Explanation(list[dict[str, Any]]):
         name_of = dict(zip(texts, names, strict=True))
         found = reasons_of(reasons, schema, values)
         named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
-        return cls(named, sentence(reasons, schema, values, earlier, is_outlier, key))
+        return cls(cast(list[NamedReason], named), sentence(reasons, schema, values, earlier, is_outlier, key))
 
 
 def _texts(names: Sequence[Hashable]) -> list[str]:

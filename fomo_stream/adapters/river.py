@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import narwhals.stable.v2 as nw
-from numpy.typing import NDArray
+import numpy as np
+from narwhals.stable.v2.typing import IntoDataFrame, IntoSeries
+from numpy.typing import ArrayLike, NDArray
 from river.base import AnomalyDetector
 from river.utils.dataframe import to_native_series
 
@@ -15,6 +17,11 @@ from fomo_stream.adapters.explanation import Explanation
 from fomo_stream.adapters.open_detector import OpenDetector
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Rows: TypeAlias = NDArray[Any] | Iterable[Mapping[Any, Any]]  # an array (n, d), or dicts
 
 
 class FoMoDetector(AnomalyDetector):
@@ -192,6 +199,12 @@ class FoMoDetector(AnomalyDetector):
         """
         return self.explain_many([x])[0]
 
+    @overload
+    def score_many(self, X: Rows) -> NDArray[np.float64]: ...
+    @overload
+    def score_many(self, X: pd.DataFrame) -> pd.Series[float]: ...
+    @overload
+    def score_many(self, X: IntoDataFrame) -> IntoSeries: ...
     def score_many(self, X: Any) -> Any:
         """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records: for a DataFrame a
         Series with its index, else an array.
@@ -200,23 +213,35 @@ class FoMoDetector(AnomalyDetector):
         """
         return _like(X, self._inner.results(X, "score", 0.0), "score")
 
+    @overload
+    def p_value_many(self, X: Rows) -> NDArray[np.float64]: ...
+    @overload
+    def p_value_many(self, X: pd.DataFrame) -> pd.Series[float]: ...
+    @overload
+    def p_value_many(self, X: IntoDataFrame) -> IntoSeries: ...
     def p_value_many(self, X: Any) -> Any:
         """p-values (n,), as `score_many`; see `p_value_one`."""
         return _like(X, self._inner.results(X, "p_value", 1.0), "p_value")
 
+    @overload
+    def is_outlier_many(self, X: Rows) -> NDArray[np.bool_]: ...
+    @overload
+    def is_outlier_many(self, X: pd.DataFrame) -> pd.Series[bool]: ...
+    @overload
+    def is_outlier_many(self, X: IntoDataFrame) -> IntoSeries: ...
     def is_outlier_many(self, X: Any) -> Any:
         """Verdicts (n,), as `score_many`; see `is_outlier_one`."""
         return _like(X, self._inner.results(X, "outlier", 0.0) > 0, "is_outlier")
 
-    def explain_many(self, X: Any) -> list[Explanation]:
+    def explain_many(self, X: Rows | IntoDataFrame) -> list[Explanation]:
         """Explanations of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
         return self._inner.explain(X)
 
-    def learn_many(self, X: Any) -> None:
+    def learn_many(self, X: Rows | IntoDataFrame) -> None:
         """Learn a DataFrame, an array (n, d), or a sequence of dicts, in order."""
         self._inner.learn(X)
 
-    def feedback_many(self, X: Any, is_outlier: Any) -> None:
+    def feedback_many(self, X: Rows | IntoDataFrame, is_outlier: ArrayLike) -> None:
         """Take verdicts on records seen before: the reservoir changes before the next record is learned, the scoring
         context with the next generation.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from narwhals.stable.v2.typing import IntoDataFrame
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, _fit_context
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions, validate_params
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Rows: TypeAlias = ArrayLike | IntoDataFrame  # (n_rows, n_features)
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _typed(decorator: Any) -> Callable[[Method], Method]:
+    """A decorator of scikit-learn, which has no types, that keeps those of the method."""
+    return cast(Callable[[Method], Method], decorator)
 
 
 class View(NamedTuple):
@@ -200,8 +209,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.contamination = contamination
         self.categorical = categorical
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> Self:
+    @_typed(_fit_context(prefer_skip_nested_validation=True))
+    def fit(self, X: Rows, y: object = None) -> Self:
         """Take X (n_rows, n_features), inliers, as the context. y is ignored."""
         rate = _rate(self.alert_rate, self.contamination)
         rows = self._rows(X, fit=True)
@@ -217,7 +226,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.labels_ = (self.decision_scores_ > self.threshold_).astype(np.int64)
         return self
 
-    def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
+    def fit_predict(self, X: Rows, y: object = None) -> NDArray[np.int64]:
         """`fit`, then `predict` of the same rows."""
         return np.where(self.fit(X).labels_ == 1, -1, 1)
 
@@ -255,7 +264,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def _encode(self) -> None:
         self._encoded = [Member(self._shared_model(), view) for view in self.members_]
 
-    def score_samples(self, X: Any) -> Float:
+    def score_samples(self, X: Rows) -> Float:
         """Minus the mean logit of each row of X, (n_rows,): higher = more normal; NaN for a row without any value.
 
         A row that is in the context gets its cross-scored value, so that the training rows can be judged too.
@@ -271,16 +280,16 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
             scores[usable] = -sum(member.logits(rows[usable]) for member in self._encoded) / len(self._encoded)
         return scores
 
-    def decision_function(self, X: Any) -> Float:
+    def decision_function(self, X: Rows) -> Float:
         """`score_samples` minus `offset_`, (n_rows,): negative = outlier."""
         return self.score_samples(X) - self.offset_
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: Rows) -> NDArray[np.int64]:
         """-1 for outliers, 1 for inliers, (n_rows,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
-    @validate_params(_TOP, prefer_skip_nested_validation=True)
-    def explain(self, X: Any, top: int = 3) -> list[Explanation]:
+    @_typed(validate_params(_TOP, prefer_skip_nested_validation=True))
+    def explain(self, X: Rows, top: int = 3) -> list[Explanation]:
         """Of each row of X, at most `top` features that make it unusual, with their names; some milliseconds a row.
 
         A row of the context is compared with the half that it is scored by. Raises as `predict`.
@@ -301,8 +310,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
             explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
         return explained
 
-    @validate_params(_TOP, prefer_skip_nested_validation=True)
-    def attended_context(self, X: Any, top: int = 5) -> Attended:
+    @_typed(validate_params(_TOP, prefer_skip_nested_validation=True))
+    def attended_context(self, X: Rows, top: int = 5) -> Attended:
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 
         Returns indices into the rows given to `fit` and weights, (n_rows, top) each, the most attended first. Raises

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+from narwhals.stable.v2.typing import IntoDataFrame, IntoSeries
+from numpy.typing import ArrayLike, NDArray
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying import command
@@ -15,11 +18,12 @@ from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
 
-Grid = Mapping[str, Any] | Sequence[str] | str
+Grid: TypeAlias = Mapping[str, object] | Sequence[str] | str
+Data: TypeAlias = str | Path | IntoDataFrame | NDArray[Any] | Sequence[Mapping[str, Any]]
 
 
 def replay(
-    data: Any = None,
+    data: Data | None = None,
     *,
     topic: str | None = None,
     from_: str | None = None,
@@ -29,7 +33,7 @@ def replay(
     key: str | None = None,
     time: str | None = None,
     label: str | None = None,
-    labels: Any = None,
+    labels: ArrayLike | IntoSeries | None = None,
     compare: str | Sequence[str] = (),
     grid: Grid = (),
     progress: bool = False,
@@ -83,14 +87,14 @@ def grid_words(grid: Grid) -> tuple[str, ...]:
     if not isinstance(grid, Mapping):
         return tuple(grid)
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
     lists = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in grid.items()}
     return tuple(f"{name}={','.join(map(text, values))}" for name, values in lists.items())
 
 
-def _existing(path: Path, labels: Any) -> Path:
+def _existing(path: Path, labels: object) -> Path:
     if not path.exists():
         raise ConfigError(f"there is no file {path}; to replay a topic, write topic={str(path)!r}")
     if labels is not None:

@@ -47,7 +47,7 @@ def run_replay(settings: ReplaySettings) -> int:
         print(terminal_text(result.report, paths))
         if settings.suggest is not None:
             print(f"Configuration: {settings.suggest}")
-    return 0 if result.report["source"]["is_complete"] else CTRL_C
+    return 0 if result.is_complete else CTRL_C
 
 
 def replay_settings(

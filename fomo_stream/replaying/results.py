@@ -9,14 +9,18 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fomo_stream.errors import ConfigError
+import numpy as np
+
+from fomo_stream.errors import ConfigError, needs_extra
 from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.output import json_text, plain, write_whole
+from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 FORMAT = 1
 COUNTS = ("records", "outliers", "alerts", "true_alerts", "segments")
@@ -30,13 +34,19 @@ SCRIPTS = (
     "detectors.js",
     "timeline.js",
     "quality.js",
+    "incidents.js",
     "drift.js",
     "records.js",
     "report.js",
 )
 DRIFT = ("psi", "missing", "median")
+OF_INCIDENTS = ("partition", "key", "first", "last", "begin", "end", "records", "score", "surprise", "severity")
+EXTRA = "notebook"  # what pandas and matplotlib come with
+HEIGHT = 700  # pixels of the report in a notebook
+TICKS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)  # of scores
 
 Report = dict[str, Any]
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
 
 
 def load_report(path: str | Path) -> Report:
@@ -60,18 +70,29 @@ def load_report(path: str | Path) -> Report:
 class ReplayResult:
     """How well the detector would have done: the report of a replay.
 
-    `report` has all of it, as plain data. The DataFrames have one row per ...
+    `report` has all of it, as plain data. The DataFrames, which need pandas, have one row per ...
         `metrics`      detector; `auroc_low` and `auroc_high` are the ends of the interval, and so on
         `timeline`     span of time with records (up to 4,096 of them)
         `windows`      window and detector
         `alerts`       top alert, highest first
         `drift`        window and feature
         `calibration`  detector and requested alert rate
+        `incidents()`  incident, those of most surprise first
     A DataFrame is empty where the report has nothing on it. Times are UTC; without times they are record numbers.
     """
 
     def __init__(self, report: Mapping[str, Any]) -> None:
-        self.report: Report = plain(report)
+        self._report: Report = plain(report)
+
+    @property
+    def report(self) -> dict[str, Json]:
+        """All of it, as plain data: what `save` writes."""
+        return self._report
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the replay came to its end: Ctrl-C ends it early."""
+        return bool(self._report["source"]["is_complete"])
 
     @classmethod
     def load(cls, path: str | Path) -> ReplayResult:
@@ -80,42 +101,43 @@ class ReplayResult:
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON; two of them can be compared with `fomo-stream compare`. Raises ConfigError."""
-        write_whole(Path(path), f"{json_text(self.report)}\n".encode())
+        write_whole(Path(path), f"{json_text(self._report)}\n".encode())
 
     def save_report(self, path: str | Path) -> None:
         """Write the report as one HTML file, which opens anywhere. Raises ConfigError if it cannot be written."""
-        write_whole(Path(path), html_text(self.report).encode())
+        write_whole(Path(path), html_text(self._report).encode())
 
     @property
     def summary(self) -> str:
         """The result in words."""
-        return "\n".join(self.report.get("summary", []))
+        return "\n".join(self._report.get("summary", []))
 
     @property
     def metrics(self) -> pd.DataFrame:
         """One row per detector: quality with intervals, counts, and seconds per record."""
-        import pandas as pd
+        with needs_extra("a DataFrame", EXTRA):
+            import pandas as pd
 
         rows = []
-        for detector in self.report["detectors"]:
+        for detector in self._report["detectors"]:
             row: dict[str, Any] = {"detector": detector["name"], "kind": detector.get("kind")}
             for name in METRICS:
                 metric = (detector.get("metrics") or {}).get(name) or {}
                 row |= {name: metric.get("value"), f"{name}_low": metric.get("low"), f"{name}_high": metric.get("high")}
             row |= {name: (detector.get("counts") or {}).get(name) for name in COUNTS}
-            rows.append(row | {"seconds_per_record": seconds_per_record(self.report, detector["name"])})
+            rows.append(row | {"seconds_per_record": seconds_per_record(self._report, detector["name"])})
         return pd.DataFrame(rows).set_index("detector") if rows else pd.DataFrame()
 
     @property
     def timeline(self) -> pd.DataFrame:
         """Records, highest and mean score, alerts and outliers of our own detector over time."""
-        frame = self._frame([self.report.get("timeline") or {}])
+        frame = self._frame([self._report.get("timeline") or {}])
         return frame.set_index("start") if len(frame) else frame
 
     @property
     def windows(self) -> pd.DataFrame:
         """Quality and alerts of every detector in windows of equal length."""
-        windows = self.report.get("windows") or {}
+        windows = self._report.get("windows") or {}
         shared = {name: windows.get(name) for name in ("start", "end", "records", "outliers")}
         by_detector = windows.get("by_detector", {}).items()
         return self._frame([{**shared, "detector": name, **columns} for name, columns in by_detector])
@@ -123,13 +145,13 @@ class ReplayResult:
     @property
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
-        alerts = self.report.get("alerts") or []
+        alerts = self._report.get("alerts") or []
         return self._frame([{name: [alert[name] for alert in alerts] for name in alerts[0]}] if alerts else [])
 
     @property
     def drift(self) -> pd.DataFrame:
         """How far each feature has moved from the first records (PSI), its median and its missing share."""
-        drift, windows = self.report.get("drift") or {}, self.report.get("windows") or {}
+        drift, windows = self._report.get("drift") or {}, self._report.get("windows") or {}
         shared, known = {name: windows.get(name) for name in ("start", "end")}, [k for k in DRIFT if drift.get(k)]
         return self._frame(
             [
@@ -141,35 +163,86 @@ class ReplayResult:
     @property
     def calibration(self) -> pd.DataFrame:
         """Requested and realised alert rates of every detector."""
-        detectors = [one for one in self.report["detectors"] if one.get("calibration")]
+        detectors = [one for one in self._report["detectors"] if one.get("calibration")]
         return self._frame([{"detector": one["name"], **one["calibration"]} for one in detectors])
 
+    def incidents(self) -> pd.DataFrame:
+        """The incidents of most surprise, at most 20, the highest first: how often somebody would have had to look.
+
+        Columns: `partition` and `key` of the series (None: it has none); `first` and `last`, offsets of the first and
+        the last alert; `begin` and `end`, their times; `records`, how many alerts; `score`, the highest; `surprise`,
+        how much is odd in it; `severity` and `explanation` of the highest alert; `outliers`, how many of its records
+        are labelled as outliers (None: no labels).
+        """
+        columns, listed = (*OF_INCIDENTS, "explanation", "outliers"), self._incidents
+        return self._frame([{name: [one.get(name) for one in listed] for name in columns}])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the score over time, with the incidents of `incidents()` shaded and the spans with alerts dotted.
+
+        ax: where to draw; None: on a new figure. Returns these axes. Scores are drawn on a logistic scale, so that 0.99
+        and 0.999 are apart; each is the highest of its span of the `timeline`. Needs matplotlib.
+        """
+        with needs_extra("plot()", EXTRA):
+            import matplotlib.pyplot as plt
+        if ax is None:
+            _, ax = plt.subplots(figsize=(10, 3), layout="constrained")
+        spans, has_times = self._report.get("timeline") or {}, self._report["source"]["axis"] == "time"
+
+        def place(x: list[int | None]) -> Any:
+            return np.array(x, dtype="datetime64[ms]" if has_times else "float64")
+
+        at, score = place(spans.get("start", [])), np.array(spans.get("max", []), dtype=np.float64)
+        is_alert = np.array(spans.get("alerts", []), dtype=bool)
+        ax.plot(at, score, linewidth=0.6, color="tab:blue", label="score")
+        ax.plot(at[is_alert], score[is_alert], ".", color="tab:red", label="alert")
+        listed = [one for one in self._incidents if one.get("begin") is not None]
+        for i, one in enumerate(listed):
+            begin, end = place([one["begin"], one["end"] + spans["width"]])
+            ax.axvspan(begin, end, color="tab:red", alpha=0.2, linewidth=0, label="" if i else "incident")
+        ax.set(yscale="logit", ylabel="score", xlabel="time (UTC)" if has_times else "record", ylim=(0.1, None))
+        ax.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        ax.minorticks_off()
+        ax.set_title(
+            f"{self._report['source']['name']}: {self._facts}", loc="left", fontsize="medium", parse_math=False
+        )
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize="small", frameon=False)
+        return ax
+
     def __repr__(self) -> str:
-        return f"<ReplayResult of {self.report.get('source', {}).get('name', 'records')}>\n{self.summary}"
+        source = self._report["source"]
+        part = "" if self.is_complete else ", stopped early"
+        return f"<ReplayResult of {source['name']!r}: {counted(source['records'], 'record')}{part}; {self._facts}>"
 
     def _repr_html_(self) -> str:
-        page = escape(html_text(self.report))
-        lines = [*(self.report.get("notes") or [])[:1], *self.report.get("summary", [])]
-        said = "".join(f"<p>{escape(line)}</p>" for line in lines)
-        metrics = self.metrics.dropna(axis="columns", how="all")
-        table = metrics[[name for name in metrics if not name.endswith(("_low", "_high"))]]
-        shown = table.to_html(float_format="{:.4g}".format, na_rep="", border=0, index_names=False)
         # the frame may run the scripts of the page, but reaches neither the notebook nor its cookies
-        frame = f'sandbox="allow-scripts" loading="lazy" style="width:100%;height:800px;border:0" srcdoc="{page}"'
-        whole = f"<details><summary>Whole report</summary><iframe {frame}></iframe></details>"
-        return f'<div>{said}<div style="overflow-x:auto">{shown}</div>{whole}</div>'
+        page = escape(html_text(self._report))
+        frame = f'sandbox="allow-scripts" style="width:100%;height:{HEIGHT}px;border:0" srcdoc="{page}"'
+        return f"<iframe {frame}></iframe>"
+
+    @property
+    def _incidents(self) -> list[dict[str, Any]]:
+        return list((self._report.get("incidents") or {}).get("worst", []))
+
+    @property
+    def _facts(self) -> str:
+        own = self._report["detectors"][0]
+        n, auroc = (self._report.get("incidents") or {}).get("count", 0), (own.get("metrics") or {}).get("auroc")
+        said = f"{counted(own['counts']['alerts'], 'alert')} in {counted(n, 'incident')}"
+        return said + (f", AUROC {auroc['value']:.3f}" if auroc else "")
 
     def _frame(self, parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         """One DataFrame of the columns of all parts, one below the other, with milliseconds as times."""
-        import pandas as pd
+        with needs_extra("a DataFrame", EXTRA):
+            import pandas as pd
 
         frames = []
         for columns in parts:
             lengths = [len(column) for column in columns.values() if isinstance(column, list)]
             frames += [pd.DataFrame(columns, index=range(lengths[0]))] if lengths else []
         frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-        if self.report.get("source", {}).get("axis") == "time":
-            for name in {"start", "end", "time"} & set(frame.columns):
+        if self._report.get("source", {}).get("axis") == "time":
+            for name in {"start", "begin", "end", "time"} & set(frame.columns):
                 frame[name] = pd.to_datetime(frame[name], unit="ms", utc=True)
         return frame
 

@@ -330,6 +330,8 @@ def test_reasons_have_the_names_and_values_that_were_given(names: tuple[Any, ...
     assert number["feature"] == names[1]
     assert number["feature"].__class__ is names[1].__class__
     assert (number["cause"], number["value"]) == ("value", 40.0)
+    assert number["range"] is not None
+    assert number["usual"] is not None
     low, high = number["range"]
     assert 2 < low < number["usual"] < high < 8
     assert category["feature"] == names[2]

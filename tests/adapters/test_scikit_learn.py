@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -336,7 +336,7 @@ def test_an_impossible_number_of_reasons_is_refused(top: Any) -> None:
     for method in (detector.explain, detector.attended_context):
         with pytest.raises(ValueError, match="'top' parameter"):
             method(rows[:1], top=top)
-    assert len(detector.explain(rows[:1] + 9, top=np.int64(1))[0]) == 1
+    assert len(detector.explain(rows[:1] + 9, top=cast(int, np.int64(1)))[0]) == 1
 
 
 @pytest.mark.parametrize("members", [1, 3])

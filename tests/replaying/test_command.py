@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -74,7 +74,7 @@ def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path)
 
 
 def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:
-    so_far = replay_settings(settings_of(folder), CtrlC(1)).report
+    so_far: Any = replay_settings(settings_of(folder), CtrlC(1)).report
     assert not so_far["source"]["is_complete"]
     assert 0 < so_far["source"]["records"] < RECORDS
 
@@ -108,7 +108,7 @@ def test_ctrl_c_while_the_report_is_made_does_not_lose_it(
     report, html = tmp_path / "report.json", tmp_path / "report.html"
     assert run_replay(settings_of(folder, json_=report, report=str(html))) == 0
     assert pressed
-    assert ReplayResult.load(report).report["source"]["is_complete"]
+    assert ReplayResult.load(report).is_complete
     assert html.stat().st_size > 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -119,7 +119,7 @@ def test_names_that_have_no_bytes_are_reported(folder: Path, tmp_path: Path) -> 
     file.write_text("".join(json.dumps({"x": row["x"], "b\ud800": row["y"], "bad": row["bad"]}) + "\n" for row in rows))
     report, html = tmp_path / os.fsdecode(b"report\xff.json"), tmp_path / "report.html"
     assert run_replay(settings_of(folder, file=file, json_=report, report=str(html))) == 0
-    loaded = ReplayResult.load(report).report
+    loaded: Any = ReplayResult.load(report).report
     assert loaded["source"]["features"] == ["b\ud800", "x"]
     assert loaded["source"]["name"] == file.name
     assert "b\\ud800" in html.read_text()
@@ -212,10 +212,11 @@ def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
     of_frame, of_file = replay(frame, labels=outlier, **small), replay(path, time="at", label="y", **small)
     assert of_frame.metrics.index.tolist() == ["fomo-stream", "context_size=50", "knn"]
     assert of_frame.metrics["auroc"].min() > 0.8
+    in_memory, in_file = cast(list[dict[str, Any]], [one.report for one in (of_frame, of_file)])
     for name in ("detectors", "windows", "timeline", "generations", "segments", "drift", "context", "partitions"):
-        assert of_frame.report[name] == of_file.report[name]
-    assert [one.report["source"]["kind"] for one in (of_frame, of_file)] == ["memory", "file"]
-    timing = of_file.report["timing"]
+        assert in_memory[name] == in_file[name]
+    assert [one["source"]["kind"] for one in (in_memory, in_file)] == ["memory", "file"]
+    timing = in_file["timing"]
     assert timing["seconds_per_record"] == {  # of all records, also those before a detector has a score
         name: pytest.approx(seconds / len(frame), rel=1e-4) for name, seconds in timing["detectors"].items()
     }
