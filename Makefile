@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-slow types kernels audit docs format clean
+.PHONY: demo test test-slow types kernels audit docs dist sbom format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
@@ -37,6 +37,17 @@ audit: $(VENV)/.installed-dev
 # The documentation as a site, in `site/`.
 docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build
+
+# What a release has: the sdist and the wheel, and a list of the software that is installed beside the Python SBOM_OF.
+DIST ?= dist
+SBOM_OF ?= $(BIN)/python
+
+dist: $(VENV)/.installed-dev
+	$(BIN)/python -m build --no-isolation --outdir $(DIST)
+
+sbom: $(VENV)/.installed-dev
+	mkdir -p $(DIST)
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-file $(DIST)/sbom.cdx.json $(SBOM_OF)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

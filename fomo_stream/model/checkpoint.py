@@ -166,8 +166,9 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
     known = shipped_models()
     path = SHIPPED / f"{text}.safetensors" if text in known else Path(text)
     if path.suffix != ".safetensors":
+        elsewhere = " (only in the repository)" if text == "paper-100" else ""  # 9 MB, left out of the wheel
         raise CheckpointError(
-            f"no model named {text!r}; shipped: {', '.join(known)}; or give the path of a .safetensors file"
+            f"no model named {text!r}{elsewhere}; shipped: {', '.join(known)}; or give the path of a .safetensors file"
         )
     if not path.exists():
         raise _missing(path)

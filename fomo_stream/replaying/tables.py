@@ -17,7 +17,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.exceptions import DuplicateError
 
-from fomo_stream.errors import ConfigError, RecordError, SchemaError
+from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.wording import did_you_mean
@@ -150,13 +150,9 @@ class ParquetTable:
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        try:
+        with needs_extra(f"reading {self._path}", "parquet"):
             from pyarrow import ArrowException
             from pyarrow.parquet import ParquetFile
-        except ImportError:
-            raise ConfigError(
-                f"reading {self._path} needs pyarrow, which is not installed; pip install 'fomo-stream[parquet]'"
-            ) from None
         try:
             with ParquetFile(self._path, pre_buffer=False) as file:
                 yield file
