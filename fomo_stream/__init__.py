@@ -1,8 +1,8 @@
 """Zero-shot outlier detection on event streams.
 
 >>> import fomo_stream
->>> sorted(fomo_stream.__all__)
-['Detector', 'DetectorConfig', 'FoMoDetector', 'FomoError', 'ReplayResult', 'ZeroShotDetector', 'load_model', 'replay']
+>>> print(*sorted(fomo_stream.__all__))
+Detector DetectorConfig FoMoDetector FomoError FomoWarning ReplayResult ZeroShotDetector load_model replay
 
 The names load on first use: importing the package imports neither torch nor a Kafka client.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig as DetectorConfig
     from fomo_stream.detector.detector import Detector as Detector
     from fomo_stream.errors import FomoError as FomoError
+    from fomo_stream.errors import FomoWarning as FomoWarning
     from fomo_stream.model.checkpoint import load_model as load_model
     from fomo_stream.replaying.api import replay as replay
     from fomo_stream.replaying.results import ReplayResult as ReplayResult
@@ -29,6 +30,7 @@ _HOMES = {
     "DetectorConfig": "detector.config",
     "FoMoDetector": "adapters.river",
     "FomoError": "errors",
+    "FomoWarning": "errors",
     "ReplayResult": "replaying.results",
     "ZeroShotDetector": "adapters.scikit_learn",
     "load_model": "model.checkpoint",

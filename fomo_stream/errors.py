@@ -146,6 +146,10 @@ class DamagedStateError(StateError):
     """Part of the stored state is missing or unreadable."""
 
 
+class FomoWarning(UserWarning):
+    """Of data that the Python API takes, but in a way that the user may not expect."""
+
+
 @contextmanager
 def needs_extra(what: str, extra: str = "registry") -> Iterator[None]:
     """Raise ConfigError where a library of this extra is missing. what: that needs it."""

@@ -14,9 +14,9 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 
-from fomo_stream.errors import SchemaError
+from fomo_stream.errors import FomoWarning, SchemaError
 from fomo_stream.records.category_codes import category_code, is_mostly_rare
-from fomo_stream.records.inference import RARE_VALUES, READ_AS_NUMBERS, is_missing, is_time
+from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, is_time, misleading
 from fomo_stream.records.schema import is_number_text
 
 Float = NDArray[np.float64]
@@ -149,7 +149,13 @@ def warn(who: str, message: str) -> None:
     frame, level = sys._getframe(0), 1
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("fomo_stream", "sklearn"):
         frame, level = frame.f_back, level + 1
-    warnings.warn(f"{who}: {message}", stacklevel=level)
+    warnings.warn(f"{who}: {message}", FomoWarning, stacklevel=level)
+
+
+def note_of_misleading(names: Sequence[Hashable], rows: Float, known: Collection[int], remedy: str) -> str | None:
+    """What to warn of in rows (n, d), if anything; see `misleading`."""
+    found = misleading(names, rows, known)
+    return f"columns that may mislead: {listed(found)}; {MISLEADING}; {remedy}" if found else None
 
 
 def rows_of(columns: Columns, codes: Collection[int]) -> tuple[Float, list[str]]:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.adapters.columns import DATES, Columns, has_values, is_column, is_frame, listed, warn
+from fomo_stream.adapters.columns import (
+    DATES,
+    Columns,
+    has_values,
+    is_column,
+    is_frame,
+    listed,
+    note_of_misleading,
+    warn,
+)
 from fomo_stream.adapters.explanation import Explanation
 from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
@@ -63,8 +72,7 @@ class OpenRows:
         self._n_special = len(self._columns)
         self._warned: set[str] = set()
         self.has_learned = False  # whether any record was learned
-        # (n, n_codes), of the first records learned; None: they are judged, or there are none
-        self._first_codes: Float | None = np.empty((0, self._n_codes)) if self._n_codes else None
+        self._first: list[Float] | None = []  # rows of the first records learned; None: they are judged
 
     @property
     def width(self) -> int:
@@ -94,22 +102,29 @@ class OpenRows:
         rows = self._from_columns(Columns(X), learn) if _is_table(X) else self._from_dicts(_checked(X), learn)
         if learn:
             self.has_learned |= len(rows) > 0
-            self._judge_categories(rows)
+            self._judge(rows)
         elif self.has_learned and not has_values(rows).all():
             self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
         return rows
 
-    def _judge_categories(self, rows: Float) -> None:
-        """Warn of categories that are none, as soon as enough records are learned."""
-        if self._first_codes is None:
+    def _judge(self, rows: Float) -> None:
+        """Warn of categories that are none, and of columns that mislead, as soon as enough records are learned."""
+        if self._first is None:
             return
-        self._first_codes = np.concatenate([self._first_codes, rows[:INFER_RECORDS, : self._n_codes]])
-        if len(self._first_codes) >= INFER_RECORDS:
-            names, codes = self.names, self._first_codes
-            rare = [repr(names[at]) for at in self.categorical if is_mostly_rare(codes[:, at])]
+        rows = rows[has_values(rows)][:INFER_RECORDS]
+        self._first += [rows] if len(rows) else []
+        if sum(map(len, self._first)) >= INFER_RECORDS:
+            grown = [((0, 0), (0, self.width - part.shape[1])) for part in self._first]
+            rows = np.concatenate(
+                [np.pad(*part, constant_values=np.nan) for part in zip(self._first, grown, strict=True)]
+            )
+            names, self._first = self.names, None
+            rare = [repr(names[at]) for at in self.categorical if is_mostly_rare(rows[:, at])]
             if rare:
                 self._warn("rare", f"{RARE_VALUES}: {listed(rare)}; leave them out")
-            self._first_codes = None
+            remedy = "leave them out, or name totals in counters, so that their growth is scored"
+            if note := note_of_misleading(names, rows, range(self._n_special), remedy):
+                self._warn("misleading", note)
 
     def keys(self, X: Any) -> list[Key] | None:
         """The key of each record; None: all records are one series."""

@@ -15,7 +15,15 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions, validate_params
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fomo_stream.adapters.columns import Columns, columns_of, has_values, positions, rows_of, warn
+from fomo_stream.adapters.columns import (
+    Columns,
+    columns_of,
+    has_values,
+    note_of_misleading,
+    positions,
+    rows_of,
+    warn,
+)
 from fomo_stream.adapters.explanation import Explanation
 from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies
@@ -216,6 +224,9 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         rows = self._rows(X, fit=True)
         if np.count_nonzero(has_values(rows)) < 2:
             raise SchemaError("X has fewer than 2 rows with a value")
+        names = getattr(self, "feature_names_in_", range(rows.shape[1]))
+        if note := note_of_misleading(list(names), rows[:MAX_CONTEXT], self.categorical_, "leave them out"):
+            warn("ZeroShotDetector", note)
         rng = check_random_state(self.random_state)
         self.members_ = [self._draw_view(rows, rng, first=i == 0) for i in range(self.n_members)]
         self._encode()

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import MAX_FEATURES
@@ -20,10 +21,13 @@ from fomo_stream.records.schema import Schema, is_number_text, look_up, numbers,
 from fomo_stream.records.writers import csv_columns
 from fomo_stream.wording import counted, did_you_mean
 
+Float = NDArray[np.float64]
+
 AUTO, NONE = ("auto",), ("none",)  # of counters: those that are recognised, and no field
 NAMES_SHOWN = 20  # fields that a note lists
 READ_AS_NUMBERS = "read as numbers although they are text"
 COUNTED = "counters, of which the growth a record is scored"
+MISLEADING = "later values are new ones, so that good records look odd"
 RARE_VALUES = "no categories, as most of their values are seen once or twice"
 A_TIME = "a time"  # why such a field is no feature
 # Why a field that has another role is no feature.
@@ -170,16 +174,39 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
         return f"present in only {len(x)} of {n_records} records"
     if all(isinstance(value, bool) for value in present):
         return None
+    if reason := _no_measure(path, x):
+        return reason
+    if texts and all(isinstance(text, str) and text.strip().isdigit() and len(text.strip()) >= _LONG for text in texts):
+        return "text of long whole numbers"
+    return None
+
+
+def _no_measure(path: str, x: Float) -> str | None:
+    """Why numbers (n,), in stream order, measure nothing; None: they may."""
     words = _words(path)
     if _is_timestamp(x, words):
         return A_TIME
     if _is_counter(x, words):
         return "monotone counter"
-    if _is_identifier(x, words):
-        return "near-unique identifier"
-    if texts and all(isinstance(text, str) and text.strip().isdigit() and len(text.strip()) >= _LONG for text in texts):
-        return "text of long whole numbers"
-    return None
+    return "near-unique identifier" if _is_identifier(x, words) else None
+
+
+def misleading(names: Sequence[Hashable], rows: Float, known: Collection[int] = ()) -> list[str]:
+    """Columns that only name records, or only grow, each with the reason; a constant one does no harm.
+
+    rows: (n, d), in the order in which they came, NaN = missing; known: columns that are categories or counters.
+
+    >>> misleading(["order_id", "load"], np.array([[7919 * i % 1000, i % 7] for i in range(50)], dtype=np.float64))
+    ["'order_id' (near-unique identifier)"]
+    """
+    found = []
+    for at, name in enumerate(names):
+        x = np.clip(rows[~np.isnan(rows[:, at]), at], -1e300, 1e300)
+        if at not in known and len(x) >= _ENOUGH:
+            grows = only_grows(str(name), x.tolist(), [None] * len(x))
+            if reason := _no_measure(str(name), x) or ("it only grows" if grows else None):
+                found.append(f"{name!r} ({reason})")
+    return found
 
 
 def words_of(path: str) -> list[str]:
@@ -393,6 +420,12 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterato
     if schema.counters:
         yield f"{COUNTED}: {_listed(sorted(schema.counters))}; --counters none takes the totals"
     codes = schema.rows(records)
+    known = {at for at, name in enumerate(schema.features) if name in schema.categorical | schema.counters}
+    if found := misleading(schema.features, codes, known):
+        yield (
+            f"features that may mislead: {_listed(found)}; {MISLEADING}; leave them out (--exclude), or name totals in "
+            "--counters, so that their growth is scored"
+        )
     names = [schema.features[at] for at in schema.categorical_columns if is_mostly_rare(codes[:, at])]
     if names:
         yield f"{RARE_VALUES}: {_listed(names)}; leave them out, or make one the key of the series (of a file: --key)"

@@ -229,6 +229,19 @@ def test_names_among_the_categories_are_told_once_after_the_first_records(as_fra
     assert warned(detector.learn_many, batch) == []
 
 
+def test_columns_that_mislead_are_told_once_after_the_first_records() -> None:
+    rng = np.random.default_rng(0)
+    batch = [
+        {"order_id": 7919 * i % 10_007, "row": i, "energy": i + rng.random(), "x": rng.random()} for i in range(200)
+    ]
+    detector = FoMoDetector(min_context=1000, counters=["energy"])
+    assert [warned(detector.learn_one, record) for record in batch[:199]] == [[]] * 199
+    (message,) = warned(detector.learn_one, batch[199] | {"late": 1.0})
+    assert "'order_id' (near-unique identifier), 'row' (monotone counter); " in message
+    assert message.endswith("leave them out, or name totals in counters, so that their growth is scored")
+    assert warned(detector.learn_many, batch) == []
+
+
 def test_a_record_of_unknown_features_warns_once() -> None:
     detector = FoMoDetector()
     assert warned(detector.score_one, {"A": 1.0}) == []  # nothing is known yet

@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fomo_stream import ZeroShotDetector
-from fomo_stream.errors import SchemaError
+from fomo_stream.errors import FomoWarning, SchemaError
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -355,3 +355,16 @@ def test_arrays_have_positions_and_frames_the_names_of_fit() -> None:
     assert ZeroShotDetector().fit(frame).explain(new)[0][0]["feature"] == "flow"
     plain = ZeroShotDetector().fit(frame.to_numpy(dtype=float, na_value=np.nan))
     assert plain.explain(new.to_numpy(dtype=float))[0][0]["feature"] == 0
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_columns_that_mislead_are_told_by_fit(as_frame: bool) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(size=100), np.arange(100), np.full(100, 3.0)])
+    detector = ZeroShotDetector()
+    with pytest.warns(FomoWarning, match=r"(1|'row') \(monotone counter\); .*; leave them out$") as told:
+        detector.fit(pd.DataFrame(rows, columns=["flow", "row", "constant"]) if as_frame else rows)
+    assert [Path(one.filename).name for one in told] == [Path(__file__).name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        detector.fit(rows[:, [0, 2]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from random_records import flat, scalars
 
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes
+from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes, misleading
 from fomo_stream.records.schema import Schema
 
 
@@ -329,3 +329,65 @@ def test_totals_of_counters_are_recognised_in_their_series(n_keys: int) -> None:
         assert infer_schema(batch)[0].counters == set()
         ids = [str(i) for i in range(200)]  # keys that do not recur are those of records
         assert infer_schema(batch[::4], series=ids[::4])[0].counters == {"energy"}
+
+
+# --- columns that mislead --------------------------------------------------------------------------------------
+
+MEASURED: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "temperature": lambda rng, n: rng.normal(20, 2, n),
+    "amount": lambda rng, n: np.round(rng.lognormal(3, 1, n), 2),
+    "price_cents": lambda rng, n: rng.integers(1, 10**6, n),
+    "requests_total": lambda rng, n: rng.poisson(40, n),
+    "response_time": lambda rng, n: rng.exponential(30, n),
+    "memory": lambda rng, n: rng.integers(1_600_000_000, 1_700_000_000, n),
+    "room_id": lambda rng, n: rng.integers(0, max(2, n // 4), n),
+    "on": lambda rng, n: rng.random(n) < 0.3,
+    "line": lambda rng, n: rng.integers(0, 6, n),
+    "constant": lambda rng, n: np.full(n, 7.0),
+    "level": lambda rng, n: np.cumsum(rng.normal(0, 1, n)),
+    "seasonal": lambda rng, n: np.sin(np.arange(n) / 40) + rng.normal(0, 0.1, n),
+    "drifting": lambda rng, n: np.arange(n) / n + rng.normal(0, 0.2, n),
+    "warming": lambda rng, n: np.round(20 + np.arange(n) / 50 + rng.normal(0, 0.3, n), 1),
+}
+
+
+@given(
+    st.integers(0, 2**32), st.integers(0, 3000), st.sampled_from([0.0, 0.3]), st.sampled_from([1.0, -1.0, 1e-6, 1e6])
+)
+def test_nothing_is_said_of_columns_that_measure(seed: int, n: int, missing: float, unit: float) -> None:
+    rng = np.random.default_rng(seed)
+    rows = np.column_stack([make(rng, n) for make in MEASURED.values()]).astype(np.float64)
+    rows[:, 0] *= unit  # of a measurement of any unit
+    rows[rng.random(rows.shape) < missing] = np.nan
+    assert misleading(list(MEASURED), rows) == []
+
+
+@given(st.integers(0, 2**32), st.integers(200, 3000))
+def test_columns_that_name_records_or_only_grow_are_found_and_those_known_are_not(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    columns = {
+        "order_id": rng.choice(10**7, n, replace=False),
+        0: np.arange(n),
+        "shuffled": rng.permutation(n),
+        "at": 1_700_000_000 + np.cumsum(rng.integers(1, 100, n)),
+        "sold": np.cumsum(rng.exponential(1, n)),
+        "load": rng.normal(0, 1, n),
+    }
+    rows = np.column_stack(list(columns.values())).astype(np.float64)
+    found = misleading(list(columns), rows)
+    assert [one.split(" (")[0] for one in found] == ["'order_id'", "0", "'shuffled'", "'at'", "'sold'"]
+    assert misleading(list(columns), rows, known=range(5)) == []
+
+
+def test_named_features_that_mislead_are_noted_and_inferred_ones_need_no_note() -> None:
+    rng = np.random.default_rng(0)
+    batch = [
+        {"order_id": int(i), "load": rng.normal(), "sold": at + rng.random()}
+        for at, i in enumerate(rng.permutation(10**6)[:200])
+    ]
+    (note,) = input_notes(Schema(("load", "order_id", "sold")), batch)
+    assert "'order_id' (near-unique identifier), 'sold' (it only grows)" in note
+    assert "--exclude" in note
+    (counters,) = input_notes(infer_schema(batch)[0], batch)
+    assert counters.startswith("counters")
+    assert list(input_notes(Schema(("load", "order_id"), frozenset({"order_id"})), batch[:49])) == []

@@ -109,14 +109,15 @@ def test_incidents_are_those_of_the_report_with_their_times(report: dict[str, An
 
 @pytest.mark.parametrize("axis", ["time", "record"])
 def test_a_plot_has_the_score_the_alerts_and_the_incidents(report: dict[str, Any], axis: str) -> None:
-    given = Figure().subplots()
+    figure = Figure()
+    given = figure.subplots()
     drawn = ReplayResult({**report, "source": {**report["source"], "axis": axis}}).plot(given)
     assert drawn is given
     score, alerts = drawn.get_lines()
-    assert len(score.get_xdata()) == len(report["timeline"]["start"])
-    assert len(alerts.get_xdata()) == np.count_nonzero(report["timeline"]["alerts"])
+    assert np.size(score.get_xdata()) == len(report["timeline"]["start"])
+    assert np.size(alerts.get_xdata()) == np.count_nonzero(report["timeline"]["alerts"])
     assert len(drawn.patches) == sum(one["begin"] is not None for one in report["incidents"]["worst"])
-    drawn.figure.savefig(io.BytesIO())  # it can be drawn, whatever the name of the source
+    figure.savefig(io.BytesIO())  # it can be drawn, whatever the name of the source
 
 
 @pytest.mark.parametrize(
@@ -301,17 +302,22 @@ def test_a_stream_without_unicode_gets_none(monkeypatch: pytest.MonkeyPatch, rep
     assert re.search(r"0\.\d{3} \+-\.\d{3}", text)
 
 
-def test_the_highest_alerts_are_explained_once_for_each_run_of_them(
+def test_the_worst_incidents_and_what_could_be_tried_are_told(
     monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]
 ) -> None:
-    of = {(0, 7): MARKER, (0, 8): "near", (1, 8): "elsewhere", (0, 90): None, (0, 99): "far", (0, 300): "fourth"}
-    alerts = [
-        {"partition": p, "offset": offset, "time": START, "explanation": text} for (p, offset), text in of.items()
+    worst = [
+        {"partition": 1, "first": i, "records": i + 1, "key": "p7" if i else None, "begin": START, "explanation": said}
+        for i, said in enumerate((MARKER, None, "second", "third", "fourth"))
     ]
-    lines = shown_at(monkeypatch, 120, {**report, "alerts": alerts}, io.StringIO())
-    first = lines.index("Highest alerts:") + 1
-    assert [line.split()[0] for line in lines[first : first + 3]] == ["0-7", "1-8", "0-99"]
-    assert "fourth" not in "".join(lines)
+    suggestion = {"why": "pump has 3 values.", "command": "fomo-stream replay --file x.csv --key pump"}
+    more = {"incidents": {**report["incidents"], "worst": worst}, "suggestions": [suggestion]}
+    lines = shown_at(monkeypatch, 120, {**report, **more}, io.StringIO())
+    first = lines.index("Worst incidents:") + 1
+    assert [line.rpartition(":")[2].strip() for line in lines[first + 1 : first + 3]] == ["second", "third"]
+    assert ", p7 (3 alerts): second" in lines[first + 1]
+    tried = lines.index("You could try:")
+    assert lines[tried + 1 : tried + 3] == [f"  {suggestion['why']}", f"    {suggestion['command']}"]
     assert "\x1b" not in "".join(lines)
-    alerts = [alert | {"explanation": None} for alert in alerts]
-    assert "Highest alerts:" not in shown_at(monkeypatch, 120, {**report, "alerts": alerts}, io.StringIO())
+    without = {"incidents": {**report["incidents"], "worst": []}, "suggestions": []}
+    lines = shown_at(monkeypatch, 120, {**report, **without}, io.StringIO())
+    assert not {"Worst incidents:", "You could try:"} & set(lines)
