@@ -73,8 +73,22 @@ class Found:
 def look(settings: ReplaySettings, source: Source) -> Found:
     """The roles of the fields of a source, as far as the settings do not say them."""
     records, keys = _first(source)
-    found = Found()
-    leaves: dict[str, list[Any]] = {}
+    found, free = _roles(settings, source, records)
+    _features(found, settings, records, keys, free)
+    _hours(found, settings, records)
+    return found
+
+
+def roles(settings: ReplaySettings, source: Source) -> Found:
+    """The fields with the time, the series and the categories of a record, as far as the settings do not say them."""
+    return _roles(settings, source, _first(source)[0])[0]
+
+
+def _roles(
+    settings: ReplaySettings, source: Source, records: Sequence[Mapping[str, Any]]
+) -> tuple[Found, dict[str, list[Any]]]:
+    """What is found, and the known values of the fields that have no role yet."""
+    found, leaves = Found(), dict[str, list[Any]]()
     for record in records:
         for path, value in leaves_of(record):
             if not is_missing(value):
@@ -87,9 +101,7 @@ def look(settings: ReplaySettings, source: Source) -> Found:
         if settings.key is None:
             _key(found, free, len(records))
     _categories(found, settings, free)
-    _features(found, settings, records, keys, free)
-    _hours(found, settings, records)
-    return found
+    return found, free
 
 
 def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import fomo_stream
 from fomo_stream.replaying.output import plain
 from fomo_stream.replaying.partition import OWN
+from fomo_stream.replaying.suggestions import suggestions
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     for detector in report["detectors"]:
         detector |= _kind(detector["name"], plan)
     report["summary"] = summary(report)
+    report["suggestions"] = suggestions(plan, report)
     return report
 
 

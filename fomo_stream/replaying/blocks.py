@@ -33,13 +33,18 @@ class Incident(NamedTuple):
     score: float  # the highest
     surprise: float
     key: str | None = None  # of its series
+    worst: int = -1  # offset of its highest alert, and of that one:
+    severity: str | None = None
+    explanation: str | None = None
+    reasons: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def of(cls, partition: int, summary: Result) -> Incident:
         """From the record that sums it up."""
         first, last, worst = (summary[name] for name in ("from", "to", "worst"))
         counted = summary["records"], worst["score"], summary["surprise"], summary.get("key")
-        return cls(partition, first["offset"], last["offset"], *counted)
+        why = worst["severity"], summary.get("explanation"), summary.get("reasons") or ()
+        return cls(partition, first["offset"], last["offset"], *counted, worst["offset"], *why)
 
 
 class Sample(NamedTuple):

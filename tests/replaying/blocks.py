@@ -30,9 +30,11 @@ FEATURES = tuple(f"f{i}" for i in range(10))
 RIVALS = ("river.HalfSpaceTrees", "knn")
 
 
-def incident(records: int, partition: int = 0, first: int = 0) -> Incident:
-    """One of so many alerts."""
-    return Incident(partition, first, first + records - 1, records, 0.99, 5.0 * records)
+def incident(records: int, partition: int = 0, first: int = 0, feature: str | None = None) -> Incident:
+    """One of so many alerts, the first of which is the highest, because of this feature."""
+    reason = {"feature": feature, "cause": "value", "value": 9.0, "usual": 3.0, "range": [2.0, 4.0]}
+    why = "critical", f"{feature} is 9, usually 3 (2 to 4)", [] if feature is None else [reason]
+    return Incident(partition, first, first + records - 1, records, 0.99, 5.0 * records, None, first, *why)
 
 
 def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float | None = None) -> Results:
@@ -96,7 +98,13 @@ def block(
 
 
 def made_stream(
-    seed: int, n: int, features: int = 3, detectors: tuple[str, ...] = (OWN,), partition: int = 0, size: int = BLOCK
+    seed: int,
+    n: int,
+    features: int = 3,
+    detectors: tuple[str, ...] = (OWN,),
+    partition: int = 0,
+    size: int = BLOCK,
+    guilty: str | None = None,
 ) -> list[Block]:
     """A stream of n records in blocks: outliers in short segments, scores that drift, some missing values."""
     rng = np.random.default_rng(seed)
@@ -127,7 +135,7 @@ def made_stream(
                 skipped={"not_json": len(numbers)},
                 contexts=tuple(ContextNote(at - a, at // BLOCK + 1, 500, 0.1 if at else np.nan) for at in numbers),
                 batch_s=(0.01,) * len(numbers),
-                ended_incidents=tuple(incident(3 + number // BLOCK, partition, number) for number in numbers),
+                ended_incidents=tuple(incident(3 + number // BLOCK, partition, number, guilty) for number in numbers),
                 open_incidents=(incident(2, partition),),
             )
         )
@@ -178,7 +186,7 @@ def made_report(
     """A report of a topic; the same arguments give the same report. record: a text in each of the records."""
     names, parts = (OWN, *rivals), []
     for partition in range(partitions):
-        blocks = made_stream(partition, records // partitions, len(features), names, partition)
+        blocks = made_stream(partition, records // partitions, len(features), names, partition, guilty=features[0])
         for block in blocks:
             block.fields[:] = [{**fields, "device": record} for fields in block.fields]
         parts.append(

@@ -25,7 +25,9 @@ TEXT_LENGTH = 2000  # characters of a record
 
 
 class TopAlerts:
-    """The TOP alerts of the detector itself by `score`; of equal ones by `remembered_logit`, then partition and offset.
+    """The highest alert of each incident of the detector itself, the TOP of these by `score`.
+
+    Of equal scores the first is that of higher `remembered_logit`, then of lower partition and offset.
 
     first_reasons: of all alerts, how many have each feature as the first of their reasons. by_key: of each key with
     alerts, how many, and the place of the highest.
@@ -56,8 +58,9 @@ class TopAlerts:
                 self._add_to_key(key, _place(block, place))
         if len(self.alerts) == TOP:
             places = places[score[places] >= self.alerts[-1]["score"]]
-        places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))][:TOP]
-        self.alerts = top(self.alerts + [self._alert(block, place) for place in places.tolist()])
+        places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))]
+        of_incident = {_incident(block, place): place for place in places[::-1].tolist()}  # its highest
+        self.alerts = top(self.alerts + [self._alert(block, place) for place in of_incident.values()])
         for alert in self.alerts:
             if not isinstance(alert["record"], str):
                 alert["record"] = record_text(alert["record"])
@@ -77,6 +80,7 @@ class TopAlerts:
             because, text = reasons_of(reasons, schema, record), sentence(reasons, schema, record, earlier)
         return {
             **_place(block, place),
+            "incident": _incident(block, place),
             "logit": float(results.remembered_logit[place]),
             "p_value": float(results.p_value[place]),
             "severity": Severity(int(results.severity[place])).name.lower(),
@@ -85,6 +89,12 @@ class TopAlerts:
             "reasons": because,
             "explanation": text,
         }
+
+
+def _incident(block: Block, place: int) -> str:
+    """The name of the incident of an alert."""
+    name: str = block.outputs[place]["incident"] if block.outputs else f"{block.partition}-{block.offsets[place]}"
+    return name
 
 
 def _place(block: Block, place: int) -> dict[str, Any]:
@@ -109,9 +119,12 @@ def keys_report(parts: Sequence[TopAlerts]) -> list[dict[str, Any]]:
 
 
 def top(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The TOP of these alerts, the highest first."""
+    """The highest of these alerts of each incident, and the TOP of these, the highest first."""
     order = sorted(alerts, key=lambda one: (-one["score"], -one["logit"], one["partition"], one["offset"]))
-    return order[:TOP]
+    of_incident: dict[str, dict[str, Any]] = {}
+    for one in order:
+        of_incident.setdefault(one["incident"], one)
+    return list(of_incident.values())[:TOP]
 
 
 def reasons_report(counts: Counter[str], features: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -6,6 +6,9 @@ to all values beyond, and one for missing values; a value that occurs often has 
 0.1 little has changed, up to 0.25 something, above it much (Lewis 1994, An Introduction to Credit Scoring). Without any
 drift, the index of n records against m is on average (bins - 1)(1/n + 1/m) (Yurdakul & Naranjo 2020), which is large
 for few records; this much is taken off, and windows with few records have none.
+
+A feature that moves up and down, as most do, is far from the first records in some short windows. It has drifted if it
+stays there: the lasting index is that of the last records, as many as the reference has.
 """
 
 from __future__ import annotations
@@ -35,10 +38,15 @@ def drift_report(partitions: Sequence[tuple[Int, Values]], features: tuple[str, 
     partitions: of each the times (n,), ascending, and the values of the features (n, d).
     """
     total, weight = np.zeros((2, len(MEASURES), len(features), len(axis.starts)))
+    lasting, lasting_weight = np.zeros((2, len(features)))
     for times, values in partitions:
         first = values[:REFERENCE].T
         edges = [_edges(column) for column in first]
         reference = [_counts(column, its) for column, its in zip(first, edges, strict=True)]
+        if len(values) >= 2 * REFERENCE:
+            for f, column in enumerate(np.ascontiguousarray(values[-REFERENCE:].T)):
+                lasting[f] += len(values) * _psi(_counts(column, edges[f]), reference[f])
+                lasting_weight[f] += len(values)
         ends = np.searchsorted(axis.places(times), np.arange(len(axis.starts) + 1)).tolist()
         for w, (begin, end) in enumerate(pairwise(ends)):
             for f, column in enumerate(np.ascontiguousarray(values[begin:end].T)):
@@ -49,6 +57,7 @@ def drift_report(partitions: Sequence[tuple[Int, Values]], features: tuple[str, 
                 weight[is_known, f, w] += end - begin
     with np.errstate(invalid="ignore", divide="ignore"):
         by_window = total / weight
+        at_end = lasting / lasting_weight
     largest = np.fmax.reduce(by_window[0], axis=1, initial=np.nan)
     order = np.argsort(-np.nan_to_num(largest, nan=-1.0), kind="stable")
     return {
@@ -56,6 +65,7 @@ def drift_report(partitions: Sequence[tuple[Int, Values]], features: tuple[str, 
         "windows": "as windows",
         **{name: list(part[order]) for name, part in zip(MEASURES, by_window, strict=True)},
         "largest_psi": largest[order],
+        "lasting_psi": at_end[order],
         "reference_records": max((len(times[:REFERENCE]) for times, _ in partitions), default=0),
     }
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
+from fomo_stream.replaying.measures.incidents import incidents_report
 from fomo_stream.replaying.measures.quality import Quality, counts, ranking_metrics
-from fomo_stream.replaying.measures.recorder import MOST_TOLD, Generation, Recorded, Records, Spec, worst
+from fomo_stream.replaying.measures.recorder import MOST_TOLD, Generation, Recorded, Records, Spec
 from fomo_stream.replaying.measures.segments import all_segments
 from fomo_stream.replaying.output import plain
 from fomo_stream.settings.flags import LEVELS
@@ -63,7 +64,7 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
         "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
         "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
         "keys": keys_report([one.alerts for one in recorded]),
-        "incidents": _incidents(recorded),
+        "incidents": incidents_report(recorded, spec),
         "silence": _silence(recorded),
         "batch_ms": _batch_ms(recorded),
     }
@@ -181,20 +182,6 @@ def _context(recorded: Sequence[Recorded]) -> dict[str, Any]:
         "regimes": regimes,
         "regime_change_count": len(changes),
         "regime_changes": changes[:CHANGES],
-    }
-
-
-def _incidents(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """How many incidents the alerts of the detector itself make, how many alerts each has, and the worst ones."""
-    still_open = [incident for one in recorded for incident in one.open_incidents]
-    sizes = sorted([*(one.records for one in still_open), *(size for one in recorded for size in one.ended_incidents)])
-    listed = worst([*still_open, *(incident for one in recorded for incident in one.worst_incidents)])
-    return {
-        "count": len(sizes),
-        "open": len(still_open),
-        "median_records": sizes[(len(sizes) - 1) // 2] if sizes else None,
-        "most_records": sizes[-1] if sizes else None,
-        "worst": [one._asdict() for one in listed],
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block, Incident
 from fomo_stream.replaying.measures.alerts import TopAlerts
+from fomo_stream.replaying.measures.incidents import worst
 from fomo_stream.replaying.output import written_to
 
 Float = NDArray[np.float64]
@@ -25,15 +26,8 @@ Bool = NDArray[np.bool_]
 
 WINDOWS = 128  # bins of time whose records are measured together, at most
 LARGEST = 3e38  # values beyond count as this one
-
-
-WORST = 20  # incidents that are listed
+OF_RESULTS = ("generation", "regime", "series")  # columns
 MOST_TOLD = 100  # notices of silence that are listed, of a partition
-
-
-def worst(incidents: Iterable[Incident]) -> list[Incident]:
-    """The WORST of these incidents, those of most surprise first."""
-    return sorted(incidents, key=lambda one: (-one.surprise, one.partition, one.first))[:WORST]
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Spec:
     def row(self) -> np.dtype[Any]:
         """A record in the file: what every detector says about it, in their order."""
         n = (len(self.detectors),)
-        own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), ("generation", "i4"), ("regime", "i4")]
+        own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), *((name, "i4") for name in OF_RESULTS)]
         return np.dtype([*own, ("score", "f8", n), ("p_value", "f8", n), ("alert", "?", n)])
 
 
@@ -153,7 +147,8 @@ class Recorder:
         rows = np.empty(len(block), self._spec.row)
         rows["offset"], rows["time"] = block.offsets, block.times
         rows["label"] = np.maximum(block.labels, UNKNOWN) if self._spec.has_labels else UNKNOWN
-        rows["generation"], rows["regime"] = block.results.generation, block.results.regime
+        for name in OF_RESULTS:
+            rows[name] = getattr(block.results, name)
         for d, name in enumerate(self._spec.detectors):
             judgement = block.judgements[name]
             rows["score"][:, d], rows["p_value"][:, d] = judgement.score, judgement.p_value

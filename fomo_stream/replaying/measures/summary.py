@@ -160,15 +160,14 @@ def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
 
 
 def _about_drift(drift: dict[str, Any]) -> list[str]:
-    pairs = zip(drift["features"], drift["largest_psi"], strict=True)
-    known = [(name, psi) for name, psi in pairs if psi is not None]
+    """Only what has moved, and stays there."""
+    pairs = [pair for pair in zip(drift["features"], drift["lasting_psi"], strict=True) if (pair[1] or 0.0) >= MOVED]
     moved = [
-        f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONGLY else 'somewhat'})" for name, psi in known if psi >= MOVED
+        f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONGLY else 'somewhat'})"
+        for name, psi in sorted(pairs, key=lambda pair: -pair[1])
     ]
-    if known and not moved:
-        return [f"No feature moved much (the largest PSI is {known[0][1]:.2f}, of {known[0][0]})."]
     others = f", and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
-    return [f"The features that moved most in a window: {', '.join(moved[:NAMED])}{others}."] if moved else []
+    return [f"Features that have moved since the first records: {', '.join(moved[:NAMED])}{others}."] if moved else []
 
 
 def moment(ms: int, other: int) -> str:

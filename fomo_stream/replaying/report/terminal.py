@@ -14,10 +14,11 @@ from rich.text import Text
 
 from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import seconds_per_record
+from fomo_stream.wording import counted
 
 WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "alerts", "delay", "time"]
 NARROW = 76  # columns of a terminal below which the table has less
-EXPLAINED, APART = 3, 10  # alerts, at most; and so many offsets between two of them, at least
+EXPLAINED = 3  # incidents, at most
 CAPTION = (
     "Precision and recall are of the alerts; events is the share of the anomalous segments that were detected, and the "
     "delay their median; false is the number of false incidents in 10,000 normal records. "
@@ -62,19 +63,20 @@ def ranked(report: Report) -> list[Report]:
 
 
 def _explained(report: Report) -> list[str]:
-    """The highest alerts with their explanations, if there are any; of alerts that are close to each other, one."""
-    shown: list[Report] = []
-    for alert in report.get("alerts") or []:
-        near = [one for one in shown if one["partition"] == alert["partition"]]
-        is_far = all(abs(one["offset"] - alert["offset"]) >= APART for one in near)
-        if alert.get("explanation") and is_far and len(shown) < EXPLAINED:
-            shown.append(alert)
+    """The worst incidents with their explanations, if there are any, and what the reader could try."""
     is_timed = report["source"].get("axis") == "time"
-    lines = []
-    for alert in shown:
-        when = f" at {moment(alert['time'], alert['time'])}" if is_timed else ""
-        lines.append(f"  {alert['partition']}-{alert['offset']}{when}: {alert['explanation']}")
-    return ["", "Highest alerts:", *lines] if lines else []
+    worst = [one for one in (report.get("incidents") or {}).get("worst", ()) if one.get("explanation")][:EXPLAINED]
+    lines = ["", "Worst incidents:"] if worst else []
+    for one in worst:
+        begin = one.get("begin")
+        when = f"{one['partition']}-{one['first']}" if not is_timed or begin is None else moment(begin, begin)
+        key = f", {one['key']}" if one.get("key") else ""
+        lines.append(f"  {when}{key} ({counted(one['records'], 'alert')}): {one['explanation']}")
+    suggested = report.get("suggestions") or []
+    lines += ["", "You could try:"] if suggested else []
+    for one in suggested:
+        lines += [f"  {one['why']}", f"    {one['command']}"]
+    return lines
 
 
 def _table(report: Report, console: Console) -> Table:

@@ -1,4 +1,4 @@
-// The first page: notes, the summary in words, and the table of detectors.
+// The heading of the page, its notes, and the table of detectors.
 
 const detectors = report.detectors ?? [];
 const hasLabels = detectors.some((one) => isKnown(one.metrics?.auroc?.value));
@@ -22,39 +22,12 @@ function showHeader() {
 }
 
 function showNotes(box) {
-  const [first, ...others] = report.notes ?? [];
-  if (!first) return;
-  const calm = /^(The file is replayed|.*results equal|This is the end of a demonstration)/.test(first) && source.is_complete !== false;
-  const notice = make("section", { class: calm ? "notice calm" : "notice", id: "notes", "aria-label": "Notes" }, make("p", { class: "first" }, first));
-  if (source.is_complete === false) notice.append(make("p", {}, "This replay was stopped before its end: the report is about the records until then."));
-  if (others.length) notice.append(make("ul", {}, ...others.map((note) => make("li", {}, note))));
-  box.append(notice);
+  if (!has(report.notes)) return "There are no notes.";
+  box.append(make("ul", { class: "words" }, ...report.notes.map((note) => make("li", {}, note))));
+  return null;
 }
 
-function card(title, big, small, note) {
-  const value = make("p", { class: "big" }, big, ...(small ? [" ", make("small", {}, small)] : []));
-  return make("article", { class: "card" }, make("h3", {}, title), value, make("p", { class: "note" }, note));
-}
 const interval = (found) => (isKnown(found?.low) && isKnown(found?.high) ? [found.low, found.high] : null);
-
-function cards() {
-  const first = detectors[0] ?? {}, counts = first.counts ?? {}, rate = own(report.settings, "alert_rate"), incidents = report.incidents?.count;
-  const left = Object.entries(source.skipped ?? {}).map(([reason, n]) => `${count(n)} ${reason.replaceAll("_", " ")}`);
-  const all = [
-    card("Records", count(source.scored), "scored", left.length ? `without a score: ${left.join(", ")}` : `${count(source.warming_up)} before the first score`),
-    card("Alerts", count(counts.alerts), share(metric("alert_rate")(first)) + (incidents ? `, ${plural(incidents, "incident")}` : ""), typeof rate === "number" ? `requested with --alert-rate: ${share(rate)}` : "share of the scored records"),
-  ];
-  const ranking = first.metrics?.auroc, drift = worstDrift();
-  const range = interval(ranking)?.map(decimals).join(" to ");
-  if (isKnown(ranking?.value)) all.push(card("Ranking", decimals(ranking.value), "AUROC", range ? `95 % interval ${range}` : "area under the ROC curve"));
-  else if (drift) all.push(card("Largest drift", number(drift.psi), "PSI", drift.name));
-  all.push(card("Throughput", count(timing.records_per_s), "records/s", isKnown(timing.seconds) ? `${duration(timing.seconds)} for the whole replay` : "not measured"));
-  return make("div", { class: "cards" }, ...all);
-}
-
-function showSummary(box) {
-  box.append(cards(), make("ul", { class: "words" }, ...(report.summary ?? []).map((text) => make("li", {}, text))));
-}
 
 const METRICS = [
   ["AUROC", "auroc", decimals, "probability that an outlier scores higher than a normal record; 0.5 is chance, 1 is perfect"],
@@ -85,11 +58,10 @@ function nameOf(one) {
 
 function showDetectors(box) {
   if (!detectors.length) return "The report has no detectors.";
-  const items = ranked().map((one, rank) => ({ ...one, rank: hasLabels && isKnown(metric(RANKED_BY)(one)) ? rank + 1 : null }));
+  const items = ranked(), isTimedDelay = detectors.some((one) => isKnown(metric("delay_s")(one)));
   const columns = [
-    { name: "Rank", of: (one) => one.rank, as: count, optional: true, kind: "text" },
     { name: "Detector", of: (one) => one.name, node: nameOf, head: true, kind: "text name" },
-    ...METRICS.map(([name, key, as, title]) => ({ name, title, of: metric(key), node: withInterval(key, as), optional: true })),
+    ...METRICS.filter(([, key]) => key !== "delay_records" || !isTimedDelay).map(([name, key, as, title]) => ({ name, title, of: metric(key), node: withInterval(key, as), optional: true })),
     { name: "Alerts", of: (one) => one.counts?.alerts, as: count, optional: true },
     { name: "Computing", of: (one) => own(timing.detectors, one.name), as: duration, optional: true, title: "time that the detector took" },
   ];

@@ -1,4 +1,4 @@
-// Contexts, anomalous segments, partitions, throughput, the top alerts, and how the report came to be.
+// Contexts, labelled faults, partitions, throughput, the highest alerts, silence, and how the report came to be.
 
 function showContext(box) {
   const context = report.context ?? {}, made = report.generations ?? {}, changes = context.regime_changes ?? [];
@@ -34,20 +34,20 @@ function showContext(box) {
 }
 
 /** A place in a table, which shows itself in the timeline. */
-function placeButton(from, to) {
-  if (!isKnown(from) || !showInTimeline) return place(from);
-  return button(place(from), () => showInTimeline(from, to ?? from), { class: "link", title: "Show in the timeline" });
+function placeButton(from, to, name = place(from)) {
+  if (!isKnown(from) || !has(report.timeline?.max)) return name;
+  return button(name, () => showInTimeline(from, to ?? from), { class: "link", title: "Show in the timeline" });
 }
 
 function showSegments(box) {
   const segments = report.segments ?? [], total = detectors[0]?.counts?.segments ?? segments.length, found = detectors[0]?.counts?.segments_detected;
   if (!segments.length) return hasLabels ? "No record of this range is labelled as an outlier." : "Segments are runs of labelled outliers, and this replay has no labels.";
   box.append(sentence(`${plural(total, "run")} of labelled outliers${isKnown(found) ? `, of which ${count(found)} raised an alert` : ""}.${total > segments.length ? ` The first ${count(segments.length)} are listed.` : ""}`));
-  box.append(table("segments-table", "Anomalous segments", segments, [
-    { name: "Partition", of: (one) => one.partition, as: count },
-    { name: isTimed ? "Start (UTC)" : "Start", of: (one) => one.start, node: (one) => placeButton(one.start, one.end) },
+  box.append(table("segments-table", "Labelled faults", segments, [
+    { name: isTimed ? "Start (UTC)" : "Start", of: (one) => one.start, node: (one) => placeButton(one.start, one.end), head: true },
+    ...(source.partitions > 1 ? [{ name: "Partition", of: (one) => one.partition, as: count }] : []),
     { name: isTimed ? "End (UTC)" : "End", of: (one) => one.end, as: place },
-    { name: "From offset", of: (one) => one.from, as: count }, { name: "To offset", of: (one) => one.to, as: count },
+    { name: "Offsets", of: (one) => one.from, node: (one) => (one.from === one.to ? count(one.from) : `${count(one.from)} to ${count(one.to)}`) },
     { name: "Records", of: (one) => one.records, as: count },
     { name: "Detected", kind: "text", of: (one) => (isKnown(one.detected) ? Number(one.detected) : null), node: (one) => (isKnown(one.detected) ? mark(one.detected ? "good" : "none", one.detected ? "yes" : "no") : NONE) },
     { name: "Delay, records", of: (one) => one.delay_records, as: count, optional: true },
@@ -97,46 +97,50 @@ function recordCell(one) {
 function showAlerts(box) {
   const alerts = report.alerts ?? [];
   if (!alerts.length) return "There were no alerts in this range.";
-  const kinds = { critical: "bad", warning: "wait" }, labels = { 1: "outlier", 0: "normal" }, grade = { critical: 2, warning: 1 };
-  const view = table("alerts-table", "Top alerts", alerts, [
-    { name: PLACE, of: (one) => one.time, node: (one) => placeButton(one.time) },
-    { name: "Severity", kind: "text", of: (one) => grade[one.severity] ?? null, node: (one) => (one.severity ? mark(kinds[one.severity] ?? "none", one.severity) : NONE) },
-    { name: "Partition", of: (one) => one.partition, as: count }, { name: "Offset", of: (one) => one.offset, as: count },
-    { name: "Score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) }, { name: "Logit", of: (one) => one.logit },
-    { name: "p-value", of: (one) => one.p_value, as: number },
-    { name: "Label", kind: "text", of: (one) => one.label, as: (x) => labels[x] ?? "unknown", optional: true },
+  const labels = { 1: "outlier", 0: "normal" }, grade = { critical: 2, warning: 1 };
+  const view = table("alerts-table", "Highest alerts", alerts, [
+    { name: PLACE, of: (one) => one.time, node: (one) => placeButton(one.time), head: true },
+    { name: "Severity", kind: "text", of: (one) => grade[one.severity] ?? null, node: (one) => severityMark(one.severity) },
     { name: "Reasons", kind: "text long", of: (one) => one.explanation, as: (x) => x ?? NONE, optional: true },
-    { name: "Record", kind: "text long", of: (one) => one.record, node: recordCell },
+    { name: "Label", kind: "text", of: (one) => one.label, as: (x) => labels[x] ?? "unknown", optional: true },
+    { name: "Score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) }, { name: "p-value", of: (one) => one.p_value, as: number },
+    ...(isTimed ? [{ name: "Offset", of: (one) => one.offset, as: count }] : []), ...(source.partitions > 1 ? [{ name: "Partition", of: (one) => one.partition, as: count }] : []),
+    { name: "Contents", kind: "text long", of: (one) => one.record, node: recordCell },
   ]);
   const open = (isOpen) => { for (const one of view.querySelectorAll("details")) one.open = isOpen; };
-  const incidents = report.incidents ?? {};
-  box.append(facts([
-    ["Alerts", count(detectors[0]?.counts?.alerts)], ["Incidents", count(incidents.count)], ["Still open at the end", count(incidents.open)],
-    ["Alerts of an incident, median", count(incidents.median_records)], ["Most alerts of an incident", count(incidents.most_records)],
-  ]));
-  if (incidents.worst?.length) {
-    box.append(sentence("The incidents of most surprise: the more alerts and the rarer, the more."), table("incidents-table", "Worst incidents", incidents.worst, [
-      { name: "Key", kind: "text name", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
-      { name: "Partition", of: (one) => one.partition, as: count }, { name: "From", of: (one) => one.first, as: count }, { name: "To", of: (one) => one.last, as: count },
-      { name: "Alerts", of: (one) => one.records, as: count }, { name: "Highest score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) },
-      { name: "Surprise", of: (one) => one.surprise, as: (x) => (isKnown(x) ? x.toFixed(1) : NONE) },
-    ]));
-  }
-  box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
+  box.append(sentence(`The highest alert of ${plural(alerts.length, "incident")}, by its score.`));
   box.append(make("div", { class: "bar" }, button("Show all records", () => open(true)), button("Hide all records", () => open(false))), view);
-  if (has(report.keys)) {
-    const title = "Keys that alert most";
-    box.append(make("h3", {}, title), table("keys-table", title, report.keys, [
-      { name: "Key", kind: "text name", head: true, of: (one) => one.key, as: String }, { name: "Alerts", of: (one) => one.alerts, as: count },
-      { name: "Share of alerts", of: (one) => one.share, as: share }, { name: "Highest score", of: (one) => one.highest?.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) },
-      { name: PLACE, of: (one) => one.highest?.time, node: (one) => placeButton(one.highest?.time) },
-    ]));
-  }
-  if (!has(report.reasons)) return null;
-  const title = "Features that are most often the first reason", whole = highest([detectors[0]?.counts?.alerts, 1]);
-  box.append(make("h3", {}, title), table("reasons-table", title, report.reasons, [
+  return null;
+}
+
+function showKeys(box) {
+  if (!has(report.keys)) return "No alert is of a record with a key.";
+  box.append(table("keys-table", "Keys that alert most", report.keys, [
+    { name: "Key", kind: "text name", head: true, of: (one) => one.key, as: String }, { name: "Alerts", of: (one) => one.alerts, as: count },
+    { name: "Share of alerts", of: (one) => one.share, as: share }, { name: "Highest score", of: (one) => one.highest?.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) },
+    { name: PLACE, of: (one) => one.highest?.time, node: (one) => placeButton(one.highest?.time) },
+  ]));
+  return null;
+}
+
+function showReasons(box) {
+  if (!has(report.reasons)) return "No alert has a reason.";
+  const whole = highest([detectors[0]?.counts?.alerts, 1]);
+  box.append(table("reasons-table", "Features that are most often the first reason", report.reasons, [
     { name: "Feature", kind: "text name", head: true, of: (one) => one.feature, as: String }, { name: "Alerts", of: (one) => one.alerts, as: count },
     { name: "Share of alerts", of: (one) => one.alerts / whole, as: share },
+  ]));
+  return null;
+}
+
+function showSilence(box) {
+  const told = report.silence?.told ?? [];
+  if (!told.length) return "Nothing was silent, and no rate was odd.";
+  box.append(table("silence-table", "Silence and rates", told, [
+    { name: "Last record before", of: (one) => one.from?.timestamp, node: (one) => placeButton(one.from?.timestamp), head: true },
+    { name: "Of", kind: "text", of: (one) => one.of, as: String }, { name: "Key", kind: "text", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
+    { name: "What", kind: "text long", of: (one) => one.explanation ?? one.status, as: String },
+    { name: "Quiet for", of: (one) => one.quiet_s, as: duration, optional: true }, { name: "Usual gap", of: (one) => one.usual_gap_s, as: duration, optional: true },
   ]));
   return null;
 }

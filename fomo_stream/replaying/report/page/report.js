@@ -1,76 +1,100 @@
-// The sections of the page, in their order; each is shown in a step of its own, so that the first are seen at once.
+// The page: the answer and the scores over time first, then five parts, each of which is made when it is opened.
 
-const SECTIONS = [
-  ["summary", "Summary", showSummary],
-  ["detectors", "Detectors", showDetectors],
-  ["timeline", "Scores over time", showTimeline],
-  ["over-time", "Metrics over time", showOverTime],
-  ["curves", "ROC and precision-recall", showCurves],
-  ["calibration", "Calibration", showCalibration],
-  ["distribution", "Distribution of scores", showDistribution],
-  ["drift", "Drift of features", showDrift],
-  ["context", "Context and regimes", showContext],
-  ["segments", "Anomalous segments", showSegments],
-  ["partitions", "Partitions", showPartitions],
-  ["throughput", "Throughput and latency", showThroughput],
-  ["alerts", "Top alerts", showAlerts],
-  ["origin", "Settings and versions", showOrigin],
-];
+const FIRST_SCREEN = [["answer", "Incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["next", "What it means", showNext]];
+const isCompared = hasLabels || detectors.length > 1;
+const SCORES = [["distribution", "Distribution of scores", showDistribution], ["calibration", "Calibration", showCalibration]];
+// [id, title, what is in it, its sections]; a section that has nothing to show is left out
+const PARTS = [
+  ["incidents", "Incidents", "the highest alert of each, keys, features, silence", [
+    ["alerts", "Highest alerts", showAlerts], ["keys", "Keys that alert most", showKeys], ["reasons", "Features that are most often the first reason", showReasons],
+    ["silence", "Silence and rates", showSilence]]],
+  ["time", "Time", "metrics by window, contexts, regimes", [["over-time", "Metrics over time", showOverTime], ["context", "Context and regimes", showContext]]],
+  ["quality", "Quality", hasLabels ? "how well labelled faults are found, and by which detector" : "the detectors", !isCompared ? [] : [
+    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves], ...(hasLabels ? SCORES : [])]],
+  ["data", "Data", "drift of features, partitions", [["drift", "Drift of features", showDrift], ["partitions", "Partitions", showPartitions], ...(hasLabels ? [] : SCORES)]],
+  ["settings", "Settings", "notes, settings, versions, how long it took", [["notes", "Notes", showNotes], ["origin", "Settings and versions", showOrigin], ["throughput", "Throughput and latency", showThroughput]]],
+].filter(([, , , sections]) => sections.length);
 
-function sectionBox(id, title) {
-  const link = make("a", { class: "anchor", href: `#${id}`, "aria-label": `Link to ${title}` }, "#");
-  const box = make("div", { class: "body" });
-  byId("main").append(make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title, " ", link), box));
-  return box;
-}
-
-function show(box, render) {
+/** A section with its title, in a box of the page. Without anything to show it says why, or is left out if `isOptional`. */
+function addSection(parent, [id, title, render], tag, isOptional) {
+  const link = make("a", { class: "anchor", href: `#${id}`, "aria-label": `Link to ${title}` }, "#"), box = make("div", { class: "body" });
+  const section = make("section", { id, "aria-labelledby": `${id}-title` }, make(tag, { id: `${id}-title` }, title, " ", link), box);
+  parent.append(section);
   try {
     const why = render(box);
-    if (typeof why === "string") box.replaceChildren(sentence(why, "empty"));
+    if (typeof why === "string" && isOptional) section.remove();
+    else if (typeof why === "string") box.replaceChildren(sentence(why, "empty"));
+    return why;
   } catch (error) { // one part that cannot be shown must not hide the others
     console.error(error);
     box.append(sentence(`This part cannot be shown: ${error.message}`, "empty"));
+    return null;
   }
 }
 
+function addPart([id, title, teaser, sections]) {
+  const inside = make("div", { class: "inside" });
+  const part = make("details", { id, class: "part" }, make("summary", {}, make("h2", {}, title), make("span", { class: "note" }, teaser)), inside);
+  part.fill = () => {
+    if (inside.childElementCount) return;
+    const reasons = sections.map((one) => addSection(inside, one, "h3", true));
+    if (!inside.childElementCount) inside.append(sentence(reasons.find((why) => typeof why === "string") ?? "Nothing was found.", "empty"));
+  };
+  part.addEventListener("toggle", () => { if (part.open) part.fill(); });
+  byId("main").append(part);
+}
+
+function openPart(part) {
+  part.open = true;
+  part.fill();
+}
+
+/** Shows what a link names: its part is opened, as it may not be made yet. */
+function follow(hash) {
+  const id = decodeURIComponent(hash.slice(1)), of = PARTS.find(([name, , , sections]) => name === id || sections.some(([one]) => one === id));
+  if (of) openPart(byId(of[0]));
+  byId(id)?.scrollIntoView();
+}
+
 function showContents() {
-  const items = SECTIONS.map(([id, title]) => make("li", {}, make("a", { href: `#${id}` }, title)));
+  const items = [...FIRST_SCREEN.slice(0, 2), ...PARTS].map(([id, title]) => make("li", {}, make("a", { href: `#${id}` }, id === "incidents" ? "All about incidents" : title)));
   byId("contents").replaceChildren(make("ol", {}, ...items));
   byId("contents").hidden = false;
 }
 
-/** For paper: light colours, and plots as wide as a page. */
+/** For paper: light colours, plots as wide as a page, and all parts open. */
 function listenForPrinting() {
-  let before = null;
+  let theme = null, closed = [];
   window.addEventListener("beforeprint", () => {
-    before = document.documentElement.dataset.theme;
+    theme = document.documentElement.dataset.theme;
+    closed = [...document.querySelectorAll("details.part:not([open])")];
     document.documentElement.classList.add("printing");
+    closed.forEach(openPart);
     setTheme("light");
   });
   window.addEventListener("afterprint", () => {
     document.documentElement.classList.remove("printing");
-    setTheme(before);
+    for (const part of closed) part.open = false;
+    setTheme(theme);
   });
 }
 
-async function main() {
+function main() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const follow = () => setTheme(dark.matches ? "dark" : "light");
-  follow();
-  dark.addEventListener("change", follow);
+  const asAsked = () => setTheme(dark.matches ? "dark" : "light");
+  asAsked();
+  dark.addEventListener("change", asAsked);
   byId("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
   listenForPrinting();
   byId("main").replaceChildren(); // a saved copy of the page has its sections already
   showHeader();
   showContents();
-  showNotes(byId("main"));
-  const parts = SECTIONS.map(([id, title, render]) => [sectionBox(id, title), render]);
-  for (const [i, [box, render]] of parts.entries()) {
-    show(box, render);
-    if (i >= 2) await new Promise((next) => setTimeout(next)); // lets the browser paint and answer
-  }
-  if (location.hash) byId(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView(); // the sections above have grown
+  if (source.is_complete === false) byId("main").append(sentence("This replay was stopped before its end: the report is about the records until then.", "notice"));
+  for (const one of FIRST_SCREEN) addSection(byId("main"), one, "h2", false);
+  for (const part of PARTS) addPart(part);
+  window.addEventListener("hashchange", () => follow(location.hash));
+  byId("contents").addEventListener("click", (event) => { if (event.target.hash === location.hash) follow(location.hash); });
+  if (location.hash) follow(location.hash);
   document.documentElement.dataset.shownMs = String(Math.round(performance.now()));
 }
 

@@ -10,7 +10,7 @@ function compare(a, b, sign) {
 }
 
 function cell(column, item, i) {
-  const tag = column.head ? "th" : "td", node = make(tag, column.head ? { scope: "row" } : {});
+  const tag = column.head ? "th" : "td", node = make(tag, { "data-name": column.name, ...(column.head ? { scope: "row" } : {}) });
   if (column.kind) node.className = column.kind;
   const shown = column.node ? column.node(item, i) : (column.as ?? padded)(column.of(item));
   node.append(...(Array.isArray(shown) ? shown : [shown]));

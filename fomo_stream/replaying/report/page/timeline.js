@@ -53,6 +53,23 @@ function ticksAt(places, name, { edge, isShown, whole = false }) {
   };
 }
 
+/** Shades the spans [from, to] from edge to edge, each at least a few pixels wide. */
+function shaded(spans, name, { isShown }) {
+  return (plot) => {
+    if (!isShown()) return;
+    const { ctx, bbox } = plot, least = 3 * uPlot.pxRatio;
+    ctx.save();
+    ctx.globalAlpha = 0.25;
+    ctx.fillStyle = colour(name);
+    for (const [from, to] of spans) {
+      const [a, b] = [from, to].map((x) => plot.valToPos(x, "x", true)), left = Math.max(bbox.left, Math.min(a, (a + b - least) / 2));
+      const right = Math.min(bbox.left + bbox.width, Math.max(b, (a + b + least) / 2));
+      if (right > left) ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    }
+    ctx.restore();
+  };
+}
+
 let showInTimeline = null; // (from, to): zooms the timeline there, once it is on the page
 
 function timelineSummary(line, middle) {
@@ -93,12 +110,15 @@ function timelineLayers(line, at) {
     { name: "highest score", colour: "c0", series: 1 }, { name: line.median ? "median" : "mean", colour: "quiet", series: 2 },
     { name: "alerts", colour: "bad", kind: "dot", series: 3 },
   ];
-  const ticks = (name, colour, places, how) => {
+  const over = (name, colour, kind, places, how, drawing) => {
     if (!places.length) return;
-    const layer = { name, colour, kind: "tick", isShown: true };
-    layer.draw = ticksAt(places, colour, { ...how, isShown: () => layer.isShown });
+    const layer = { name, colour, kind, isShown: true };
+    layer.draw = drawing(places, colour, { ...how, isShown: () => layer.isShown });
     layers.push(layer);
   };
+  const ticks = (name, colour, places, how) => over(name, colour, "tick", places, how, ticksAt);
+  const spans = (report.incidents?.worst ?? []).filter((one) => isKnown(one.begin)).map((one) => [one.begin, one.end]);
+  over("worst incidents", "odd", "span", spans, {}, shaded);
   ticks("labelled outliers", "odd", odd, { edge: "bottom" });
   ticks("new generations", "quiet", renewed, { edge: "top" });
   ticks("new regimes", "c3", regimes, { whole: true });
@@ -112,7 +132,7 @@ function showTimeline(box) {
   const at = start.map((x) => x + width / 2), alerting = line.max.map((top, i) => (line.alerts?.[i] > 0 ? top : null));
   const { data, bins } = withGaps(at, width, [line.max, middle, alerting]), layers = timelineLayers(line, at);
   const figure = timePlot({
-    label: "Scores over time", summary: timelineSummary(line, middle), data, full: [start[0], lastOf(start) + width], y: {}, height: 320,
+    label: "Scores over time", summary: timelineSummary(line, middle), data, full: [start[0], lastOf(start) + width], y: {}, height: 240,
     describe: (i) => binInWords(line, middle, width, bins[i]), series: timelineSeries(start.length), layers: known(layers.map((one) => one.draw)),
   });
   let plot = null;
