@@ -28,7 +28,17 @@ NOT_IN_WHEEL = {"fomo_stream/weights/paper-100.safetensors"}
 
 def make(target: str, folder: Path, *variables: str) -> None:
     """Run a target of the Makefile with the tools of this environment, which is taken as up to date."""
-    command = ["make", "-C", ROOT, target, "-o", ".venv/.installed-dev", f"BIN={BIN}", f"DIST={folder}", *variables]
+    command: list[str | Path] = [
+        "make",
+        "-C",
+        ROOT,
+        target,
+        "-o",
+        ".venv/.installed-dev",
+        f"BIN={BIN}",
+        f"DIST={folder}",
+        *variables,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -100,9 +110,8 @@ def test_the_bill_of_materials_lists_what_is_installed(tmp_path: Path) -> None:
     bill = json.loads((tmp_path / "sbom.cdx.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
     found = {part["name"]: part["version"] for part in bill["components"]}
-    assert all(
-        found[name] == distribution(name).version for name in ("fomo-stream", "numba", "confluent-kafka", "torch")
-    )
+    for name in ("fomo-stream", "numba", "confluent-kafka", "torch"):
+        assert found[name] == distribution(name).version
 
 
 # --- installed
@@ -149,18 +158,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     place = tmp_path_factory.mktemp("installed")
     venv.create(place / "env", symlinks=True)
     python = place / "env" / "bin" / "python"
-    pip: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-    ]
-    subprocess.run([*pip, wheel], check=True)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", wheel], check=True)
     (site,) = place.glob("env/lib/python*/site-packages")
     for one in required("fomo-stream"):
         if one.name != "fomo-stream":
