@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from fomo_stream.detector.keys import Key
+from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
 
@@ -31,7 +32,7 @@ class Observation:
     context_rows: int
     generation: int
     opened: int = 0  # incidents that have begun
-    closed: int = 0  # incidents that have ended
+    closed: Sequence[str] = ()  # names of incidents that have ended
     score_s: float = 0.0  # seconds to score and learn them
     produce_s: float = 0.0  # seconds to encode their outputs and to hand them to the client
 
@@ -69,8 +70,8 @@ class Observer:
     def regime_changed(self) -> None:
         """A lasting shift was announced in a partition."""
 
-    def silence(self, level: str, status: str) -> None:
-        """A key, a partition or the topic is silent, has an odd rate, or no longer. status: silent, rate or closed."""
+    def silence(self, partition: int, notice: Notice) -> None:
+        """A key, a partition or the topic is silent, has an odd rate, or no longer."""
 
     def schema_seen(self, new_fields: int) -> None:
         """A writer's schema was not known before; it has so many fields that are not scored."""

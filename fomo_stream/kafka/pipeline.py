@@ -382,7 +382,7 @@ class Pipeline:
                 context_rows=partition.detector.context_rows,
                 generation=partition.detector.generation,
                 opened=0 if n_warm else made.opened,
-                closed=len(made.closed),
+                closed=[one.summary["incident"] for one in made.closed],
                 score_s=scored - began,
                 produce_s=sent - scored,
             )
@@ -400,7 +400,7 @@ class Pipeline:
     def _tell_of_silence(self, partition: Partition, notices: Sequence[Notice]) -> None:
         for notice in notices:
             level, status = notice.summary["of"], notice.summary["status"]
-            self._observer.silence(level, status)
+            self._observer.silence(partition.number, notice)
             place = {"topic": self._settings.topic, "partition": partition.number, "of": level}
             if (suppressed := self._throttle.allow(f"{level} {status}")) is not None:
                 about = {name: notice.summary[name] for name in ("incident", "quiet_s") if name in notice.summary}

@@ -17,6 +17,7 @@ from fomo_stream.errors import REASONS
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.snapshot import Snapshot
 from fomo_stream.ops.metric import PREFIX, Metric
+from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.settings.flags import LEVELS
 
@@ -123,7 +124,7 @@ class Metrics(Observer):
         for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
             self._count("alerts", severity)
         self._count("incidents", "opened", n=seen.opened)
-        self._count("incidents", "closed", n=seen.closed)
+        self._count("incidents", "closed", n=len(seen.closed))
         self._calibrated(seen.calibrated, len(seen.outliers))
         self._observe("score_seconds", seen.score_s)
         self._observe("produce_seconds", seen.produce_s)
@@ -138,8 +139,8 @@ class Metrics(Observer):
     def regime_changed(self) -> None:
         self._count("regimes")
 
-    def silence(self, level: str, status: str) -> None:
-        self._count("silence", level, status)
+    def silence(self, partition: int, notice: Notice) -> None:
+        self._count("silence", notice.summary["of"], notice.summary["status"])
 
     def schema_seen(self, new_fields: int) -> None:
         self._count("schemas")

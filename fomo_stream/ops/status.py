@@ -17,16 +17,20 @@ import orjson
 from numpy.typing import NDArray
 
 from fomo_stream import __version__
+from fomo_stream.detector.keys import Key
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
+from fomo_stream.partition.incidents import CLOSED, Notice
 from fomo_stream.records.explanation import key_text
 
 RATE_S = 10  # seconds over which the present rate is a mean
 STEP_S, STEPS = 5, 120  # the series of rates: 10 minutes
 LATENCY_S = 60
 MOST_OF_COMMIT = 1000  # latencies of one commit that are kept
-ALERTS = 100  # recent alerts that are kept
+INCIDENTS = 100  # newest incidents that are kept
+ALERTS = 100  # newest alerts whose keys are counted
 KEYS = 10  # with most of these alerts
+CHART_S, CHARTED = 10, 60  # the highest scores of a partition by step: 10 minutes
 NAME_CHARACTERS = 100  # of a feature, at most
 
 
@@ -64,24 +68,35 @@ class StatusBoard(Observer):
         self._counts: deque[tuple[int, int, int]] = deque(maxlen=STEP_S * (STEPS + 1))
         self._waits = Latencies()  # from poll to commit
         self._ages = Latencies()  # from the record's timestamp to the commit
-        # By partition and offset, because records are scored again after a commit that failed.
-        self._alerts: dict[tuple[int, int], dict[str, Any]] = {}
+        self._incidents: dict[str, dict[str, Any]] = {}  # by name; that of the newest alert is the last
+        # Keys of alerts by partition and offset, because records are scored again after a commit that failed.
+        self._keys: dict[tuple[int, int], str | None] = {}
+        self._charts: dict[int, deque[list[float]]] = {}  # by partition: step, highest score, alerts
 
     # --- from the service's thread --------------------------------------------------------------------------
 
     def scored(self, seen: Observation) -> None:
         now = int(self._clock())
-        alerts = [self._alert(seen.partition, outlier) for outlier in seen.outliers[-ALERTS:]]
+        outliers = seen.outliers[-ALERTS:]
+        scores = [result["score"] for result in seen.results if result.get("score") is not None]
         with self._lock:
             counts = self._counts.pop() if self._counts and self._counts[-1][0] == now else (now, 0, 0)
-            _, records, outliers = counts
-            self._counts.append((now, records + seen.n_records, outliers + len(seen.outliers)))
-            for alert in alerts:
-                place = alert["partition"], alert["offset"]
-                self._alerts.pop(place, None)
-                self._alerts[place] = alert
-                if len(self._alerts) > ALERTS:
-                    del self._alerts[next(iter(self._alerts))]
+            _, records, so_far = counts
+            self._counts.append((now, records + seen.n_records, so_far + len(seen.outliers)))
+            self._chart(seen.partition, now // CHART_S, max(scores, default=0.0), len(seen.outliers))
+            for outlier in outliers:
+                self._alert(seen.partition, outlier)
+            for name in seen.closed:
+                self._end(name)
+
+    def silence(self, partition: int, notice: Notice) -> None:
+        its = notice.summary
+        with self._lock:
+            if its["status"] == CLOSED:
+                self._end(its["incident"])
+            else:
+                what = {"about": its["status"], "of": its["of"], "severity": "warning", "quiet_s": its.get("quiet_s")}
+                self._take(its["incident"], partition, its["from"], notice.key, what)
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         now = self._clock()
@@ -90,17 +105,49 @@ class StatusBoard(Observer):
                 with self._lock:
                     latencies.add(now, values)
 
-    def _alert(self, partition: int, outlier: Outlier) -> dict[str, Any]:
-        result = outlier.result
-        timestamp = result["timestamp"]
-        return {
-            "time": time.time() if timestamp is None else timestamp / 1000,
-            "partition": partition,
-            "key": _printable(key_text(outlier.key)) if self._show_keys and outlier.key is not None else None,
-            **{name: result[name] for name in ("offset", "score", "p_value", "severity")},
-            **{name: result.get(name) for name in ("incident", "surprise")},
-            "features": _named(result.get("reasons", ())),
-        }
+    def _chart(self, partition: int, step: int, highest: float, alerts: int) -> None:
+        chart = self._charts.setdefault(partition, deque(maxlen=CHARTED + 1))
+        if chart and chart[-1][0] == step:
+            chart[-1] = [step, max(chart[-1][1], highest), chart[-1][2] + alerts]
+        else:
+            chart.append([step, highest, alerts])
+
+    def _alert(self, partition: int, outlier: Outlier) -> None:
+        result, place = outlier.result, (partition, outlier.result["offset"])
+        name = result.get("incident") or f"{partition}-{result['offset']}"
+        its = self._take(name, partition, result, outlier.key, {"about": "outlier"})
+        if result["offset"] <= its["last"] and its["alerts"]:
+            return  # it is scored again
+        score = result["score"] or 0.0
+        if score >= its["score"]:
+            its |= {"score": score, "severity": result["severity"], "features": _named(result.get("reasons", ()))}
+        its |= {"alerts": its["alerts"] + 1, "last": result["offset"], "surprise": result.get("surprise")}
+        its |= {"until": _time(result)}
+        self._keys[place] = self._key(outlier.key)
+        if len(self._keys) > ALERTS:
+            del self._keys[next(iter(self._keys))]
+
+    def _take(
+        self, name: str, partition: int, begin: Mapping[str, Any], key: Key, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The incident of this name, which is the newest now."""
+        its = self._incidents.pop(name, None)
+        if its is None:
+            at = {"incident": name, "partition": partition, "offset": begin["offset"], "key": self._key(key)}
+            empty: dict[str, Any] = {"score": 0.0, "features": [], "alerts": 0, "surprise": None}
+            its = {**at, "since": _time(begin), "until": _time(begin), "last": begin["offset"], **empty}
+        its |= {"open": True, **more}
+        self._incidents[name] = its
+        if len(self._incidents) > INCIDENTS:
+            del self._incidents[next(iter(self._incidents))]
+        return its
+
+    def _end(self, name: str) -> None:
+        if name in self._incidents:
+            self._incidents[name]["open"] = False
+
+    def _key(self, key: Key) -> str | None:
+        return _printable(key_text(key)) if self._show_keys and key is not None else None
 
     # --- for the page ---------------------------------------------------------------------------------------
 
@@ -113,7 +160,9 @@ class StatusBoard(Observer):
         now = int(present)
         with self._lock:
             counts = list(self._counts)
-            alerts = list(self._alerts.values())
+            incidents = [dict(one) for one in reversed(self._incidents.values())]  # newest first
+            keys = Counter(key for key in self._keys.values() if key is not None)
+            charts = {number: list(chart) for number, chart in self._charts.items()}
             waits, ages = (latencies.quantiles(present) for latencies in (self._waits, self._ages))
         complete = [(second, records) for second, records, _ in counts if second < now]
         seconds = min(RATE_S, max(1, now - self._began))
@@ -121,7 +170,9 @@ class StatusBoard(Observer):
             "version": __version__,
             "time": time.time(),
             "instance": _instance(snapshot),
-            "partitions": [_partition(partition) for partition in snapshot.partitions],
+            "partitions": [
+                {**_partition(one), "chart": _series_of(charts.get(one.number, ()), now)} for one in snapshot.partitions
+            ],
             "rate": {
                 "per_second": sum(records for second, records in complete if second >= now - seconds) / seconds,
                 "over_s": seconds,
@@ -134,9 +185,9 @@ class StatusBoard(Observer):
                 "outliers": sum(outliers for second, _, outliers in counts if second > now - STEP_S * STEPS),
                 "requested_rate": snapshot.alert_rate,
                 "realised_rate": realised_rate,
-                "recent": alerts[::-1],
-                "keys": Counter(alert["key"] for alert in alerts if alert["key"] is not None).most_common(KEYS),
+                "keys": keys.most_common(KEYS),
             },
+            "incidents": sorted(incidents, key=lambda one: not one["open"]),
         }
         return orjson.dumps(status)
 
@@ -148,6 +199,20 @@ class StatusBoard(Observer):
             if second // STEP_S in sums:
                 sums[second // STEP_S] += records
         return [total / STEP_S if step * STEP_S >= self._began else None for step, total in sums.items()]
+
+
+def _series_of(chart: Sequence[Sequence[float]], now: int) -> dict[str, Any]:
+    """The highest score of a partition in each of the last steps, oldest first, and alerts; None without records."""
+    found = {int(step): (highest, alerts) for step, highest, alerts in chart}
+    steps = range(now // CHART_S - CHARTED + 1, now // CHART_S + 1)
+    scores = [round(found[step][0], 4) if step in found else None for step in steps]
+    return {"step_s": CHART_S, "score": scores, "alerts": [int(found.get(step, (0, 0))[1]) for step in steps]}
+
+
+def _time(place: Mapping[str, Any]) -> float:
+    """Of a record, in seconds since 1970; now if it has none."""
+    timestamp = place.get("timestamp")
+    return time.time() if timestamp is None else timestamp / 1000
 
 
 def _instance(snapshot: Snapshot) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def run(**changes: Any) -> tuple[list[Output], Counter[str]]:
     """The outputs about N records, and how many incidents have been reported as opened and as closed."""
     counts: Counter[str] = Counter()
     one = Instance(**{**ALERTS, **changes})
-    with patch.object(one.progress, "scored", lambda seen: counts.update(opened=seen.opened, closed=seen.closed)):
+    with patch.object(one.progress, "scored", lambda seen: counts.update(opened=seen.opened, closed=len(seen.closed))):
         one.score(0, N)
     return one.delivery.outputs, counts
 

@@ -16,6 +16,7 @@ from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.metric import PREFIX
 from fomo_stream.ops.metrics import METRICS, REALISED_LEAST, Metrics
+from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 
 BUSY = PartitionSnapshot(
@@ -63,6 +64,9 @@ def result(score: float | None, severity: str | None, status: str = "ok", missin
     return {"score": score, "severity": severity, "status": status, "missing": missing, "outlier": outlier}
 
 
+SILENT = 0, Notice(None, None, 0, {"of": "key", "status": "silent"})
+
+
 def batch(*results: dict[str, Any], **more: Any) -> Observation:
     outliers = [Outlier({}, one) for one in results if one["outlier"]]
     values: dict[str, Any] = {"partition": 0, "context_rows": 60, "generation": 1, **more}
@@ -72,7 +76,7 @@ def batch(*results: dict[str, Any], **more: Any) -> Observation:
 def test_every_metric_has_its_type_its_description_and_a_value() -> None:
     metrics = Metrics()
     metrics.scored(batch(*[result(0.5, None) | {"suppressed": "a rule"}] * REALISED_LEAST))
-    metrics.silence("key", "silent")
+    metrics.silence(*SILENT)
     families = {f.name: f for f in text_string_to_metric_families(metrics.exposition(snapshot(BUSY)).decode())}
     for metric in METRICS:
         family = families.pop(PREFIX + metric.name)
@@ -122,7 +126,7 @@ RESULTS = st.builds(
 def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str, Any]]]) -> None:
     metrics = Metrics()
     for results in batches:
-        metrics.scored(batch(*results, opened=2, closed=1))
+        metrics.scored(batch(*results, opened=2, closed=["0-7"]))
     every = [one for results in batches for one in results]
     found = exposed(metrics, snapshot())
     assert found["fomo_records_total", ()] == len(every)
@@ -176,7 +180,7 @@ def test_every_report_is_counted() -> None:
         "labelled": (0, DueLabels(9, [7], [(0, 7, True)], 0)),
         "regime_changed": (),
         "schema_seen": (2,),
-        "silence": ("key", "silent"),
+        "silence": SILENT,
         "committed": ([0.1], [0.2], 0.3),
         "aborted": (),
         "rebalanced": ("lost", 1),

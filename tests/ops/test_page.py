@@ -45,11 +45,11 @@ WORDS = """(node) => {
 
 
 @contextmanager
-def browse(folder: Path, answer: Callable[[], bytes], until: str, theme: str = "light") -> Iterator[Page]:
+def browse(folder: Path, answer: Callable[[], bytes], until: str, **how: Any) -> Iterator[Page]:
     """The page, when it shows what `until` asks for."""
     sources = Sources(lambda: [], lambda: [], lambda: b"", answer)
     with HttpServer("127.0.0.1", 0, sources) as server, open_browser(folder) as browser:
-        page = browser.open(f"http://127.0.0.1:{server.port}/", theme=theme)
+        page = browser.open(f"http://127.0.0.1:{server.port}/", **how)
         page.until(until)
         yield page
 
@@ -91,9 +91,10 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
         "incident": "2-790",
         "surprise": 7.44,
     }
-    board.scored(batch(0, outlier(811), outlier(812, fields, SCRIPT.encode(), **because), partition=2))
+    scored = batch(1, outlier(811), outlier(812, fields, SCRIPT.encode(), **because), partition=2)
+    board.scored(replace(scored, results=[{"score": 0.9}], closed=["2-811"]))
     clock.now += 1
-    with browse(tmp_path, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", "dark") as page:
+    with browse(tmp_path, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", theme="dark") as page:
         assert brightness(page) < 60
         assert page.run("document.title").startswith("sensors · 1,23")  # not taken over
         assert page.run("document.querySelectorAll('script').length") == 1
@@ -108,28 +109,38 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
         assert all(is_hidden(page, name) for name in ("lost", "why", "no-partitions"))
 
         heads, *partitions = rows(page, "partitions")
-        assert heads[:4] == ["Partition", "State", "Lag", "Oldest unscored"]
+        assert heads[:5] == ["Partition", "State", "Scores, 10 minutes", "Lag", "Oldest unscored"]
         assert len(partitions) == 200
-        assert partitions[0] == ["0", "● scoring", "40", "300 ms", "1,204,332", "5,000", "118", "261", "2 (drift 31 %)"]
-        assert partitions[1][:3] == ["1", f"◌ waiting a reason {SCRIPT}", "–"]
+        assert partitions[0] == [
+            "0",
+            "● scoring",
+            "",
+            "40",
+            "300 ms",
+            "1,204,332",
+            "5,000",
+            "118",
+            "261",
+            "2 (drift 31 %)",
+        ]
+        assert partitions[1][:4] == ["1", f"◌ waiting a reason {SCRIPT}", "", "–"]
         assert partitions[2][1] == "△ blocked a transaction in sensors is open for 2.2 min"
         assert partitions[3][1] == "△ late its next context is not built yet, for 4.2 s"
-        assert partitions[4][:4] == ["4", "◌ warming up too few rows for a context", "0", "none"]
+        assert partitions[4][:5] == ["4", "◌ warming up too few rows for a context", "", "0", "none"]
 
-        heads, alert, unexplained = rows(page, "alerts")
-        assert heads[1:] == [
-            "Severity",
-            "Key",
-            "Partition",
-            "Offset",
-            "Score",
-            "p\u2011value",
+        chart = "document.querySelector('#partitions tbody tr:nth-child(3) svg')"
+        assert page.run(f"{chart}.ariaLabel") == "Highest score 0.9000 and 2 alerts in 10 minutes"
+        assert page.run(f"{chart}.querySelectorAll('circle').length") == 1
+
+        heads, incident, ended = rows(page, "incidents")
+        assert heads == [
+            *("Since", "State", "Severity", "Key", "What", "Alerts", "Last alert", "Highest score", "Surprise"),
             "Incident",
-            "Surprise",
-            "Reasons",
         ]
-        assert alert[1:] == ["▲ critical", "–", "2", "812", "0.9000", "0.001", "2-790", "7.4", f"{SCRIPT}, flow"]
-        assert unexplained[7:] == ["–", "–", "–"]
+        assert incident[1:6] == ["▲ live", "▲ critical", "–", f"{SCRIPT}, flow", "1"]
+        assert incident[7:] == ["0.9000", "7.4", "2-790"]
+        assert (ended[1], ended[4], ended[8:]) == ("ended", "–", ["–", "2-811"])
+        assert text(page, "incidents-count") == "1 live, 1 ended lately"
 
 
 def failing_once(snapshot: Snapshot, at: int, *outliers: Outlier) -> Callable[[], bytes]:
@@ -153,16 +164,31 @@ def test_a_lost_connection_is_shown_beside_the_last_numbers(tmp_path: Path) -> N
         assert not is_hidden(page, "lost")
         assert "The last answer came at" in text(page, "lost-text")
         assert len(rows(page, "partitions")) == 201
-        heads, alert = rows(page, "alerts")
-        assert (heads[-1], alert[-1]) == ("Reasons", f"flow, {SCRIPT}")
+        assert rows(page, "incidents")[1][4] == f"flow, {SCRIPT}"
 
 
 def test_the_page_finds_an_instance_again_that_is_not_ready(tmp_path: Path) -> None:
     reasons = (f"topic {SCRIPT} is missing", "not yet a member of the group")
     snapshot = replace(EMPTY, state="waiting", not_ready=reasons, features=(), model="")
     with browse(tmp_path, failing_once(snapshot, 0), f"{STATE} == 'Waiting'") as page:
-        assert [is_hidden(page, name) for name in ("lost", "why", "no-partitions", "no-alerts")] == [True, *[False] * 3]
+        assert [is_hidden(page, name) for name in ("lost", "why", "no-partitions", "no-incidents")] == [
+            True,
+            *[False] * 3,
+        ]
         assert text(page, "reasons") == " ".join(reasons)
         assert text(page, "model") == "not loaded yet"
         assert text(page, "no-partitions").startswith("No partitions yet.")
-        assert text(page, "no-alerts").startswith("No alerts yet.")
+        assert text(page, "no-incidents").startswith("No incidents yet.")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_needs_no_sideways_scrolling(width: int, tmp_path: Path) -> None:
+    board, _ = board_and_clock()
+    board.scored(batch(9, *(outlier(offset, reasons=[{"feature": "flow" * 30}]) for offset in range(5))))
+    how = {"width": width, "height": 844, "touch": width < 600}
+    with browse(tmp_path, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", **how) as page:
+        assert page.run("document.documentElement.scrollWidth") <= width
+        boxes = "[...document.querySelectorAll('.scroll')]"
+        assert page.run(f"{boxes}.every((one) => one.scrollWidth <= one.clientWidth)")
+        named = page.run("getComputedStyle(document.querySelector('#incidents td'), '::before').content")
+        assert named == ("none" if width > 600 else '"State"')

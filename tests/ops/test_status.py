@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.monitor import EVERY_S, ProgressLog
-from fomo_stream.ops.status import ALERTS, STEP_S, STEPS, StatusBoard
+from fomo_stream.ops.status import CHART_S, CHARTED, INCIDENTS, STEP_S, STEPS, StatusBoard
+from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
 
@@ -57,7 +58,7 @@ def batch(n: int, *outliers: Outlier, partition: int = 0, missing: int = 0) -> O
 def outlier(
     offset: int, fields: Any = None, key: bytes | None = None, timestamp: int | None = 5000, **more: Any
 ) -> Outlier:
-    result = {"offset": offset, "timestamp": timestamp, "score": 0.9, "p_value": 0.001, "severity": "critical"}
+    result = {"offset": offset, "timestamp": timestamp, "score": 0.9, "severity": "critical"}
     return Outlier({"flow": 1.5} if fields is None else fields, result | more, key)
 
 
@@ -129,22 +130,56 @@ def test_latencies_are_of_the_last_minute(commits: list[list[float]]) -> None:
 # --- alerts
 
 
-def test_alerts_are_shown_once_newest_first_and_only_the_newest() -> None:
+def test_alerts_of_an_incident_are_one_entry_and_count_once() -> None:
     board, clock = board_and_clock()
-    board.scored(batch(9, outlier(1), outlier(2), partition=3))
-    board.scored(batch(9, outlier(1)))
-    board.scored(batch(9, outlier(2), partition=3))  # scored again after a commit that failed
-    recent = status(board)["alerts"]["recent"]
-    assert [(alert["partition"], alert["offset"]) for alert in recent] == [(3, 2), (0, 1), (3, 1)]
-    shown = {"partition": 3, "offset": 2, "time": 5.0, "score": 0.9, "p_value": 0.001, "severity": "critical"}
-    shown |= {"key": None, "features": [], "incident": None, "surprise": None}
-    assert recent[0] == shown
+    one: dict[str, Any] = {"incident": "3-1", "surprise": 4.5}
+    board.scored(batch(9, outlier(1, **one), outlier(2, timestamp=9000, **one), partition=3))
+    board.scored(batch(9, outlier(1, incident="0-1")))
+    board.scored(batch(9, outlier(2, timestamp=9000, **one), partition=3))  # scored again after a commit that failed
+    first, second = status(board)["incidents"]
+    shown = {"incident": "3-1", "partition": 3, "offset": 1, "last": 2, "since": 5.0, "until": 9.0, "alerts": 2}
+    shown |= {"about": "outlier", "open": True, "score": 0.9, "severity": "critical", "surprise": 4.5}
+    assert first == shown | {"key": None, "features": []}
+    assert (second["incident"], second["alerts"]) == ("0-1", 1)
+    board.scored(replace(batch(9, partition=3), closed=["3-1"]))
+    assert [(one["incident"], one["open"]) for one in status(board)["incidents"]] == [("0-1", True), ("3-1", False)]
     board.scored(batch(400, *(outlier(offset) for offset in range(10, 300))))
-    alerts = json.loads(board.status(EMPTY, 0.25))["alerts"]
-    assert [alert["offset"] for alert in alerts["recent"]] == list(range(299, 299 - ALERTS, -1))
+    found = json.loads(board.status(EMPTY, 0.25))
+    newest = range(299, 299 - INCIDENTS, -1)
+    assert [one["offset"] for one in found["incidents"]] == list(newest)
+    alerts = found["alerts"]
     assert (alerts["outliers"], alerts["realised_rate"], alerts["requested_rate"]) == (294, 0.25, 0.01)
     clock.now += STEP_S * STEPS
     assert status(board)["alerts"]["outliers"] == 0
+
+
+def test_a_silence_is_an_incident_until_it_ends() -> None:
+    board = StatusBoard()
+    its = {"incident": "1-7-key-silent", "status": "silent", "of": "key", "quiet_s": 90.0}
+    its |= {"from": {"offset": 7, "timestamp": 4000}}
+    board.silence(1, Notice(None, b"marker", 7, its))
+    (shown,) = status(board)["incidents"]
+    assert b"marker" not in board.status(EMPTY)
+    named = ("about", "of", "open", "since", "quiet_s", "alerts", "severity")
+    assert [shown[name] for name in named] == ["silent", "key", True, 4.0, 90.0, 0, "warning"]
+    board.silence(1, Notice(9, b"marker", 7, its | {"status": "closed"}))
+    assert [one["open"] for one in status(board)["incidents"]] == [False]
+
+
+def test_the_chart_of_a_partition_has_its_highest_score_and_its_alerts_by_step() -> None:
+    board, clock = board_and_clock()
+    of = replace(EMPTY, partitions=(PartitionSnapshot(0), PartitionSnapshot(1)))
+    for step, scores in enumerate([(0.2, 0.7), (), (0.4,)]):
+        clock.now = 1000.0 + step * CHART_S
+        for score in scores:
+            seen = replace(batch(1, *([outlier(step)] if score == 0.7 else [])), results=[{"score": score}])
+            board.scored(replace(seen, results=[{**seen.results[0], "status": "ok", "missing": 0}, {"score": None}]))
+    one, other = (partition["chart"] for partition in status(board, of)["partitions"])
+    assert (one["score"][-4:], one["alerts"][-4:]) == ([None, 0.7, None, 0.4], [0, 1, 0, 0])
+    assert len(one["score"]) == len(one["alerts"]) == CHARTED
+    assert set(other["score"]) == {None}
+    clock.now += CHARTED * CHART_S
+    assert set(status(board, of)["partitions"][0]["chart"]["score"]) == {None}
 
 
 def test_of_a_record_only_the_names_of_features_are_kept() -> None:
@@ -156,18 +191,18 @@ def test_of_a_record_only_the_names_of_features_are_kept() -> None:
     board = StatusBoard()
     board.scored(batch(2, outlier(1, {"marker": "marker", "inner": {"marker": ["marker"]}}, b"marker", **because)))
     assert b"marker" not in board.status(EMPTY)
-    (alert,) = status(board)["alerts"]["recent"]
-    assert (alert["features"][:2], alert["incident"], alert["surprise"]) == (["flow", "gas"], "0-1", 4.2)
-    assert alert["features"][2].startswith("d\\ud800eee")
-    assert len(alert["features"][2]) < 110
+    (shown,) = status(board)["incidents"]
+    assert (shown["features"][:2], shown["incident"], shown["surprise"]) == (["flow", "gas"], "0-1", 4.2)
+    assert shown["features"][2].startswith("d\\ud800eee")
+    assert len(shown["features"][2]) < 110
 
 
 def test_keys_are_shown_only_where_that_is_wanted() -> None:
     board = StatusBoard(show_keys=True)
     board.scored(batch(2, outlier(1, {}, b"p7"), outlier(2, {}, b"p8"), outlier(3, {}, b"p7"), outlier(4, {}, None)))
-    found = status(board)["alerts"]
-    assert [alert["key"] for alert in found["recent"]] == [None, "p7", "p8", "p7"]
-    assert found["keys"] == [["p7", 2], ["p8", 1]]
+    found = status(board)
+    assert [one["key"] for one in found["incidents"]] == [None, "p7", "p8", "p7"]
+    assert found["alerts"]["keys"] == [["p7", 2], ["p8", 1]]
 
 
 # --- the present

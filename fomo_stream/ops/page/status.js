@@ -42,6 +42,12 @@ function make(tag, attributes = {}, ...children) {
   node.append(...children);
   return node;
 }
+function draw(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
 function mark(kind, word) {
   const sign = { good: "●", wait: "◌", bad: "▲", warn: "△" }[kind];
   const node = make("span", { class: "mark", "data-kind": kind === "warn" ? "wait" : kind });
@@ -61,6 +67,7 @@ function fill(body, items, keyOf, columns) {
       row = make("tr", { "data-key": key });
       for (const column of columns) {
         const attributes = column.kind ? { class: column.kind } : {};
+        attributes["data-name"] = column.name;
         row.append(column.head ? make("th", { scope: "row", ...attributes }) : make("td", attributes));
       }
     }
@@ -93,10 +100,20 @@ function partitionState(partition) {
     nodes: () => [mark(kind, word), ...(more ? [make("span", { class: "more" }, more)] : [])],
   };
 }
+/** The highest score by step as a line from 0 to 1, with a dot where there were alerts. */
+function partitionChart({ chart: { score, alerts, step_s } }) {
+  const x = (i) => (2 + (136 * i) / (score.length - 1)).toFixed(1), y = (value) => (27 - 24 * value).toFixed(1);
+  const path = score.map((value, i) => (value == null ? "" : `${score[i - 1] == null ? "M" : "L"}${x(i)} ${y(value)}h0`)).join("");
+  const count = total(alerts), highest = Math.max(0, ...score.filter((value) => value != null));
+  const label = path ? `Highest score ${highest.toFixed(4)} and ${number(count)} alerts in ${(score.length * step_s) / 60} minutes` : "No scores yet";
+  const dots = () => score.flatMap((value, i) => (alerts[i] ? [draw("circle", { cx: x(i), cy: y(value), r: 2.5 })] : []));
+  return { key: `${path} ${alerts}`, nodes: () => [draw("svg", { viewBox: "0 0 140 30", role: "img", "aria-label": label }, draw("path", { d: path }), ...dots())] };
+}
 const regime = (p) => (p.drift >= 0.05 ? `${p.regime} (drift ${share(p.drift)})` : String(p.regime));
 const PARTITIONS = [
   { name: "Partition", head: true, kind: "text", show: (p) => String(p.number), order: (p) => p.number },
   { name: "State", kind: "text long", show: partitionState, order: (p) => (p.waits ? 2 : p.generation ? 0 : 1) },
+  { name: "Scores, 10 minutes", kind: "chart", show: partitionChart, order: (p) => total(p.chart.alerts) },
   { name: "Lag", show: (p) => number(p.lag), order: (p) => p.lag },
   { name: "Oldest unscored", show: (p) => age(p.oldest_unscored_s), order: (p) => p.oldest_unscored_s },
   { name: "Position", show: (p) => number(p.position), order: (p) => p.position },
@@ -116,25 +133,37 @@ function showPartitions(partitions) {
     head.setAttribute("aria-sort", i !== sorted.by ? "none" : sorted.down ? "descending" : "ascending");
 }
 
-// --- alerts
+// --- incidents
 
 const severity = (a) => ({
   key: a.severity,
   nodes: () => [mark(a.severity === "critical" ? "bad" : "warn", a.severity)],
 });
-const reasons = (a) => (a.features.length ? a.features.join(", ") : NONE);
-const ALERTS = [
-  { name: "Time", head: true, kind: "text", show: (a) => moment(a.time) },
+const isOpen = (a) => ({ key: String(a.open), nodes: () => (a.open ? [mark("bad", "live")] : ["ended"]) });
+function what(a) {
+  if (a.about === "silent") return `${a.of} silent, for ${duration(a.quiet_s)} when it was told`;
+  return a.about === "rate" ? `odd rate of records of the ${a.of}` : a.features.length ? a.features.join(", ") : NONE;
+}
+const ofAlerts = (a, text) => (a.alerts ? text(a) : NONE);
+const INCIDENTS = [
+  { name: "Since", head: true, kind: "text", show: (a) => moment(a.since) },
+  { name: "State", kind: "text", show: isOpen },
   { name: "Severity", kind: "text", show: severity },
-  { name: "Key", kind: "text", show: (a) => a.key ?? NONE },
-  { name: "Partition", show: (a) => String(a.partition) },
-  { name: "Offset", show: (a) => number(a.offset) },
-  { name: "Score", show: (a) => (a.score == null ? NONE : a.score.toFixed(4)) },
-  { name: "p\u2011value", show: (a) => (a.p_value == null ? NONE : String(Number(a.p_value.toPrecision(2)))) },
-  { name: "Incident", show: (a) => a.incident ?? NONE },
+  { name: "Key", kind: "text key", show: (a) => a.key ?? NONE },
+  { name: "What", kind: "text long reasons", show: what },
+  { name: "Alerts", show: (a) => ofAlerts(a, () => number(a.alerts)) },
+  { name: "Last alert", kind: "text", show: (a) => ofAlerts(a, () => moment(a.until)) },
+  { name: "Highest score", show: (a) => ofAlerts(a, () => a.score.toFixed(4)) },
   { name: "Surprise", show: (a) => (a.surprise == null ? NONE : a.surprise.toFixed(1)) },
-  { name: "Reasons", kind: "text long reasons", show: reasons },
+  { name: "Incident", kind: "text", show: (a) => a.incident },
 ];
+function showKeys(keys) {
+  byId("keys-section").hidden = !keys.length;
+  const list = byId("keys"), shown = JSON.stringify(keys);
+  if (list.dataset.shown === shown) return;
+  list.dataset.shown = shown;
+  list.replaceChildren(...keys.map(([key, n]) => make("li", {}, make("span", {}, key), make("meter", { min: 0, max: keys[0][1], value: n, "aria-hidden": "true" }), number(n))));
+}
 
 // --- the whole page
 
@@ -159,16 +188,11 @@ function spark({ series, step_s: step }) {
   const peak = Math.max(0, ...known.map(([, y]) => y));
   const x = (i) => (240 * i) / (series.length - 1), y = (value) => 46 - (peak ? (42 * value) / peak : 0);
   const line = known.map(([i, value]) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
-  const part = (tag, attributes) => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    return node;
-  };
-  const parts = [part("line", { class: "base", x1: 0, x2: 240, y1: 47.5, y2: 47.5 })];
+  const parts = [draw("line", { class: "base", x1: 0, x2: 240, y1: 47.5, y2: 47.5 })];
   if (known.length > 1) {
     const [first, last] = [known[0][0], known[known.length - 1][0]].map((i) => x(i).toFixed(1));
-    parts.push(part("polygon", { class: "area", points: `${first},47 ${line.join(" ")} ${last},47` }));
-    parts.push(part("polyline", { class: "line", points: line.join(" ") }));
+    parts.push(draw("polygon", { class: "area", points: `${first},47 ${line.join(" ")} ${last},47` }));
+    parts.push(draw("polyline", { class: "line", points: line.join(" ") }));
   }
   byId("spark").replaceChildren(...parts);
   const minutes = (step * series.length) / 60;
@@ -245,17 +269,15 @@ function show(status) {
     : "No partitions yet. The group gives them to this instance when it has joined.");
   showPartitions(partitions);
 
-  if (byId("alert-heads").children.length) headings("alert-heads", ALERTS, false);
-  put("alerts-count", alerts.recent.length ? `newest ${number(alerts.recent.length)}, newest first` : "");
-  byId("alerts").parentElement.hidden = !alerts.recent.length;
-  byId("no-alerts").hidden = Boolean(alerts.recent.length);
-  put("no-alerts", partitions.some((p) => p.generation)
-    ? "No alerts since this instance has started."
-    : "No alerts yet. They begin when a partition has a context and enough scores to compare with.");
-  const most = alerts.keys.map(([key, n]) => `${key} (${number(n)})`).join(", ");
-  byId("alert-keys").hidden = !most;
-  put("alert-keys", most ? `Keys with most of these: ${most}.` : "");
-  fill(byId("alerts").tBodies[0], alerts.recent, (a) => `${a.partition}:${a.offset}`, ALERTS);
+  const { incidents } = status, live = incidents.filter((one) => one.open).length;
+  put("incidents-count", incidents.length ? `${number(live)} live, ${number(incidents.length - live)} ended lately` : "");
+  byId("incidents").parentElement.hidden = !incidents.length;
+  byId("no-incidents").hidden = Boolean(incidents.length);
+  put("no-incidents", partitions.some((p) => p.generation)
+    ? "No incidents since this instance has started."
+    : "No incidents yet. They begin when a partition has a context and enough scores to compare with.");
+  showKeys(alerts.keys);
+  fill(byId("incidents").tBodies[0], incidents, (a) => a.incident, INCIDENTS);
 }
 
 // --- asking
@@ -287,6 +309,6 @@ async function look() {
 }
 
 headings("partition-heads", PARTITIONS, true);
-headings("alert-heads", ALERTS, false);
+headings("incident-heads", INCIDENTS, false);
 document.addEventListener("visibilitychange", look);
 look();
