@@ -26,7 +26,12 @@ from llvmlite import binding
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.misc.appdirs import user_cache_dir
 
-PORTABLE = "x86-64-v3"  # x86 processors with AVX2 and FMA: from 2013 (Intel) and 2015 (AMD) on
+# What kernels are compiled for, and the features that a processor needs for it.
+PORTABLE = {
+    "x86_64": ("x86-64-v3", ("avx2", "fma", "bmi2")),  # from 2013 (Intel) and 2015 (AMD) on
+    "aarch64": ("generic", ()),  # all of 64 bits: they have NEON and FMA
+    "arm64": ("generic", ()),  # the same, as macOS names it
+}
 PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -45,11 +50,12 @@ def _compile_for_all() -> None:
     So the compiled code can be kept in an image and used on other hosts, and scores do not depend on the processor.
     It holds for all that numba compiles in this process after the first kernel.
     """
-    if platform.machine() != "x86_64" or numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+    if platform.machine() not in PORTABLE or numba.config.CPU_NAME or numba.config.CPU_FEATURES:
         return
-    has = binding.get_host_cpu_features()
-    if all(has.get(feature) for feature in ("avx2", "fma", "bmi2")):
-        numba.config.CPU_NAME, numba.config.CPU_FEATURES = PORTABLE, ""
+    name, needed = PORTABLE[platform.machine()]
+    has = binding.get_host_cpu_features() if needed else {}
+    if all(has.get(feature) for feature in needed):
+        numba.config.CPU_NAME, numba.config.CPU_FEATURES = name, ""
 
 
 _compile_for_all()
