@@ -19,7 +19,7 @@ from suite.command import Scale, main, run
 from suite.load import Sample, stretch
 from suite.memory import peak_of
 from suite.replay import in_memory, rates, replay, write_files
-from suite.report import Measurement, Report, comparison, draw, mark, table
+from suite.report import BEGIN, END, Measurement, Report, comparison, mark, table, written_into
 
 TINY = Scale(
     contexts=(64, 256),
@@ -66,7 +66,7 @@ def test_every_variant_is_measured_at_every_size() -> None:
         assert item.spread is None or 0 <= item.spread < math.inf
 
 
-def test_document_tables_comparison_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_tables_comparison_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = run(["codec", "service"], TINY)
     assert variants(report, "encode", features=6) == {"fomo-stream", "orjson", "json"}
     old, new = tmp_path / "old.json", tmp_path / "new.json"
@@ -80,9 +80,12 @@ def test_document_tables_comparison_and_pictures(tmp_path: Path, capsys: pytest.
     assert "only in the new run" not in compared
     text = table(report)
     assert all(name in text for name in ("fomo-stream", "not measured: service", str(report.environment["cpu"])))
-    pictures = draw(report, tmp_path / "plots")
-    assert {path.name for path in pictures} == {"decode.png", "encode.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    page = written_into(f"before\n{BEGIN}\nold\n{END}\nafter\n", report)
+    assert page.startswith(f"before\n{BEGIN}\n\nMeasured on ")
+    assert page.endswith(f"{END}\nafter\n")
+    assert "old" not in page
+    assert "\n| encode, us/record | features=2 " in page
+    assert written_into(page, report) == page
 
 
 def test_the_program_starts_and_refuses_unknown_names() -> None:

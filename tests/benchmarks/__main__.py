@@ -1,6 +1,6 @@
 """The benchmark suite.
 
-    python -m tests.benchmarks [--only scoring,build] [--quick] [--out run.json] [--plots pictures]
+    python -m tests.benchmarks [--only scoring,build] [--quick] [--out run.json] [--docs]
     python -m tests.benchmarks --compare old.json new.json
 
 Everything runs on one thread, except that the service and its broker share the cores that there are. To measure the

@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
-from .report import Absent, Measurement, Report, comparison, table
+from .report import Absent, Measurement, Report, comparison, table, written_into
 from .timing import environment
+
+PAGE = Path("docs/performance.md")  # of this repository, in which it runs
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="small sizes, and no service: about a minute")
     made.add_argument("--records", type=int, metavar="N", help="records of the replay (the bar: 1000000)")
     made.add_argument("--out", type=Path, metavar="FILE", help="write the measurements as JSON")
-    made.add_argument("--plots", type=Path, metavar="DIR", help="draw the measurements; needs matplotlib")
+    made.add_argument("--docs", action="store_true", help=f"write the measurements into {PAGE}")
     made.add_argument("--compare", type=Path, nargs=2, metavar=("OLD", "NEW"), help="compare two files, run nothing")
     return made
 
@@ -152,21 +153,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(NAMES)}")
     if options.out and not options.out.absolute().parent.is_dir():  # a run takes minutes
         made.error(f"--out {options.out}: there is no folder {options.out.parent}")
-    if options.plots and find_spec("matplotlib") is None:
-        made.error("--plots needs matplotlib, which is in the extra `bench`")
     scale = QUICK if options.quick else FULL
     if options.records is not None:
         scale = replace(scale, replay_records=options.records)
-    show(run(names, scale), options.out, options.plots)
-    return 0
-
-
-def show(report: Report, out: Path | None, plots: Path | None) -> None:
-    """Print the table; write the document and the pictures where they are wanted."""
-    if out is not None:
-        report.write(out)
-    if plots is not None:
-        from .report import draw
-
-        draw(report, plots)
+    report = run(names, scale)
+    if options.out is not None:
+        report.write(options.out)
+    if options.docs:
+        PAGE.write_text(written_into(PAGE.read_text(), report))
     print(table(report))
+    return 0

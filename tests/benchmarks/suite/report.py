@@ -154,39 +154,52 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield ("  " + "  ".join(cells)).rstrip()
 
 
-WIDTH, LINE = 10.0, 0.22  # inches: of a picture, and of a bar
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"  # around what is written into a page
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
-    """Write a bar chart for each quantity. Returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+def written_into(page: str, report: Report) -> str:
+    """A page in Markdown with this run between BEGIN and END, in place of the one before. Raises ValueError."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{markdown(report)}\n\n{END}{after}"
+
+
+def markdown(report: Report) -> str:
+    """Where and when it was measured, and a table for each quantity and unit: a row by variant, a column by sizes."""
+    found = report.environment
+    others = {name: value for name, value in found["versions"].items() if name != "fomo-stream"}
+    versions = ", ".join(f"{name} {value}" for name, value in others.items())
+    where = f"{found['cores']} cores of {found['cpu']}, load {found['load']}, {found['system'].split()[0]}"
+    parts = [
+        f"Measured on {found['date']}, commit {found['commit'][:8]}: {where}, Python {found['python']}, {versions}."
+    ]
     for name, group in by_name(report.measurements).items():
-        path = folder / f"{name.replace(' ', '-')}.png"
-        _bars(group, path)
-        written.append(path)
-    return written
+        for unit in dict.fromkeys(item.unit for item in group):
+            parts.append("\n".join(_markdown_table(name, unit, [item for item in group if item.unit == unit])))
+    parts += [f"Not measured: {item.name}: {item.why}." for item in report.absent]
+    return "\n\n".join(parts)
 
 
-def _bars(items: Sequence[Measurement], path: Path) -> None:
-    """A panel for each unit."""
-    units = list(dict.fromkeys(item.unit for item in items))
-    groups = [[item for item in items if item.unit == unit] for unit in units]
-    figure = _figure(WIDTH, 1.0 + LINE * len(items) + 0.6 * len(units))
-    panels = figure.subplots(len(units), 1, squeeze=False, height_ratios=[len(group) for group in groups])[:, 0]
-    for panel, unit, group in zip(panels, units, groups, strict=True):
-        values, errors = [item.value for item in group], [item.spread or 0.0 for item in group]
-        panel.barh(range(len(group)), values, xerr=errors)
-        panel.set_yticks(range(len(group)), [item.label for item in group], fontsize=7)
-        panel.invert_yaxis()
-        panel.set(xlabel=unit, title=items[0].name if panel is panels[0] else "")
-    figure.savefig(path, dpi=120)
+def _markdown_table(name: str, unit: str, items: Sequence[Measurement]) -> Iterator[str]:
+    """Its columns are what tells the measurements of a variant apart."""
+    cells: dict[tuple[str, str], str] = {}
+    for item in items:
+        variant, sizes = _sizes_and_names(item)
+        spread = "" if item.spread is None else f" ± {_number(item.spread)}"
+        cells[variant, sizes] = f"{_number(item.value)}{spread}"
+    variants, sizes = (list(dict.fromkeys(key[i] for key in cells)) for i in range(2))
+    if len(sizes) > MOST_COLUMNS:  # many sizes of few variants
+        yield f"| {name}, {unit} | " + " | ".join(one or "all" for one in variants) + " |"
+        yield "|---" * (len(variants) + 1) + "|"
+        for size in sizes:
+            yield f"| {size} | " + " | ".join(cells.get((variant, size), "") for variant in variants) + " |"
+        return
+    yield f"| {name}, {unit} | " + " | ".join(one or "all" for one in sizes) + " |"
+    yield "|---" * (len(sizes) + 1) + "|"
+    for variant in variants:
+        yield f"| {variant or 'all'} | " + " | ".join(cells.get((variant, size), "") for size in sizes) + " |"
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+MOST_COLUMNS = 6

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +76,7 @@ PACKAGES = (
 def environment() -> dict[str, Any]:
     """Processor, cores, versions and commit."""
     return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
