@@ -248,6 +248,7 @@ def test_installed_adapters(code: str, installed: Installed, rows: np.ndarray) -
         ("registry", "--topic t --registry http://127.0.0.1:1"),
         ("registry", "--topic t --input-format avro --schema-file rows.avsc"),
         ("registry", "demo --format avro --seconds 1 --plain"),
+        ("registry", "doctor --topic t --registry http://127.0.0.1:1"),
     ],
 )
 def test_what_an_extra_has_is_asked_for_by_its_name(
@@ -256,9 +257,18 @@ def test_what_an_extra_has_is_asked_for_by_its_name(
     for name in ("rows.avro", "rows.avsc", "rows.parquet"):
         (installed.folder / name).touch()
     done = installed.run("fomo-stream", *command.split())
-    assert done.returncode == 2, done.stderr
-    assert f"which is not installed; pip install 'fomo-stream[{extra}]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == (7 if command.startswith("doctor") else 2), done.stderr  # 7: it found a problem
+    said = " ".join((done.stdout + done.stderr).split())  # doctor writes its findings below each other
+    assert "which is not installed" in said
+    assert f"pip install 'fomo-stream[{extra}]'" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["metrics", "plot()", "incidents()"])
+def test_notebooks_are_told_what_they_lack(use: str, installed: Installed, rows: np.ndarray) -> None:
+    done = installed.run("python", "-c", f"import fomo_stream; fomo_stream.replay('rows.csv', min_context=100).{use}")
+    assert done.stderr.splitlines()[-1].endswith("which is not installed; pip install 'fomo-stream[notebook]'")
 
 
 @pytest.mark.slow
