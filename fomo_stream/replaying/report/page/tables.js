@@ -1,6 +1,6 @@
 // Tables that are sorted by a click or a key on a heading.
 
-const PRINTED = 100; // rows, as in report.css
+const PRINTED = 30; // rows, as in report.css
 
 /** How two values of a column follow each other, ascending; unknown ones come last in both directions. */
 function compare(a, b, sign) {
