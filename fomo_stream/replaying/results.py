@@ -185,6 +185,7 @@ class ReplayResult:
         """
         with needs_extra("plot()", EXTRA):
             import matplotlib.pyplot as plt
+            from matplotlib.dates import ConciseDateFormatter
         if ax is None:
             _, ax = plt.subplots(figsize=(10, 3), layout="constrained")
         spans, has_times = self._report.get("timeline") or {}, self._report["source"]["axis"] == "time"
@@ -203,6 +204,8 @@ class ReplayResult:
         ax.set(yscale="logit", ylabel="score", xlabel="time (UTC)" if has_times else "record", ylim=(0.1, None))
         ax.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
         ax.minorticks_off()
+        if has_times:
+            ax.xaxis.set_major_formatter(ConciseDateFormatter(ax.xaxis.get_major_locator()))
         ax.set_title(
             f"{self._report['source']['name']}: {self._facts}", loc="left", fontsize="medium", parse_math=False
         )
