@@ -91,9 +91,9 @@ incidents = result.incidents()
 incidents[["begin", "end", "records", "score", "outliers", "explanation"]]
 
 # %% [markdown]
-# The three faults are the three incidents of most surprise. The sentence for the frozen sensor says that it stands
-# still, and the one for the leak what flow the other values suggest. The other incidents are false alarms, of one
-# record to a few; this is what you have to weigh. The next lines check what was just said.
+# The three faults are the three incidents of most surprise. The sentence for the frozen sensor says that its value
+# stays the same, and the one for the leak that the flow is low. The other incidents are false alarms, of one record to
+# a few; this is what you have to weigh. The next lines check what was just said.
 
 # %%
 top = [str(incidents["explanation"][i]).split()[0] for i in range(3)]
