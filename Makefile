@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-slow types kernels audit docs notebooks dist sbom format clean
+.PHONY: demo test test-slow types kernels audit docs pictures notebooks dist sbom format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
@@ -37,6 +37,9 @@ audit: $(VENV)/.installed-dev
 # The documentation as a site, in `site/`.
 docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build
+
+pictures: $(VENV)/.installed-dev
+	PYTHONPATH=.:tests $(BIN)/python tests/pictures.py
 
 # The notebooks of the examples, from their scripts.
 notebooks: $(VENV)/.installed-dev

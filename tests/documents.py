@@ -87,5 +87,28 @@ def table_rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in lines[i].strip("|").split("|")] for i in kept]
 
 
+# What the documentation tells to run and no test runs, by the first word of the command, with the reason.
+NOT_RUN = {
+    "docker": "needs a Docker daemon; tests/deploy/test_image.py checks the Dockerfile",
+    "kcat": "a program that is not installed where tests run",
+    "kafka-topics.sh": "a tool of Apache Kafka, which is not on PATH where tests run",
+    "kafka-consumer-groups.sh": "as kafka-topics.sh",
+    "kafka-console-consumer.sh": "as kafka-topics.sh",
+    "kafka-transactions.sh": "as kafka-topics.sh",
+    "acls": "as kafka-topics.sh; tests/integration/test_secure_broker.py grants just these permissions",
+    "curl": "asks a pod, by the port that kubectl forwards",
+    "helm test": "needs a cluster; tests/benchmarks/chart_bench.py runs it in one",
+}
+
+
+def not_run(line: str) -> bool:
+    """Whether a command is, or pipes into, a program that no test runs.
+
+    >>> not_run("docker build ."), not_run("echo 1 | kcat -P"), not_run("fomo-stream score docker.csv")
+    (True, True, False)
+    """
+    return any(re.search(rf"(^|\| )\$?{re.escape(name)}[ =]", line) for name in NOT_RUN)
+
+
 README = Document.read(ROOT / "README.md")
 FLAGS = Document.read(ROOT / "docs" / "flags-and-output.md")

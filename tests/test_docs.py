@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -14,9 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import numpy as np
 import pytest
-from documents import FLAGS, README, ROOT, Block, Document, table_rows
+import yaml
+from documents import FLAGS, NOT_RUN, README, ROOT, Block, Document, not_run, table_rows
 from flag_tables import SETTINGS, with_tables
 
 import fomo_stream.kafka.outputs as letters
@@ -40,7 +43,8 @@ GUIDES = [
     for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "deploy/README.md", "deploy/runbooks.md")
 ]
 EVERY = [*PAGES, *GUIDES]
-LANGUAGES = {"python", "sh", "json", "mermaid", "toml", "yaml"}
+LANGUAGES = {"python", "sh", "json", "mermaid", "text", "toml", "yaml"}
+TUTORIAL = "docs/tutorial.md"  # tests/integration/test_tutorial.py runs it from the first command to the last
 
 
 def blocks(language: str, pages: list[Document] = PAGES) -> list[Block]:
@@ -54,7 +58,7 @@ def by_name(pages: list[Document]) -> pytest.MarkDecorator:
 # --- snippets
 
 
-@by_name([page for page in PAGES if any(block.language == "python" for block in page.blocks)])
+@by_name([page for page in PAGES if page.name != TUTORIAL and any(block.language == "python" for block in page.blocks)])
 def test_python_snippets_run_each_by_itself(page: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in page.blocks:
@@ -84,8 +88,6 @@ def test_every_block_is_of_a_kind_that_is_checked(page: Document) -> None:
     assert page.text.count("\n```") == 2 * len(page.blocks), "a fence that does not end"
 
 
-# Other programs in snippets, which are not installed where tests run: their lines are left out.
-LEFT_OUT = ("kcat", "docker", "kafka-topics.sh")
 # Commands of pretrain run for real, with these flags added where they would take minutes. Of the longest commands, only
 # the flags are parsed.
 SHORTER = {
@@ -113,6 +115,8 @@ def folder(tmp_path: Path) -> Path:
         for block in page.blocks:
             if block.language == "yaml":
                 (folder / "plant.yaml").write_text(block.code)
+    (folder / "fomo.toml").write_text(blocks("toml", GUIDES)[0].code)
+    (folder / "deploy").symlink_to(ROOT / "deploy")
     (folder / "tables").mkdir()
     for table in ("table", *(f"tables/{name}" for name in "abcde")):
         np.savez(folder / table, X=rows[:100], y=(np.arange(100) >= 80).astype(int))
@@ -124,8 +128,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def commands(block: Block) -> list[str]:
-    """The lines of a block, continued ones joined."""
-    return [line for line in block.code.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    """The commands of a block: lines, continued ones joined, and those with a text below them."""
+    found = re.findall(r"^[^\n]*<<'END'\n.*?^END$|^[^\n]+$", block.code.replace("\\\n", " "), re.MULTILINE | re.DOTALL)
+    return [line for line in found if not line.startswith("#")]
 
 
 def in_shell(line: str, folder: Path) -> None:
@@ -179,6 +184,62 @@ def check_pip(_line: str, words: list[str], _folder: Path) -> None:
     assert set((found[2] or "").split(",")) <= {"", *extras}
 
 
+def check_helm(_line: str, words: list[str], folder: Path) -> None:
+    """Makes the objects of `helm install` and `upgrade`, as Helm does, and lets it look for faults."""
+    parser = argparse.ArgumentParser()
+    for flag in ("--create-namespace", "--install", "--reuse-values"):
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--namespace", required=True)
+    for flag in ("--set", "--set-string", "--values"):
+        parser.add_argument(flag, action="append", default=[])
+    for name in ("command", "release", "chart"):
+        parser.add_argument(name)
+    given = parser.parse_args(words[1:])
+    kept = folder / f"{given.release}.json"  # the values of the last command
+    values = json.loads(kept.read_text()) if given.reuse_values else {}
+    for name in given.values:
+        merge(values, yaml.safe_load((folder / name).read_text()))
+    for assignment in (*given.set, *given.set_string):
+        path, _, text = assignment.partition("=")
+        value = text if assignment in given.set_string else yaml.safe_load(text)
+        for part in reversed(path.split(".")):
+            value = {part: value}
+        merge(values, value)
+    kept.write_text(json.dumps(values))
+    assert helm_python.lint(folder / given.chart, values, strict=True)["errors"] == []
+    assert helm_python.Chart.load(folder / given.chart).render(values, name=given.release, namespace=given.namespace)
+
+
+def merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
+    for name, change in changes.items():
+        if isinstance(change, dict) and isinstance(values.get(name), dict):
+            merge(values[name], change)
+        else:
+            values[name] = change
+
+
+@functools.cache
+def help_of_kubectl(*words: str) -> str:
+    kubectl = Path(sys.executable).parent / "kubectl"
+    return subprocess.run([kubectl, *words], capture_output=True, text=True, check=True).stdout
+
+
+def check_kubectl(_line: str, words: list[str], _folder: Path) -> None:
+    """Command and flags of kubectl exist, and so does what it runs in a pod."""
+    end = next((i for i, word in enumerate(words) if word in ("|", ">", "&")), len(words))
+    inside = words.index("--") if "--" in words else end
+    own = words[1:inside]
+    command = next(word for i, word in enumerate(own) if not word.startswith("-") and own[i - 1] != "--namespace")
+    known = help_of_kubectl(command, "--help") + help_of_kubectl("options")
+    for word in own:
+        if word.startswith("--"):
+            assert re.search(rf"(^|\s){re.escape(word.partition('=')[0])}=", known), word
+    if inside < end:
+        program, name, *flags = words[inside + 1 : end]
+        assert program == "fomo-stream"
+        assert set(flags) <= flags_of(build_parser(SETTINGS[name]))
+
+
 def check_pipe(line: str, words: list[str], folder: Path) -> None:
     """`cat FILE | fomo-stream score - ...` without another process: a test of the command has a real pipe."""
     if words[2:6] == ["|", "fomo-stream", "score", "-"]:
@@ -194,6 +255,8 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
     "pip": check_pip,
     "tar": lambda line, _words, folder: in_shell(line, folder),
     "cat": check_pipe,
+    "helm": check_helm,
+    "kubectl": check_kubectl,
 }
 
 
@@ -201,8 +264,8 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
     "page",
     [
         pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in LONG_PAGES else ())
-        for page in PAGES
-        if any(block.language == "sh" for block in page.blocks)
+        for page in EVERY
+        if page.name != TUTORIAL and any(block.language == "sh" for block in page.blocks)
     ],
 )
 def test_shell_snippets_of_a_page_work_in_order(
@@ -210,9 +273,23 @@ def test_shell_snippets_of_a_page_work_in_order(
 ) -> None:
     monkeypatch.chdir(folder)
     for line in (line for block in page.blocks if block.language == "sh" for line in commands(block)):
-        words = shlex.split(line.replace("$(hostname)", "host"), comments=True)
-        if not set(LEFT_OUT) & set(words):
+        if not not_run(line):
+            words = shlex.split(line.replace("$(hostname)", "host").replace("/etc/fomo", str(folder)), comments=True)
             CHECKS[words[0]](line, words, folder)
+
+
+def test_the_helm_commands_of_the_tutorial_make_a_chart_without_a_fault(folder: Path) -> None:
+    for line in (line for block in blocks("sh", [Document.read(ROOT / TUTORIAL)]) for line in commands(block)):
+        if line.startswith("cat >"):
+            in_shell(line, folder)
+        elif line.startswith("helm ") and not not_run(line):
+            check_helm(line, shlex.split(line), folder)
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_a_program_that_no_test_runs_is_one_that_the_pages_name(name: str) -> None:
+    lines = [line for block in blocks("sh", EVERY) for line in commands(block)]
+    assert any(re.search(rf"(^|\| )\$?{re.escape(name)}[ =]", line) for line in lines)
 
 
 # --- links and names

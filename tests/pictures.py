@@ -1,0 +1,146 @@
+"""The pictures of the documentation: `make pictures` makes them anew in docs/pictures, from the programs as they are.
+
+The data are those of the tutorial and of the demo. Needs chromium, and a Kafka as the tests do.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from brokers import free_ports, open_broker
+from browser import Browser, open_browser
+from confluent_kafka import Consumer
+from documents import ROOT, Document
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.text import Text
+
+from fomo_stream.demo import demo
+from fomo_stream.demo.board import Board
+from fomo_stream.settings.commands import DemoSettings
+from fomo_stream.settings.sources import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PICTURES = ROOT / "docs" / "pictures"
+# Without the fonts that rich would load from another host.
+SVG = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+FEATURES = "flow,pressure,temperature,vibration"
+DEMO_S = 60
+
+
+def terminal(width: int = 110, height: int = 30) -> Console:
+    """A terminal whose contents become a picture."""
+    return Console(width=width, height=height, record=True, force_terminal=True, file=io.StringIO(), highlight=False)
+
+
+def save(console: Console, name: str, title: str) -> None:
+    (PICTURES / f"{name}.svg").write_text(console.export_svg(title=title, code_format=SVG, unique_id=name))
+
+
+def run(folder: Path, *words: str, **variables: str) -> str:
+    """What a command of the project prints."""
+    environment = {**os.environ, **variables}
+    command = [sys.executable, *(("-m", "fomo_stream.cli", *words[1:]) if words[0] == "fomo-stream" else words)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def session(folder: Path, name: str, *commands: str, **variables: str) -> None:
+    """The picture of commands and of the first lines that they print."""
+    console = terminal()
+    for command in commands:
+        console.print(Text.assemble(("$ ", "bold green"), re.sub(r"^(?=\w+\.py)", "python ", command)))
+        console.print(Text("\n".join(run(folder, *command.split(), **variables).splitlines()[:18])))
+    save(console, name, "fomo-stream")
+
+
+def page(browser: Browser, url: str, name: str, theme: str, ready: str = "true") -> None:
+    """The first screen of a page, once it is complete and `ready`, a JavaScript expression, holds."""
+    opened = browser.open(url, theme=theme, width=1280, height=800)
+    opened.until(f"document.readyState === 'complete' && {ready}")
+    opened.frame()
+    taken = opened.ask("Page.captureScreenshot", format="webp", quality=80)
+    (PICTURES / f"{name}.webp").write_bytes(base64.b64decode(taken["data"]))
+    opened.close()
+
+
+@contextmanager
+def service(folder: Path, bootstrap: str, port: int) -> Iterator[None]:
+    """The service at work on the week of the tutorial and one more record; it has scored all of them."""
+    words = ["--topic", "pumps", "--alerts", "pumps-alerts", "--bootstrap", bootstrap, "--health-port", str(port)]
+    command = [sys.executable, "-m", "fomo_stream.cli", *words]
+    with (folder / "service.log").open("w") as log, subprocess.Popen(command, cwd=folder, stderr=log) as process:
+        try:
+            count = sum(1 for _ in (folder / "week.csv").open())
+            settings = {"bootstrap.servers": bootstrap, "group.id": "pictures", "auto.offset.reset": "earliest"}
+            consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 1000})
+            consumer.subscribe(["pumps-scores"])
+            while count:
+                message = consumer.poll(60)
+                assert message is not None, (folder / "service.log").read_text()
+                count -= message.error() is None
+            consumer.close()
+            yield
+        finally:
+            process.terminate()
+
+
+def board_of_the_demo() -> None:
+    """The demo's board after a minute."""
+    recorded = terminal(height=34)
+    plain = demo.show
+
+    def show(console: Console, board: Board, check: Callable[[], None], stop: Event) -> None:
+        plain(Console(file=io.StringIO()), board, check, stop)
+        recorded.print(board.screen())
+
+    given: dict[str, Any] = {"seconds": DEMO_S, "report": "none"}
+    demo.show = show
+    demo.run_demo(load(DemoSettings, given))
+    save(recorded, "demo", "fomo-stream demo")
+
+
+def main() -> None:
+    """Make all pictures."""
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name, open_browser(Path(name)) as browser, open_broker(None) as broker:
+        folder, port, kafka = Path(name), free_ports(1), {"FOMO_BOOTSTRAP": broker.bootstrap}
+        for block in Document.read(ROOT / "docs" / "tutorial.md").blocks:
+            if block.language == "python":
+                (folder / block.code.split()[1].strip(":")).write_text(block.code)
+        run(folder, "pumps.py")
+        session(
+            folder,
+            "score",
+            f"fomo-stream score week.csv --key pump --features {FEATURES} -o scored.csv",
+            "incidents.py",
+        )
+        replay = (
+            f"replay --file week.csv --time time --key pump --label fault --features {FEATURES} --report report.html"
+        )
+        run(folder, "fomo-stream", *replay.split())
+        for theme in ("light", "dark"):
+            page(browser, (folder / "report.html").as_uri(), f"report-{theme}", theme)
+        for script in ("send.py", "one.py"):  # the second one begins an incident that stays open
+            run(folder, script, **kafka)
+        with service(folder, broker.bootstrap, port):
+            page(browser, f"http://127.0.0.1:{port}", "status", "light", "document.querySelector('td')")
+            session(folder, "notify", "fomo-stream notify --alerts pumps-alerts --dry-run", **kafka)
+    board_of_the_demo()
+
+
+if __name__ == "__main__":
+    main()
