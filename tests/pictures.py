@@ -1,4 +1,4 @@
-"""The pictures of the documentation: `make pictures` makes them anew in docs/pictures, from the programs as they are.
+"""The pictures of the documentation: `make pictures` makes them again in docs/pictures, from the programs as they are.
 
 The data are those of the tutorial and of the demo. Needs chromium, and a Kafka as the tests do.
 """
