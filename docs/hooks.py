@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from importlib.resources import files as package
 from pathlib import Path
+from typing import Any
 
+from griffe import Extension, Object
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -13,7 +15,7 @@ from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[1]
 # Pages, and the files that they show or link to.
-PARTS = ("*.md", "docs/*.md", "docs/pictures/*", "deploy/*", "deploy/chart/monitoring/*", "examples/**/*")
+PARTS = ("*.md", "docs/*.md", "docs/*.css", "docs/pictures/*", "deploy/*", "deploy/chart/monitoring/*", "examples/**/*")
 MERMAID = "assets/javascripts/mermaid.js"
 INCLUDED = InclusionLevel.INCLUDED
 
@@ -25,6 +27,16 @@ def anchor(title: str, _separator: str = "-") -> str:
     '-a-pretrain-command'
     """
     return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+class Lists(Extension):
+    """Lines of docstrings such as `rows: (n, d), raw units` become lists; so do names before their meanings."""
+
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            text = re.sub(r"^(\w+(?:, \w+)*): ", r"\n- **\1**: ", obj.docstring.value, flags=re.MULTILINE)
+            text = re.sub(r"^ +(`[\w()]+`)  +", r"\n- \1: ", text, flags=re.MULTILINE)
+            obj.docstring.value = re.sub(r"^(?=(?:Returns|Raises) )", "\n", text, flags=re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:

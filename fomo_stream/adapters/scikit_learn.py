@@ -142,36 +142,53 @@ def _rate(alert_rate: float | None, contamination: float | None) -> float:
 class ZeroShotDetector(OutlierMixin, BaseEstimator):
     """Zero-shot outlier detection against a fixed context of inliers: nothing is trained, `fit` encodes.
 
-    Parameters
-    ----------
-    model : name of a shipped model ("default", "fusion", ...) or path of a .safetensors checkpoint.
-    context_size : maximum number of context rows of a view, 2 to 5,000; of more training rows a random subset is used.
-    device : "auto" (the GPU where there is one), "cpu", "cuda", ...
-    kernel : what computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
-        features).
-    alert_rate : share of training rows that `predict` calls outliers, in (0, 0.5]; None: 0.01.
-    n_members : scores are averaged over this many views. The first has all features (as many as the model takes) and up
-        to context_size rows; each further one has a random half to all of the features and a random context.
-    random_state : seed of the subsets.
-    contamination : another name of alert_rate, as in scikit-learn and PyOD; give one of the two. There is no "auto",
-        which elsewhere is a fixed score.
-    categorical : the columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
-        and count by how often the context has them.
-
-    Attributes
-    ----------
-    decision_scores_ : scores of the training rows, (n_rows,), higher = more anomalous, as in PyOD: minus
-        `score_samples`. A row of the context is scored by the half of it that does not contain the row.
-    labels_ : whether each training row is an outlier, (n_rows,): 0 or 1, as in PyOD.
-    threshold_ : a row with a higher decision score is an outlier.
-    offset_ : minus threshold_, as in scikit-learn: the alert_rate quantile of the training rows' `score_samples`.
-    categorical_ : positions of the categorical columns.
-    n_features_in_, feature_names_in_ : as in scikit-learn.
-
     X is an array, or a frame of pandas, polars or pyarrow. Missing values (NaN, None, NA) are unknown. Columns
     whose texts are all decimal numbers are read as numbers, with a warning. Refused are infinities, and columns with
     dates or other text, unless they are categorical. A pickle holds no weights.
 
+    Parameters
+    ----------
+    model
+        Name of a shipped model ("default", "fusion", ...) or path of a .safetensors checkpoint.
+    context_size
+        Maximum number of context rows of a view, 2 to 5,000; of more training rows a random subset is used.
+    device
+        "auto" (the GPU where there is one), "cpu", "cuda", ...
+    kernel
+        What computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
+        features).
+    alert_rate
+        Share of training rows that `predict` calls outliers, in (0, 0.5]; None: 0.01.
+    n_members
+        Scores are averaged over this many views. The first has all features (as many as the model takes) and up
+        to context_size rows; each further one has a random half to all of the features and a random context.
+    random_state
+        Seed of the subsets.
+    contamination
+        Another name of alert_rate, as in scikit-learn and PyOD; give one of the two. There is no "auto",
+        which elsewhere is a fixed score.
+    categorical
+        The columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
+        and count by how often the context has them.
+
+    Attributes
+    ----------
+    decision_scores_
+        Scores of the training rows, (n_rows,), higher = more anomalous, as in PyOD: minus
+        `score_samples`. A row of the context is scored by the half of it that does not contain the row.
+    labels_
+        Whether each training row is an outlier, (n_rows,): 0 or 1, as in PyOD.
+    threshold_
+        A row with a higher decision score is an outlier.
+    offset_
+        Minus threshold_, as in scikit-learn: the alert_rate quantile of the training rows' `score_samples`.
+    categorical_
+        Positions of the categorical columns.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from fomo_stream import ZeroShotDetector
     >>> inliers = np.random.default_rng(0).normal(size=(300, 4))

@@ -78,6 +78,7 @@ class ReplayResult:
         `drift`        window and feature
         `calibration`  detector and requested alert rate
         `incidents()`  incident, those of most surprise first
+
     A DataFrame is empty where the report has nothing on it. Times are UTC; without times they are record numbers.
     """
 
