@@ -78,6 +78,7 @@ def test_pages_and_styles_name_no_other_host_to_load_from(site: Path) -> None:
             assert re.findall(pattern, path.read_text(encoding="utf-8")) == [], path
 
 
+@pytest.mark.slow
 def test_every_page_loads_from_its_own_host_alone(site: Path, address: str, browser: Browser) -> None:
     """Scripts as well: the theme has the addresses of scripts that it would load where a page needs them."""
     paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
