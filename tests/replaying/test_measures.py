@@ -382,6 +382,27 @@ def test_segments_and_delays_are_those_of_a_simple_loop(runs: list[tuple[int, in
     )
 
 
+@given(RUNS, RUNS, st.randoms(use_true_random=False))
+def test_segments_of_a_key_are_those_of_its_records_alone(one: Any, other: Any, random: Any) -> None:
+    of_key = [[(label, random.random() < rate) for label, n, rate in runs for _ in range(n)] for runs in (one, other)]
+    series = np.array([1] * len(of_key[0]) + [2] * len(of_key[1]))
+    random.shuffle(turns := series.tolist())
+    rest = [iter(records) for records in of_key]
+    records = [next(rest[key - 1]) for key in turns]
+    made = block(
+        np.zeros(len(turns)), [label for label, _ in records], alerts=np.array([alert for _, alert in records])
+    )
+    made.results.series[:] = turns
+    found = [(s["from"], s["to"], s["records"], s["delay_records"]) for s in measured([made])["segments"]]
+    places = [np.flatnonzero(np.array(turns) == key) for key in (1, 2)]
+    expected = [
+        (int(its[first]), int(its[last]), n, delay)
+        for its, alone in zip(places, of_key, strict=True)
+        for first, last, n, delay in expected_segments(alone)
+    ]
+    assert found == sorted(expected, key=lambda one: one[0])
+
+
 def expected_false_incidents(records: list[Record]) -> int:
     """How many incidents of a partition have a labelled inlier from the first alert to the last one, and no outlier."""
     incidents: list[list[int]] = []

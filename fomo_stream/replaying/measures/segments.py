@@ -1,6 +1,6 @@
-"""Anomalous segments: consecutive outliers of one partition, and how soon each detector saw them; false incidents.
+"""Anomalous segments: consecutive outliers of one series, and how soon each detector saw them; false incidents.
 
-A segment begins with an outlier and ends with its last one: before the next inlier, or before more than GAP unlabelled
+A series is the records of one partition with one key, or those without. A segment begins with an outlier and ends with its last one: before the next inlier, or before more than GAP unlabelled
 records in a row. (Where only outliers have labels, one segment would never end otherwise.) A detector has detected a
 segment when one of its alerts is within it; the delay is counted from the first record.
 
@@ -75,10 +75,13 @@ _SPANS = ("partition", "from", "to", "start", "end", "records")
 
 def segments(partition: int, rows: NDArray[Any]) -> Segments:
     """The segments of one partition with the records (n,)."""
+    if rows["series"].any():  # each series by itself, one after the other
+        rows = rows[np.argsort(rows["series"], kind="stable")]
     label, times = rows["label"], rows["time"]
     places = np.flatnonzero(label == OUTLIER)
     inliers = np.cumsum(label == INLIER)[places]
     is_first = (np.diff(inliers, prepend=-1) > 0) | (np.diff(places, prepend=-GAP - 2) > GAP + 1)
+    is_first |= np.diff(rows["series"][places], prepend=-1) != 0
     begins = np.flatnonzero(is_first)
     ends = np.append(begins[1:], len(places))[: len(begins)]
     first, last = places[begins], places[ends - 1]

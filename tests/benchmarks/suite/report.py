@@ -186,9 +186,9 @@ def _markdown_table(name: str, unit: str, items: Sequence[Measurement]) -> Itera
     """Its columns are what tells the measurements of a variant apart."""
     cells: dict[tuple[str, str], str] = {}
     for item in items:
-        variant, sizes = _sizes_and_names(item)
+        variant, size = _sizes_and_names(item)
         spread = "" if item.spread is None else f" ± {_number(item.spread)}"
-        cells[variant, sizes] = f"{_number(item.value)}{spread}"
+        cells[variant, size] = f"{_number(item.value)}{spread}"
     variants, sizes = (list(dict.fromkeys(key[i] for key in cells)) for i in range(2))
     if len(sizes) > MOST_COLUMNS:  # many sizes of few variants
         yield f"| {name}, {unit} | " + " | ".join(one or "all" for one in variants) + " |"
