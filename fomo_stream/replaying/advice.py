@@ -50,6 +50,7 @@ KEY_WORDS = {"id", "device", "machine", "sensor", "user", "host", "station", "pu
     *("line", "asset", "serial", "key", "name", "node", "instance", "vehicle", "meter", "client")
 }
 LEAST_OF_KEY = 5  # records of a key, on average
+AT_ONCE = 1.5  # records of one time, on average, whose texts may be keys
 CYCLE = 0.5  # share of the variance that hours explain, so that it is worth to try them
 SETTINGS = ("Records", "Alerts", "Detector")  # groups whose given values are kept
 
@@ -96,12 +97,16 @@ def _roles(
     taken = {*settings.exclude, *settings.categorical, settings.key, settings.time, settings.label}
     free = {path: values for path, values in leaves.items() if path not in (*taken, settings.result_field)}
     if source.kind != "topic":  # whose records have a time and a key
-        if settings.time is None:
-            _time(found, free)
+        times = leaves.get(settings.time, []) if settings.time is not None else _time(found, free)
         if settings.key is None:
-            _key(found, free, len(records))
+            _key(found, free, len(records), times)
     _categories(found, settings, free)
     return found, free
+
+
+def hours(settings: ReplaySettings, source: Source) -> tuple[str, ...]:
+    """The features of which the hour of the day explains more than half."""
+    return _explained_by_hours(settings, _first(source)[0])
 
 
 def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
@@ -116,13 +121,14 @@ def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
     return records, keys
 
 
-def _time(found: Found, leaves: dict[str, list[Any]]) -> None:
-    """The first field with times that never descend, or else the first with times."""
+def _time(found: Found, leaves: dict[str, list[Any]]) -> list[Any]:
+    """The first field with times that never descend, or else the first with times; its values."""
     times = {path: values for path, values in leaves.items() if all(map(is_time, values[:INFER_RECORDS]))}
     ordered = [path for path, values in times.items() if _rises(values)]
     if chosen := next(iter(ordered or times), None):
         found.add("time", chosen, "the time of a record" + ("" if ordered else "; it is not in order"))
-        leaves.pop(chosen)
+        return leaves.pop(chosen)
+    return []
 
 
 def _rises(values: Sequence[Any]) -> bool:
@@ -130,12 +136,16 @@ def _rises(values: Sequence[Any]) -> bool:
     return all(a <= b for a, b in pairwise(stamps))
 
 
-def _key(found: Found, leaves: dict[str, list[Any]], n: int) -> None:
-    """The field that tells series apart: it is called so, and its values come again and again."""
+def _key(found: Found, leaves: dict[str, list[Any]], n: int, times: Sequence[Any]) -> None:
+    """The field that tells series apart: its values come again and again, and it is called so, or at each time each
+    value comes once.
+
+    times: (n,) of the records, empty if they have none.
+    """
     counts = {}
     for path, values in leaves.items():
         is_name = all(isinstance(value, str) or type(value) is int for value in values[:INFER_RECORDS])
-        if is_name and KEY_WORDS & set(words_of(path)) and len(values) > n / 2:
+        if is_name and len(values) > n / 2 and (KEY_WORDS & set(words_of(path)) or _take_turns(values, times)):
             distinct = len(set(map(str, values)))
             if 2 <= distinct <= len(values) / LEAST_OF_KEY:
                 counts[path] = distinct
@@ -143,6 +153,13 @@ def _key(found: Found, leaves: dict[str, list[Any]], n: int) -> None:
         chosen = max(counts, key=lambda path: counts[path])
         found.add("key", chosen, f"{counts[chosen]:,} values, each of {n / counts[chosen]:,.0f} records: a series each")
         leaves.pop(chosen)
+
+
+def _take_turns(values: Sequence[Any], times: Sequence[Any]) -> bool:
+    """Whether several of these texts come at the same time, again and again, and none of them twice."""
+    pairs = list(zip(times, values, strict=True)) if len(times) == len(values) else []
+    at_once = len(pairs) / max(1, len({time for time, _ in pairs}))
+    return at_once >= AT_ONCE and isinstance(values[0], str) and len(set(pairs)) == len(pairs)
 
 
 def _categories(found: Found, settings: ReplaySettings, leaves: dict[str, list[Any]]) -> None:
@@ -156,7 +173,11 @@ def _categories(found: Found, settings: ReplaySettings, leaves: dict[str, list[A
             names.append((path, distinct))
     if names and not settings.categorical:
         why = ", ".join(f"{path} has {distinct} values" for path, distinct in names)
-        found.add("categorical", tuple(path for path, _ in names), f"{why}: rare ones, and rare pairs, are odd")
+        found.add(
+            "categorical",
+            tuple(path for path, _ in names),
+            f"{why}: as categories, a rare value or a rare pair of values is odd",
+        )
 
 
 def _features(
@@ -189,17 +210,29 @@ def _features(
 
 def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
     """Say which features the hours of other days explain."""
-    now = with_found(settings, found)
-    if now.time is None or settings.time_features:
-        return
+    if explained := _explained_by_hours(with_found(settings, found), records):
+        found.notes.append(
+            f"the hour of the day explains more than half of {shortened(explained)}; to compare values with what is "
+            "usual at their time, replay with the next line, too, and compare the alerts"
+        )
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first three names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _explained_by_hours(now: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    if now.time is None or now.time_features:
+        return ()
     stamps = [to_milliseconds(look_up(record, now.time)) for record in records]
-    hours = np.array([places_at(stamp, ("hour",), zone(settings.timezone))[0] for stamp in stamps])
+    hours = np.array([places_at(stamp, ("hour",), zone(now.timezone))[0] for stamp in stamps])
     days = np.array([-1 if stamp is None else stamp // DAY_MS for stamp in stamps])
     if np.isnan(hours).any() or len(set(days.tolist())) < 4:
-        return
+        return ()
     bins, odd = hours.astype(np.int64), days % 2 == 1
     explained = []
-    roles = roles_of(now, settings.label)
+    roles = roles_of(now, now.label)
     schema, _ = infer_of(now, records[:INFER_RECORDS], roles, None)
     for name, column in zip(schema.features, schema.rows(records).T, strict=True):
         if name in schema.categorical or name in now.counter_names:
@@ -213,12 +246,7 @@ def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str
         rest, around = column[other] - means[bins[other]], column[other] - column[one].mean()
         if (total := float((around**2).sum())) > 0.0 and 1.0 - float((rest**2).sum()) / total >= CYCLE:
             explained.append(name)
-    if explained:
-        named = ", ".join(explained[:3]) + (f" and {len(explained) - 3} more" if len(explained) > 3 else "")
-        found.notes.append(
-            f"the hour of the day explains more than half of {named}; to compare values with what is usual at their "
-            "time, replay with the next line, too, and compare the alerts"
-        )
+    return tuple(explained)
 
 
 def with_found(settings: ReplaySettings, found: Found) -> ReplaySettings:

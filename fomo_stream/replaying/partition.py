@@ -272,7 +272,9 @@ def spec_of(plan: Plan) -> Spec:
     before = (BEFORE_RULES,) if settings.has_rules else ()
     names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
     schema, rate = plan.schema, settings.alert_rate
-    return Spec(names, schema.features, rate, plan.has_labels, plan.axis, schema.categorical, schema.counters)
+    return Spec(
+        names, schema.features, rate, plan.has_labels, plan.axis, schema.categorical, schema.counters, settings.quiet
+    )
 
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:

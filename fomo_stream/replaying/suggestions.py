@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fomo_stream.replaying.advice import roles
+from fomo_stream.replaying.advice import Found, hours, roles, shortened, with_found
 from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.plan import Plan
 
 MOST = 3
+MANY = 2.0  # times as many incidents a day as are wanted, from which a configuration may help
 OFTEN = 0.5  # share of the alerts that are false, or of the outliers that are missed, from which the rate may be wrong
 LASTING = 200  # records of a fault that may become usual while it lasts
 DAY_MS = 86_400_000
@@ -36,9 +37,7 @@ def suggestions(plan: Plan, report: Mapping[str, Any]) -> list[dict[str, str]]:
 def _roles(plan: Plan) -> Iterator[Suggestion]:
     """Fields with a role that no setting gives them; features that were chosen are left alone."""
     settings, source = plan.settings, plan.source
-    if settings.features is not None and settings.key is not None and settings.time is not None:
-        return
-    found = roles(settings, source)
+    found = roles(settings, source) if source.kind != "topic" else Found()
     if settings.features is not None:
         found.values.pop("categorical", None)
     said = [f"{found.values[name]} is {found.why[name]}" for name in ("time",) if name in found.values]
@@ -46,6 +45,9 @@ def _roles(plan: Plan) -> Iterator[Suggestion]:
     said += [found.why[name] for name in ("categorical",) if name in found.values]
     if said:
         yield Suggestion(f"{'. '.join(said)}.", _command(plan, **found.values))
+    if source.kind != "topic" and (names := hours(with_found(settings, found), source)):
+        why = f"The hour of the day explains more than half of {shortened(names)}. This compares 3 a.m. with 3 a.m."
+        yield Suggestion(why, _command(plan, **found.values, time_features=("hour", "weekday")))
 
 
 def _rates(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
@@ -64,7 +66,7 @@ def _rates(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
     span = (source.get("to_ms") or 0) - (source.get("from_ms") or 0)
     days = max(1.0, span / DAY_MS)
     a_day = report["incidents"]["count"] / days
-    if span and a_day > settings.incidents_per_day and settings.suggest is None:
+    if span and a_day > MANY * settings.incidents_per_day and settings.suggest is None:
         most = f"{settings.incidents_per_day:g}"
         why = f"About {a_day:.2g} incidents a day. This writes a configuration with at most {most} a day, if it can."
         yield Suggestion(why, _command(plan, suggest="suggested.yaml"))
@@ -73,7 +75,7 @@ def _rates(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
 def _lasting(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
     """Faults that last are found better where rows are compared with a file without faults."""
     settings = plan.settings
-    if plan.source.kind != "file" or settings.seed_context is not None:
+    if plan.source.kind != "file" or settings.seed_context is not None or settings.key is not None:
         return
     missed = [one["records"] for one in report["segments"] if one["detected"] is False]
     longest = max([*missed, report["incidents"]["most_records"] or 0])

@@ -82,6 +82,33 @@ def test_each_incident_has_one_row_among_the_alerts(of_pumps: dict[str, Any]) ->
     assert of_pumps["incidents"]["most_records"] > 1
 
 
+def test_incidents_of_any_setting_are_counted_as_those_of_the_detector(of_pumps: dict[str, Any]) -> None:
+    for one in (of_pumps, replayed([{"v": v} for v in np.random.default_rng(3).normal(size=3000)], alert_rate=0.05)):
+        assert one["detectors"][0]["counts"]["incidents"] == one["incidents"]["count"] > 1
+
+
+def test_a_text_that_takes_turns_is_a_key_whatever_it_is_called() -> None:
+    rng = np.random.default_rng(1)
+
+    def at(minute: int, second: int = 0) -> str:
+        return f"2026-10-01T{minute // 60:02}:{minute % 60:02}:{second:02}"
+
+    rows = [{"at": at(i // 3), "where": f"w{i % 3}", "flow": rng.normal()} for i in range(900)]
+    assert "key='where'" in replayed(rows)["suggestions"][0]["command"]
+    apart = [{**row, "at": at(i // 3, i % 3)} for i, row in enumerate(rows)]
+    assert "categorical='where'" in replayed(apart)["suggestions"][0]["command"]
+
+
+def test_a_daily_pattern_is_named() -> None:
+    rng = np.random.default_rng(2)
+    rows = [
+        {"at": 1_760_000_000 + i * 1800, "load": 10 * np.sin(i / 24 * np.pi) + rng.normal(), "noise": rng.normal()}
+        for i in range(480)
+    ]
+    why, command = replayed(rows, time="at")["suggestions"][0].values()
+    assert ("of load." in why, command) == (True, "replay(data, time='at', time_features='hour,weekday')")
+
+
 def test_what_could_be_tried_comes_from_the_data() -> None:
     rng = np.random.default_rng(1)
     rows = [

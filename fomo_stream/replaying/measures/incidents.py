@@ -42,6 +42,21 @@ def incidents_report(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]
     }
 
 
+def count_incidents(rows: NDArray[Any], is_alert: NDArray[np.bool_], quiet: tuple[int, int]) -> NDArray[np.int64]:
+    """The places where incidents of one partition begin, if these records (n,) alert: as `Incidents` counts them.
+
+    rows: (n,), as `Spec.row`; quiet: records of a series without an alert, or of the partition without one of the
+    series, that end an incident.
+    """
+    order = np.argsort(rows["series"], kind="stable")
+    series, alerts = rows["series"][order], np.flatnonzero(is_alert[order])
+    is_apart = np.diff(order, prepend=0) > quiet[1]  # so long nothing of the series came
+    since = np.cumsum(is_apart)[alerts]
+    is_first = np.diff(series[alerts], prepend=-1) != 0
+    is_first |= (np.diff(alerts, prepend=0) > quiet[0]) | (np.diff(since, prepend=0) > 0)
+    return np.sort(order[alerts[is_first]])
+
+
 def _shown(incident: Incident, recorded: Recorded, spec: Spec) -> dict[str, Any]:
     """An incident, and of the records of its series: from when to when it was, and what its features did around it."""
     rows = recorded.rows

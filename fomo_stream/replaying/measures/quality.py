@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.replaying.measures import intervals
+from fomo_stream.replaying.measures.incidents import count_incidents
 from fomo_stream.replaying.measures.recorder import WINDOWS, Records, Spec
 from fomo_stream.replaying.measures.segments import NEVER, Segments, false_incidents
 
@@ -52,7 +53,9 @@ class Quality:
         }
         self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
         self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
-        parts = zip(records.parts, records.slices, strict=True)
+        parts = list(zip(records.parts, records.slices, strict=True))
+        begun = [records.window[its][count_incidents(rows, rows["alert"][:, d], spec.quiet)] for rows, its in parts]
+        self.by_window["incidents"] = _by_window(np.concatenate(begun))
         false = [records.window[its][false_incidents(rows["alert"][:, d], rows["label"])] for rows, its in parts]
         self.by_window["false_incidents"] = _by_window(np.concatenate(false))
         ranked = records.is_ranked
@@ -120,7 +123,7 @@ class Quality:
         incidents = ("segments", "segments_detected", "false_incidents")
         of_labels = ("labelled", "ranked", "outliers", "labelled_alerts", "true_alerts", *incidents)
         known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
-        return {"records": n["scored"], "alerts": n["alerts"], **known}
+        return {"records": n["scored"], "alerts": n["alerts"], "incidents": n["incidents"], **known}
 
     def curves(self) -> dict[str, list[Float]] | None:
         """ROC and PR curves."""

@@ -41,6 +41,7 @@ class Spec:
     axis: Literal["time", "record"] = "time"  # of `Block.times`
     categorical: frozenset[str] = frozenset()  # the features that are categories
     counters: frozenset[str] = frozenset()  # those that are counters
+    quiet: tuple[int, int] = (10, 1000)  # records that end an incident, see `Incidents`
 
     @property
     def row(self) -> np.dtype[Any]:

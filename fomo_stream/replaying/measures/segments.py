@@ -1,8 +1,9 @@
 """Anomalous segments: consecutive outliers of one series, and how soon each detector saw them; false incidents.
 
-A series is the records of one partition with one key, or those without. A segment begins with an outlier and ends with its last one: before the next inlier, or before more than GAP unlabelled
-records in a row. (Where only outliers have labels, one segment would never end otherwise.) A detector has detected a
-segment when one of its alerts is within it; the delay is counted from the first record.
+A series is the records of one partition with one key, or those without. A segment begins with an outlier and ends with
+its last one: before the next inlier, or before more than GAP unlabelled records in a row. (Where only outliers have
+labels, one segment would never end otherwise.) A detector has detected a segment when one of its alerts is within it;
+the delay is counted from the first record.
 
 Alerts of a detector in one partition that are fewer than APART records from each other are one incident: somebody looks
 once. It is false if a label says that somebody looked in vain: from its first alert to its last one, some record is a

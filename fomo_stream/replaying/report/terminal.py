@@ -16,12 +16,13 @@ from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import seconds_per_record
 from fomo_stream.wording import counted
 
-WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "alerts", "delay", "time"]
+WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "alerts", "incid.", "delay", "time"]
 NARROW = 76  # columns of a terminal below which the table has less
 EXPLAINED = 3  # incidents, at most
 CAPTION = (
     "Precision and recall are of the alerts; events is the share of the anomalous segments that were detected, and the "
-    "delay their median; false is the number of false incidents in 10,000 normal records. "
+    "delay their median; false is the number of false incidents in 10,000 normal records; incid. is how often somebody "
+    "would have been called. "
     "Half of the 95 % interval is shown after "
 )
 # units of time: in seconds, and up to how many seconds each is used
@@ -85,7 +86,7 @@ def _table(report: Report, console: Console) -> Table:
     rows = [_cells(report, detector, "" if is_narrow else _sign(console)) for detector in detectors]
     columns = ["AUROC", "AUPR", "alerts"] if is_narrow else WITH_LABELS
     if not any(row["AUROC"] for row in rows):
-        columns = ["alerts", "alert rate", "time"]
+        columns = ["alerts", "alert rate", "incid.", "time"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
     table.add_column("detector", overflow="fold", min_width=8, vertical="top")
     shown = [title for title in columns if any(row[title] for row in rows)]
@@ -103,7 +104,8 @@ def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
     def text(name: str, as_text: Callable[[float], str] = "{:.3f}".format) -> str:
         return as_text(_value(detector, name)) if _metric(detector, name) else ""
 
-    auroc, alerts = _metric(detector, "auroc") or {}, (detector.get("counts") or {}).get("alerts")
+    auroc, counts = _metric(detector, "auroc") or {}, detector.get("counts") or {}
+    alerts, incidents = counts.get("alerts"), counts.get("incidents")
     low, high, seconds = auroc.get("low"), auroc.get("high"), seconds_per_record(report, detector["name"])
     half = "" if not sign or low is None or high is None else f" {sign}" + f"{(high - low) / 2:.3f}".removeprefix("0")
     return {
@@ -114,6 +116,7 @@ def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
         "events": text("segments_detected"),
         "false": text("false_incidents", "{:.3g}".format),
         "alerts": "" if alerts is None else f"{alerts:,}",
+        "incid.": "" if incidents is None else f"{incidents:,}",
         "alert rate": text("alert_rate", lambda rate: f"{100 * rate:.3g} %"),
         "delay": text("delay_s", lambda delay: in_units(delay) if delay else "at once")
         or text("delay_records", "{:g} rec.".format),

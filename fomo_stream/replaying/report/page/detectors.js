@@ -63,7 +63,7 @@ function showDetectors(box) {
     { name: "Detector", of: (one) => one.name, node: nameOf, head: true, kind: "text name" },
     ...METRICS.filter(([, key]) => key !== "delay_records" || !isTimedDelay).map(([name, key, as, title]) => ({ name, title, of: metric(key), node: withInterval(key, as), optional: true })),
     { name: "Alerts", of: (one) => one.counts?.alerts, as: count, optional: true },
-    { name: "Computing", of: (one) => own(timing.detectors, one.name), as: duration, optional: true, title: "time that the detector took" },
+    { name: "Incidents", of: (one) => one.counts?.incidents, as: count, optional: true, title: "how often somebody would have been called" },
   ];
   const shown = METRICS.filter(([, key]) => detectors.some((one) => isKnown(metric(key)(one))));
   box.append(table("detectors-table", "Detectors", items, columns, {
