@@ -72,6 +72,6 @@ class Explanation(list[NamedReason]):
 
 def _texts(names: Sequence[Hashable]) -> list[str]:
     """A text for each name, all of them different."""
-    plain = list(map(str, names))
+    plain = [f"column {name}" if isinstance(name, int) else str(name) for name in names]
     often = Counter(plain)
     return [text if often[text] == 1 else repr(name) for text, name in zip(plain, names, strict=True)]

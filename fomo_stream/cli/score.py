@@ -7,11 +7,14 @@ blank. Memory stays constant however long the input is, and scores are written a
 
 from __future__ import annotations
 
+import heapq
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 LINES_SHOWN = 5  # of those that cannot be read
 SILENCES_SHOWN = 20
 ALWAYS = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
+INCIDENTS_SHOWN, INCIDENTS_KEPT = 3, 1000  # those of most surprise
 MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an error
 
 
@@ -108,6 +112,7 @@ class Scoring:
         self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
+        self._incidents: dict[str, _Incident] = {}  # by name
         self._is_calibrated = False  # whether any record could be called an outlier
 
     def run(self) -> None:
@@ -128,6 +133,9 @@ class Scoring:
             )
         summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS]
         self._note(" ".join(summary))
+        if self._settings.output != STANDARD_OUTPUT:
+            for one in heapq.nlargest(INCIDENTS_SHOWN, self._incidents.values(), key=attrgetter("surprise")):
+                self._note(f"incident at line {one.line} ({counted(one.outliers, 'outlier')}): {one.explanation}")
 
     def check_skipped(self) -> None:
         """Raise SkippedError if too many lines could not be scored."""
@@ -196,11 +204,34 @@ class Scoring:
                 self._counts["scored"] += 1
                 self._is_calibrated |= result["status"] == "ok"
                 self._counts["outliers"] += result["outlier"]
+                if "explanation" in result and "incident" in result:
+                    self._follow(line.number, result)
                 self._counts["missing"] += result["missing"]
                 self._counts["suppressed"] += "suppressed" in result
         self._writer.write(lines, results)
         if self._tell is not None:
             self._tell(lines, scored)
+
+    def _follow(self, line: int, result: Result) -> None:
+        """Add an outlier to its incident."""
+        its = self._incidents.setdefault(result["incident"], _Incident(line))
+        its.outliers, its.surprise = its.outliers + 1, result["surprise"]
+        if result["score"] >= its.score:
+            its.score, its.explanation = result["score"], result["explanation"]
+        if len(self._incidents) > 2 * INCIDENTS_KEPT:
+            kept = heapq.nlargest(INCIDENTS_KEPT, self._incidents.items(), key=lambda item: item[1].surprise)
+            self._incidents = dict(kept)
+
+
+@dataclass
+class _Incident:
+    """Outliers that belong together."""
+
+    line: int  # of the first one
+    outliers: int = 0
+    surprise: float = 0.0
+    score: float = 0.0  # the highest, and why it is so
+    explanation: str = ""
 
 
 def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:

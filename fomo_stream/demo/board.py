@@ -127,7 +127,7 @@ class Board(Observer):
         share = self.false_alarms / max(1, self.scored_count)
         return (
             f"scored {self.scored_count:,} records in {self.seconds:.0f} s; faults caught {self.caught} of "
-            f"{len(self.faults)}; false alarms {self.false_alarms:,} ({share:.2%} of records)"
+            f"{len(self.faults)}; false alarms {self.false_alarms:,} records ({share:.2%})"
         )
 
     def screen(self) -> Layout:
@@ -147,7 +147,7 @@ class Board(Observer):
         return layout
 
     def _numbers(self) -> RenderableType:
-        phase, alarms = self.phase(), f"false alarms {self.false_alarms:,}"
+        phase, alarms = self.phase(), f"false alarms {self.false_alarms:,} records"
         colour = "green" if phase == "scoring" else "yellow"
         rows = f"   context of at most {self.context_rows:,} readings, generation {self.generation}"
         return Text.from_markup(

@@ -187,6 +187,7 @@ class StatusBoard(Observer):
                 "realised_rate": realised_rate,
                 "keys": keys.most_common(KEYS),
             },
+            "shows_keys": self._show_keys,
             "incidents": sorted(incidents, key=lambda one: not one["open"]),
         }
         return orjson.dumps(status)

@@ -81,7 +81,7 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
         assert usual.run(IDS.format(f"#{part} section")) == sections
     assert usual.run("document.querySelectorAll('.empty').length") == 0
     hashes = usual.run("[...document.querySelectorAll('nav a')].map((one) => one.hash.slice(1))")
-    assert hashes == ["answer", "timeline", *PARTS]
+    assert hashes == [*FIRST_SCREEN, *PARTS]
     assert usual.run("document.title") == "Replay of sensors · fomo-stream"
     assert usual.run("document.querySelector('#notes li').textContent").startswith("Warms up")
     assert usual.run("document.querySelectorAll('.uplot').length") == 3

@@ -256,9 +256,10 @@ function show(status) {
   put("lag-unit", lag === 1 ? "record" : "records");
   put("oldest", ages.length ? age(Math.max(...ages)) : NONE);
   const behind = partitions.filter((p) => p.lag).length;
-  put("lag-note", partitions.length ? `in ${number(behind)} of ${number(partitions.length)} partitions` : "no partitions");
+  put("lag-note", !partitions.length ? "no partitions" : behind ? `in ${number(behind)} of ${number(partitions.length)} partitions` : "no partition is behind");
   put("outliers", number(alerts.outliers));
   put("realised", share(alerts.realised_rate));
+  put("realised-unit", alerts.realised_rate == null ? "of records: too few yet" : "of records");
   put("requested", share(alerts.requested_rate));
 
   put("partitions-count", partitions.length ? number(partitions.length) : "");
@@ -276,6 +277,7 @@ function show(status) {
   put("no-incidents", partitions.some((p) => p.generation)
     ? "No incidents since this instance has started."
     : "No incidents yet. They begin when a partition has a context and enough scores to compare with.");
+  byId("no-keys").hidden = status.shows_keys || !incidents.length;
   showKeys(alerts.keys);
   fill(byId("incidents").tBodies[0], incidents, (a) => a.incident, INCIDENTS);
 }

@@ -1,6 +1,6 @@
 // The answer on the first screen: the worst incidents, what they were, and what the reader could try.
 
-const FIRST = 5, MISSED = 3; // incidents, and missed faults, that are shown before all are asked for
+const FIRST = 5, FEW = 3, MISSED = 3; // shown before all are asked for; so few more are shown, too
 const KINDS_OF_SEVERITY = { critical: "bad", warning: "wait" };
 const severityMark = (severity) => (severity ? mark(KINDS_OF_SEVERITY[severity] ?? "none", severity) : NONE);
 
@@ -44,7 +44,7 @@ function incidentCard(one) {
   const where = `${known([isKnown(source.partitions) && source.partitions > 1 ? `partition ${one.partition}` : null, `${one.first === one.last ? "offset" : "offsets"} ${one.first === one.last ? count(one.first) : `${count(one.first)} to ${count(one.last)}`}`]).join(", ")}`;
   return make("li", { class: "incident" },
     make("div", { class: "when" }, head, make("p", { class: "note" }, lasted(one)), marks),
-    make("div", { class: "why" }, make("p", { class: "said" }, one.explanation ?? `Highest score ${number(one.score)}; no reasons were asked for.`), make("p", { class: "note" }, where)),
+    make("div", { class: "why" }, make("p", { class: "said" }, one.explanation ?? `Highest score ${number(one.score)}; no reasons were asked for.`), isTimed ? make("p", { class: "note" }, where) : ""),
     make("div", { class: "pictures" }, ...(one.pictures ?? []).filter((picture) => has(picture.value)).map(incidentPicture)));
 }
 
@@ -56,13 +56,13 @@ function answer() {
   const said = [`${incidents.count ? plural(incidents.count, "incident") : "No incident"} in ${plural(source.records ?? 0, "record")}${often}.`];
   if (counts.segments) said.push(`${count(counts.segments_detected)} of ${plural(counts.segments, "labelled fault")} found.`);
   if (isKnown(counts.false_incidents) && hasLabels) said.push(`${plural(counts.false_incidents, "incident")} without a labelled fault.`);
-  if (incidents.count > 1) said.push("The worst come first.");
+  if (incidents.count > 1) said.push("Those of most surprise come first: the more alerts, and the rarer.");
   return said.join(" ");
 }
 
 /** Items in a list; those after the first ones are shown by a button. */
 function shortList(items, kind, first, name) {
-  const list = make("ol", { class: kind }, ...items), rest = items.slice(first);
+  const list = make("ol", { class: kind }, ...items), rest = items.length > first + FEW ? items.slice(first) : [];
   const show = (isShown) => { for (const one of rest) one.hidden = !isShown; };
   if (!rest.length) return [list];
   show(false);
@@ -91,6 +91,7 @@ function showNext(box) {
   const words = (report.summary ?? []).map((text) => make("li", {}, text));
   const block = (title, items) => make("div", {}, make("h3", {}, title), make("ul", { class: "words" }, ...items));
   if (!words.length && !tries.length) return "Nothing was measured.";
-  box.append(make("div", { class: "pair" }, ...(tries.length ? [block("What you could try", tries)] : []), ...(words.length ? [block("In words", words)] : [])));
+  const none = make("li", {}, "The data suggest nothing.");
+  box.append(make("div", { class: "pair" }, block("Commands", tries.length ? tries : [none]), ...(words.length ? [block("The result in words", words)] : [])));
   return null;
 }

@@ -1,6 +1,6 @@
 // The page: the answer and the scores over time first, then five parts, each of which is made when it is opened.
 
-const FIRST_SCREEN = [["answer", "Incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["next", "What it means", showNext]];
+const FIRST_SCREEN = [["answer", "Worst incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["next", "What you could try", showNext]];
 const isCompared = hasLabels || detectors.length > 1;
 const SCORES = [["distribution", "Distribution of scores", showDistribution], ["calibration", "Calibration", showCalibration]];
 // [id, title, what is in it, its sections]; a section that has nothing to show is left out
@@ -57,7 +57,7 @@ function follow(hash) {
 }
 
 function showContents() {
-  const items = [...FIRST_SCREEN.slice(0, 2), ...PARTS].map(([id, title]) => make("li", {}, make("a", { href: `#${id}` }, id === "incidents" ? "All about incidents" : title)));
+  const items = [...FIRST_SCREEN, ...PARTS].map(([id, title]) => make("li", {}, make("a", { href: `#${id}` }, title)));
   byId("contents").replaceChildren(make("ol", {}, ...items));
   byId("contents").hidden = false;
 }
