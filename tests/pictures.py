@@ -80,8 +80,8 @@ def page(browser: Browser, url: str, name: str, theme: str, ready: str = "true")
 @contextmanager
 def service(folder: Path, bootstrap: str, port: int) -> Iterator[None]:
     """The service at work on the week of the tutorial and one more record; it has scored all of them."""
-    words = ["--topic", "pumps", "--alerts", "pumps-alerts", "--bootstrap", bootstrap, "--health-port", str(port)]
-    command = [sys.executable, "-m", "fomo_stream.cli", *words]
+    words = ["--topic", "pumps", "--alerts", "pumps-alerts", "--bootstrap", bootstrap, "--show-keys"]
+    command = [sys.executable, "-m", "fomo_stream.cli", *words, "--health-port", str(port)]
     with (folder / "service.log").open("w") as log, subprocess.Popen(command, cwd=folder, stderr=log) as process:
         try:
             count = sum(1 for _ in (folder / "week.csv").open())
