@@ -113,6 +113,7 @@ class Scoring:
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
         self._incidents: dict[str, _Incident] = {}  # by name
+        self._begun = 0  # incidents
         self._is_calibrated = False  # whether any record could be called an outlier
 
     def run(self) -> None:
@@ -133,7 +134,8 @@ class Scoring:
             )
         summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS]
         self._note(" ".join(summary))
-        if self._settings.output != STANDARD_OUTPUT:
+        if self._incidents and self._settings.output != STANDARD_OUTPUT:
+            self._note(f"{counted(self._begun, 'incident')}, the most surprising first:")
             for one in heapq.nlargest(INCIDENTS_SHOWN, self._incidents.values(), key=attrgetter("surprise")):
                 self._note(f"incident at line {one.line} ({counted(one.outliers, 'outlier')}): {one.explanation}")
 
@@ -214,6 +216,7 @@ class Scoring:
 
     def _follow(self, line: int, result: Result) -> None:
         """Add an outlier to its incident."""
+        self._begun += result["incident"] not in self._incidents
         its = self._incidents.setdefault(result["incident"], _Incident(line))
         its.outliers, its.surprise = its.outliers + 1, result["surprise"]
         if result["score"] >= its.score:

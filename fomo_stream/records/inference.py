@@ -26,6 +26,7 @@ Float = NDArray[np.float64]
 AUTO, NONE = ("auto",), ("none",)  # of counters: those that are recognised, and no field
 NAMES_SHOWN = 20  # fields that a note lists
 READ_AS_NUMBERS = "read as numbers although they are text"
+TEXT_HINT = "text says most as --key (which device or user a record is of), or as --categorical"
 COUNTED = "counters, of which the growth a record is scored"
 MISLEADING = "later values are new ones, so that good records look odd"
 RARE_VALUES = "no categories, as most of their values are seen once or twice"
@@ -363,6 +364,8 @@ def choose_features(
         raise _absent(name, "number" if is_number else "value", records, source)
     if settings.features is None:
         note(features_note(schema, left_out, offers_time))
+        if settings.key is None and "text" in left_out.values():
+            note(TEXT_HINT)
     for text in input_notes(schema, records):
         note(text)
     return schema

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fomo_stream.replaying.advice import Found, hours, roles, shortened, with_found
+from fomo_stream.replaying.advice import Found, hours, roles, shortened
 from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 MOST = 3
 MANY = 2.0  # times as many incidents a day as are wanted, from which a configuration may help
 OFTEN = 0.5  # share of the alerts that are false, or of the outliers that are missed, from which the rate may be wrong
+WEEKS = 14.0  # days from which the time of day and week may be worth a try
 LASTING = 200  # records of a fault that may become usual while it lasts
 DAY_MS = 86_400_000
 # settings that a command repeats if they were given
-REPEATED = ("key", "time", "label", "categorical", "alert_rate", "seed_context")
+REPEATED = ("key", "time", "label", "categorical", "alert_rate", "seed_context", "report")
 
 
 class Suggestion(NamedTuple):
@@ -30,11 +31,11 @@ class Suggestion(NamedTuple):
 
 def suggestions(plan: Plan, report: Mapping[str, Any]) -> list[dict[str, str]]:
     """At most MOST suggestions. report: its source, detectors, incidents and segments."""
-    found = [*_roles(plan), *_rates(plan, report), *_lasting(plan, report)]
+    found = [*_roles(plan, report), *_rates(plan, report), *_lasting(plan, report)]
     return [one._asdict() for one in found[:MOST]]
 
 
-def _roles(plan: Plan) -> Iterator[Suggestion]:
+def _roles(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
     """Fields with a role that no setting gives them; features that were chosen are left alone."""
     settings, source = plan.settings, plan.source
     found = roles(settings, source) if source.kind != "topic" else Found()
@@ -45,13 +46,16 @@ def _roles(plan: Plan) -> Iterator[Suggestion]:
     said += [found.why[name] for name in ("categorical",) if name in found.values]
     if said:
         yield Suggestion(f"{'. '.join(said)}.", _command(plan, **found.values))
-    if source.kind != "topic" and (names := hours(with_found(settings, found), source)):
-        why = f"The hour of the day explains more than half of {shortened(names)}. This compares 3 a.m. with 3 a.m."
-        yield Suggestion(why, _command(plan, **found.values, time_features=("hour", "weekday")))
+    if source.kind != "topic" and _days(report) >= WEEKS and (names := hours(settings, source)):
+        why = (
+            f"The hour of the day explains more than half of {shortened(names)}. This compares 3 a.m. with 3 a.m.; "
+            "compare the incidents."
+        )
+        yield Suggestion(why, _command(plan, time_features=("hour", "weekday")))
 
 
 def _rates(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
-    settings, own, source = plan.settings, report["detectors"][0], report["source"]
+    settings, own = plan.settings, report["detectors"][0]
     rate = settings.alert_rate
     precision, recall = (own["metrics"].get(name) for name in ("alert_precision", "alert_recall"))
     if precision and recall:
@@ -63,13 +67,16 @@ def _rates(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
             why = f"{100 * missed:.0f} % of the labelled outliers raised no alert. Ask for more alerts."
             yield Suggestion(why, _command(plan, alert_rate=min(0.2, rate * 3)))
         return
-    span = (source.get("to_ms") or 0) - (source.get("from_ms") or 0)
-    days = max(1.0, span / DAY_MS)
-    a_day = report["incidents"]["count"] / days
-    if span and a_day > MANY * settings.incidents_per_day and settings.suggest is None:
+    a_day = report["incidents"]["count"] / max(1.0, _days(report))
+    if _days(report) and a_day > MANY * settings.incidents_per_day and settings.suggest is None:
         most = f"{settings.incidents_per_day:g}"
         why = f"About {a_day:.2g} incidents a day. This writes a configuration with at most {most} a day, if it can."
         yield Suggestion(why, _command(plan, suggest="suggested.yaml"))
+
+
+def _days(report: Mapping[str, Any]) -> float:
+    """How long the records take; 0 if they have no times."""
+    return ((report["source"].get("to_ms") or 0) - (report["source"].get("from_ms") or 0)) / DAY_MS
 
 
 def _lasting(plan: Plan, report: Mapping[str, Any]) -> Iterator[Suggestion]:
@@ -95,6 +102,7 @@ def _command(plan: Plan, **more: Any) -> str:
     given = {name: getattr(settings, name) for name in REPEATED if settings.is_given(name)} | more
     texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in given.items()}
     if plan.source.kind == "memory":
+        texts.pop("report", None)
         return f"replay({', '.join(['data', *(f'{name}={value!r}' for name, value in texts.items())])})"
     words = ["--topic", settings.topic] if settings.file is None else ["--file", str(settings.file)]
     for name, value in texts.items():

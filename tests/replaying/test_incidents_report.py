@@ -103,7 +103,7 @@ def test_a_daily_pattern_is_named() -> None:
     rng = np.random.default_rng(2)
     rows = [
         {"at": 1_760_000_000 + i * 1800, "load": 10 * np.sin(i / 24 * np.pi) + rng.normal(), "noise": rng.normal()}
-        for i in range(480)
+        for i in range(960)
     ]
     why, command = replayed(rows, time="at")["suggestions"][0].values()
     assert ("of load." in why, command) == (True, "replay(data, time='at', time_features='hour,weekday')")

@@ -160,7 +160,8 @@ def test_alerts_are_counted_by_a_time_that_suits_the_range(seconds: int, when: s
     times = START + np.linspace(0, 1000 * seconds, 1000).astype(np.int64)
     said = summed_up(block(np.zeros(1000), times=times, alerts=np.arange(1000) < 20), has_labels=False)
     assert said[0] == (
-        f"1,000 records of sensors{when} were replayed; 2 % of those with a score were alerts (20; 1 % was asked for), "
+        f"1,000 records of sensors{when} were replayed; 2 % of those with a score were alerts "
+        "(20; 1 % of ordinary records, at most, was asked for), "
         f"{often}."
     )
     assert said[1] == "There are no labels, so the quality of the scores is not known."

@@ -112,6 +112,7 @@ def _picture(
         "alert": np.flatnonzero(alerts[kept]),
         "worst": int(np.searchsorted(around[kept], worst)),
         "range": _range(reason, spec),
+        "expected": reason.get("expected") if _range(reason, spec) else None,
     }
 
 

@@ -45,7 +45,7 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     if rate is None:
         return [f"{said}; none of them got a score."]
     often = _per_time(alerts, end - begin) if has_times else ""
-    asked = f"; {percent(wanted)} was asked for" if wanted else ""
+    asked = f"; {percent(wanted)} of ordinary records, at most, was asked for" if wanted else ""
     return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked}){often}."]
 
 

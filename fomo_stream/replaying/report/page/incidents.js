@@ -7,8 +7,8 @@ const severityMark = (severity) => (severity ? mark(KINDS_OF_SEVERITY[severity] 
 const WIDTH = 240, HEIGHT = 60; // of a small picture, in units of its own
 
 /** A line of values over places, with the usual range as a band, and dots. data: {x, value, range, alert, worst}. */
-function smallPicture({ x, value, range, alert = [], worst = null }, label) {
-  const all = [...known(value), ...(range ?? [])], low = lowest(all), high = highest(all), first = x[0], wide = lastOf(x) - first;
+function smallPicture({ x, value, range, alert = [], worst = null, expected = null }, label) {
+  const all = [...known([...value, expected]), ...(range ?? [])], low = lowest(all), high = highest(all), first = x[0], wide = lastOf(x) - first;
   const toX = (i) => (wide ? 4 + ((x[i] - first) / wide) * (WIDTH - 8) : WIDTH / 2);
   const toY = (y) => HEIGHT - 5 - (high > low ? (y - low) / (high - low) : 0.5) * (HEIGHT - 10);
   const at = (i) => `${toX(i).toFixed(1)} ${toY(value[i]).toFixed(1)}`;
@@ -19,12 +19,14 @@ function smallPicture({ x, value, range, alert = [], worst = null }, label) {
   const dot = (i, name, r) => { if (isKnown(value[i])) picture.append(draw("circle", { class: name, cx: toX(i).toFixed(1), cy: toY(value[i]).toFixed(1), r })); };
   for (const i of alert) dot(i, "alert", 2);
   if (isKnown(worst)) dot(worst, "worst", 4);
+  if (isKnown(worst) && isKnown(expected)) picture.append(draw("path", { class: "expected", d: `M${(toX(worst) - 7).toFixed(1)} ${toY(expected).toFixed(1)}h14` }));
   return picture;
 }
 
 function incidentPicture(one) {
   const now = one.value[one.worst], usual = one.range ? `usual ${number(one.range[0])} to ${number(one.range[1])}` : "";
-  const said = [`${one.feature} ${isKnown(now) ? number(now) : "missing"}`, usual].filter(Boolean).join(", ");
+  const fits = isKnown(one.expected) ? `expected ${number(one.expected)}` : "";
+  const said = [`${one.feature} ${isKnown(now) ? number(now) : "missing"}`, fits, usual].filter(Boolean).join(", ");
   return make("figure", {}, smallPicture(one, `${said}; the records around the incident`), make("figcaption", {}, said));
 }
 
@@ -52,11 +54,11 @@ function incidentCard(one) {
 function answer() {
   const incidents = report.incidents ?? {}, counts = detectors[0]?.counts ?? {}, span = isKnown(source.from_ms) ? (source.to_ms - source.from_ms) / DAY : 0;
   if (!source.scored) return "No record of this range has a score.";
-  const often = span >= 2 && incidents.count ? `, about ${number(incidents.count / span)} a day` : "";
+  const often = span >= 2 && incidents.count ? `, about ${Number((incidents.count / span).toPrecision(2))} a day` : "";
   const said = [`${incidents.count ? plural(incidents.count, "incident") : "No incident"} in ${plural(source.records ?? 0, "record")}${often}.`];
   if (counts.segments) said.push(`${count(counts.segments_detected)} of ${plural(counts.segments, "labelled fault")} found.`);
   if (isKnown(counts.false_incidents) && hasLabels) said.push(`${plural(counts.false_incidents, "incident")} without a labelled fault.`);
-  if (incidents.count > 1) said.push("Those of most surprise come first: the more alerts, and the rarer.");
+  if (incidents.count > 1) said.push("The most surprising come first: long and rare ones.");
   return said.join(" ");
 }
 
