@@ -273,7 +273,7 @@ def test_text_fits_and_keeps_its_numbers(
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("Warms up: the first records")
     assert lines[-1] == "Report: fomo-replay.html"
-    assert f" {own['counts']['alerts']:,}" in text
+    assert f" {own['counts']['incidents' if labels and width >= 80 else 'alerts']:,}" in text
     assert "\x1b" not in text
     assert "…" not in text
     if labels:

@@ -16,7 +16,7 @@ from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import seconds_per_record
 from fomo_stream.wording import counted
 
-WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "alerts", "incid.", "delay", "time"]
+WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "incid.", "delay", "time"]
 NARROW = 76  # columns of a terminal below which the table has less
 EXPLAINED = 3  # incidents, at most
 CAPTION = (
