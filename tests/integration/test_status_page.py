@@ -49,8 +49,8 @@ def test_values_and_keys_of_records_and_passwords_are_never_shown(broker: Broker
         status = json.loads(ask("status.json").split("\n\n", 1)[1])
     assert status["instance"]["features"] == ["temperature", "motor.rpm", "site"]
     assert [partition["context_rows"] > 0 for partition in status["partitions"]] == [True, False, False, False]
-    alerts = [alert for alert in status["alerts"]["recent"] if alert["offset"] >= 300]
-    assert alerts, "the strange records should be outliers"
+    incidents = [one for one in status["incidents"] if one["last"] >= 300]
+    assert incidents, "the strange records should be outliers"
     assert status["latency"]["poll_to_commit"]["p99_s"] > 0
     assert [marker for marker in (VALUE, KEY, SECRET) if marker in "".join(answers)] == []
     assert not ask("livez")
