@@ -185,6 +185,8 @@ def alone(tmp_path: Path) -> Path:
     """A folder with a copy of the kernels, and no other modules of the package."""
     kernels = tmp_path / "fomo_stream" / "model" / "kernels"
     shutil.copytree(Path(network.__file__).parent, kernels, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (kernels.parent, kernels.parents[1]):  # without the file Python prefers the package installed
+        (package / "__init__.py").touch()
     return kernels
 
 
