@@ -45,7 +45,7 @@ def test_a_notebook_shows_the_report_and_its_plot(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     notebook = jupytext.read(ROOT / "examples" / "plant.ipynb")
     resources = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    NotebookClient(notebook, timeout=300, iopub_timeout=300, kernel_name="python3", resources=resources).execute()
     shown = [out["data"] for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
     assert any("image/png" in data for data in shown)
     assert any("<iframe" in "".join(data.get("text/html", "")) for data in shown)

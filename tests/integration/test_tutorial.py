@@ -13,7 +13,7 @@ import pytest
 from brokers import Broker, free_ports
 from documents import ROOT, Block, Document, not_run
 
-LIMIT_S = 300
+LIMIT_S = 900
 
 
 def session(blocks: list[Block]) -> str:
