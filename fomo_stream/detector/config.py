@@ -128,7 +128,7 @@ class DetectorConfig:
         return max(self.history_rows, window + STEP, self.context_size)
 
 
-FORMAT = 11  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 12  # of a detector's state; raise it when entries change their name or their meaning
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = (
     "model",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.completion import Completion
-from fomo_stream.model.config import VALUE_LIMIT, Model, ModelConfig
+from fomo_stream.model.config import SPACES, VALUE_LIMIT, Model, ModelConfig
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.evidence import (
@@ -74,9 +74,10 @@ def encode_context(
     complete = np.clip(np.where(np.isfinite(rows), rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
     if quantiles is None:
         quantiles = [ascending(column) for column in complete.T]
-    transform = _fit_transform(complete, fill, known, *knots_of(quantiles))
+    uses = np.array([space in model.config.used_spaces for space in SPACES])
+    transform = _fit_transform(uses, complete, fill, known, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
-    described, own = _describe(views, tails, 1e-4 * math.sqrt(d))
+    described, own = _describe(views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d))
     weights, of_context = _weights(model, fusion_only)
     read = encode_channels(own, weights, of_context)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
@@ -106,7 +107,7 @@ def _weights(model: Model, fusion_only: bool) -> tuple[Weights, ContextWeights]:
 
 
 def _fit_transform(
-    rows: Float, fill: Float, known: NDArray[np.bool_], values: Float, levels: Float
+    uses: NDArray[np.bool_], rows: Float, fill: Float, known: NDArray[np.bool_], values: Float, levels: Float
 ) -> kernels.Transform:
     """The transform of complete rows (n, d) with knots of these values and levels (d, k)."""
     center, deviation = moments(rows)
@@ -114,7 +115,7 @@ def _fit_transform(
     z = (rows - center) / scale
     whiten = whitening(z) if rows.shape[1] <= MOST_FEATURES else whitening_of_wide(z)
     ends = kernels.outer_quantiles(levels)
-    return kernels.Transform(fill, known, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
+    return kernels.Transform(uses, fill, known, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
 
 
 def constant_scale(center: Float, deviation: Float, n_rows: int) -> Float:
@@ -150,12 +151,17 @@ def whitening_of_wide(z: Float) -> Float:
     return whiten
 
 
-def _describe(views: Float, tails: Float, floor: float) -> tuple[kernels.Described, NDArray[np.float32]]:
-    """The described context, and the channels (n, C) of its own rows: views (3, n, d), tail probabilities (n, d)."""
+def _describe(views: Float, tails: Float | None, floor: float) -> tuple[kernels.Described, NDArray[np.float32]]:
+    """The described context, and the channels (n, C) of its own rows, in u spaces: views (u, n, d).
+
+    tails: tail probabilities (n, d); None: ranks do not count.
+    """
     n = views.shape[1]
     x = np.clip(views, -LIMIT, LIMIT).astype(np.float32)
     columns = _in_blocks(x)
-    statistics, own, bandwidth = own_statistics(x, columns, tails, floor)
+    ranks = tails is not None
+    tails = np.ones(views.shape[1:]) if tails is None else tails
+    statistics, own, bandwidth = own_statistics(x, columns, tails, ranks, floor)
     ordered = np.sort(statistics.T, axis=1)
     median = ordered[:, (n - 1) // 2].copy()
     deviation = np.partition(np.abs(statistics - median), (n - 1) // 2, axis=0)[(n - 1) // 2]
@@ -174,7 +180,7 @@ def as_tables(ordered: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _in_blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(3, n, d) -> (3, blocks, d, width), padded with FAR."""
+    """(u, n, d) -> (u, blocks, d, width), padded with FAR."""
     spaces, n, d = x.shape
     width = min(BLOCK, -(-n // LANES) * LANES)
     blocks = -(-n // width)
@@ -197,7 +203,7 @@ def weights_of(model: Model) -> tuple[Weights, ContextWeights]:
 
 def _for_queries(config: ModelConfig, arrays: Arrays) -> Weights:
     layers = _layers(config)
-    fusion, bias = np.zeros(2 * kernels.STATISTICS), 0.0
+    fusion, bias = np.zeros(len(config.channels)), 0.0
     if config.fusion:
         # softplus, by `math`: the last digits of libraries depend on the processor
         fusion = np.array([math.log1p(math.exp(raw)) for raw in arrays["fusion_raw"].tolist()])

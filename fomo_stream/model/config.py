@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -29,8 +30,20 @@ SPACE_STATISTICS = (
     "mean_abs",
 )
 RANK_STATISTICS = ("tail_sum", "tail_max")
-STATISTICS = tuple(f"{space}.{name}" for space in SPACES for name in SPACE_STATISTICS) + RANK_STATISTICS
-CHANNELS = tuple(f"{name}.{kind}" for name in STATISTICS for kind in ("far", "rare"))
+
+
+def statistics_in(spaces: Sequence[str]) -> tuple[str, ...]:
+    """Statistics of these of SPACES, in order. Ranks are those of the quantile map."""
+    ranks = RANK_STATISTICS if "quantile" in spaces else ()
+    return tuple(f"{space}.{name}" for space in spaces for name in SPACE_STATISTICS) + ranks
+
+
+def channels_in(spaces: Sequence[str]) -> tuple[str, ...]:
+    """Channels of these of SPACES, in order: two of each statistic."""
+    return tuple(f"{name}.{kind}" for name in statistics_in(spaces) for kind in ("far", "rare"))
+
+
+STATISTICS, CHANNELS = statistics_in(SPACES), channels_in(SPACES)
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class ModelConfig:
 
     raw_features: int = 0  # D, raw inputs of the network after the quantile transform; 0 = none
     evidence: bool = True  # feed evidence channels to the network
+    spaces: str = "z,quantile,whitened"  # of SPACES: those whose evidence is computed
     fusion: bool = True  # add the weighted sum of the evidence channels to the logit
     layers: int = 0  # L; 0 = no transformer
     width: int = 256  # h
@@ -55,8 +69,20 @@ class ModelConfig:
             raise CheckpointError("a transformer needs raw_features, evidence, or both as input")
         if not self.layers and not self.fusion:
             raise CheckpointError("a model needs a fusion, a transformer, or both")
+        if not self.used_spaces or self.used_spaces != tuple(s for s in SPACES if s in self.used_spaces):
+            raise CheckpointError(f"configuration has spaces = {self.spaces!r}, expected some of {','.join(SPACES)}")
         if self.attention not in ("softmax", "mean"):
             raise CheckpointError(f"configuration has attention = {self.attention!r}, expected softmax or mean")
+
+    @property
+    def used_spaces(self) -> tuple[str, ...]:
+        """The spaces whose evidence is computed, in order."""
+        return tuple(self.spaces.split(","))
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The evidence channels."""
+        return channels_in(self.used_spaces)
 
     @property
     def attends(self) -> bool:
@@ -84,6 +110,7 @@ PRESETS: dict[str, ModelConfig] = {
     "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
     "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
     "fusion": ModelConfig(fusion_dropout=0.5),
+    "streams": ModelConfig(fusion_dropout=0.5, spaces="whitened"),
     "fusion-router": replace(_SMALL, fusion_dropout=0.5, attention="mean"),
     "router": replace(_SMALL, fusion=False),
     "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"),
@@ -98,9 +125,9 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes.update({f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)})
 
     if config.fusion:
-        shapes.update(fusion_raw=(len(CHANNELS),), fusion_bias=())
+        shapes.update(fusion_raw=(len(config.channels),), fusion_bias=())
     if config.layers:
-        linear("embed", config.raw_features + (len(CHANNELS) if config.evidence else 0), width)
+        linear("embed", config.raw_features + (len(config.channels) if config.evidence else 0), width)
         linear("head.0", width, 2 * width)
         linear("head.2", 2 * width, 2)
     for layer in (f"layers.{i}" for i in range(config.layers)):

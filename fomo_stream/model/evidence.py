@@ -1,9 +1,10 @@
 """Evidence channels: the statistics of classical detectors for a row, as numbers that a network can weigh.
 
-A row is described in three spaces - z-scores, quantile map with growing tails, whitened z-scores - and in each space
-its distances to the context rows and its own coordinates give `SPACE_STATISTICS`; the ranks of its coordinates give
-`RANK_STATISTICS`. Each statistic becomes two channels by comparison with the context rows' own values of it, which are
-computed leave-one-out: how far above the context's median (robust z, asinh), and -log10 of its p-value.
+A row is described in up to three spaces - z-scores, quantile map with growing tails, whitened z-scores - and in each
+its distances to the context rows and its own coordinates give `SPACE_STATISTICS`; the ranks of its coordinates in the
+quantile map give `RANK_STATISTICS`. Each statistic becomes two channels by comparison with the context rows' own
+values of it, which are computed leave-one-out: how far above the context's median (robust z, asinh), and -log10 of its
+p-value.
 
 Everything is vectorised over a batch of contexts (the leading dimension B) and runs in the dtype of the rows; inference
 uses float64, because distances between near-duplicates cancel.
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fomo_stream.model.config import SPACES
 from fomo_stream.model.preprocessing import Knots, constant_scale, fit_knots, to_normal
 
 NEIGHBOURS = 20
@@ -42,7 +44,8 @@ class Evidence(NamedTuple):
     knots: Knots
     whiten: Tensor  # (B, d, d)
     n_features: Tensor  # (B,) the rest of the d columns is padding
-    spaces: tuple[Space, ...]  # one per SPACES
+    uses: Tensor  # (3,) bool: which of SPACES
+    spaces: tuple[Space, ...]  # one for each of these
     median: Tensor  # (B, 1, S) of the context's own statistics
     spread: Tensor  # (B, 1, S)
     ordered: Tensor  # (B, S, n) the context's own statistics, ascending
@@ -70,12 +73,16 @@ def whitening(z: Tensor, n_features: Tensor) -> Tensor:
     return inverse_root
 
 
-def _project(rows: Tensor, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
-    """The three views (B, q, d) of complete rows."""
+def _project(rows: Tensor, evidence: Evidence) -> dict[str, Tensor]:
+    """Complete rows (B, q, d) in each of the spaces."""
     limit = 1e30
     z = ((rows - evidence.center) / evidence.scale).clamp(-limit, limit)
-    quantile = to_normal(rows, evidence.knots).clamp(-limit, limit)
-    return z, quantile, z @ evidence.whiten
+    ways = {
+        "z": lambda: z,
+        "quantile": lambda: to_normal(rows, evidence.knots).clamp(-limit, limit),
+        "whitened": lambda: z @ evidence.whiten,
+    }
+    return {name: ways[name]() for name, used in zip(SPACES, evidence.uses.tolist(), strict=True) if used}
 
 
 def _log_means(nearest: Tensor, floor: float) -> Tensor:
@@ -198,32 +205,40 @@ def _fit_space(rows: Tensor, n_features: Tensor) -> tuple[Space, Tensor]:
     return space, _assemble(floor, nearest, own, _ratios(own, own, index), densities, gap, sizes)
 
 
-def _rank_statistics(quantile: Tensor, knots: Knots, n_features: Tensor) -> Tensor:
-    """(B, q, 2): sum over features and largest of -log two-sided tail probability, from ranks alone."""
+def _rank_statistics(views: dict[str, Tensor], knots: Knots, n_features: Tensor) -> list[Tensor]:
+    """(B, q, 2): sum over features and largest of -log two-sided tail probability, from ranks alone.
+
+    None without the quantile map.
+    """
+    if "quantile" not in views:
+        return []
+    quantile = views["quantile"]
     outer = torch.special.ndtri(knots.levels.expand_as(knots.values)[..., -1]).unsqueeze(-2)
     ranks = torch.minimum(quantile.abs(), outer.abs())
     tails = -(2 * torch.special.ndtr(-ranks)).clamp(max=1).log()
     tails = tails * (torch.arange(tails.shape[-1], device=tails.device) < n_features[:, None, None])
-    return torch.stack([tails.sum(-1), tails.amax(-1)], -1)
+    return [torch.stack([tails.sum(-1), tails.amax(-1)], -1)]
 
 
-def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -> tuple[Evidence, Tensor]:
+def fit_evidence(
+    rows: Tensor, n_features: Tensor, knots: Knots | None = None, names: tuple[str, ...] = SPACES
+) -> tuple[Evidence, Tensor]:
     """Evidence of a context, and the channels (B, n, C) of its own rows, leave-one-out.
 
     rows: (B, n, d) raw units, complete (see `imputation`), n >= 2; n_features: (B,), columns beyond it are zero
-    padding; knots: the quantile transform to use, or None to fit it on the rows.
+    padding; knots: the quantile transform to use, or None to fit it on the rows; names: of the spaces to use, in order.
     """
     center = rows.mean(1, keepdim=True)
     deviation = rows.std(1, keepdim=True, correction=0)
     scale = constant_scale(center, deviation, rows.shape[1])
     z = (rows - center) / scale
     knots = fit_knots(rows) if knots is None else knots
-    nothing = rows.new_zeros(())
+    nothing, uses = rows.new_zeros(()), torch.tensor([name in names for name in SPACES], device=rows.device)
     whiten = whitening(z, n_features)
-    evidence = Evidence(center, scale, knots, whiten, n_features, (), nothing, nothing, nothing)
+    evidence = Evidence(center, scale, knots, whiten, n_features, uses, (), nothing, nothing, nothing)
     views = _project(rows, evidence)
-    fitted = [_fit_space(view.contiguous(), n_features) for view in views]
-    own = torch.cat([s for _, s in fitted] + [_rank_statistics(views[1], knots, n_features)], -1)
+    fitted = [_fit_space(view.contiguous(), n_features) for view in views.values()]
+    own = torch.cat([s for _, s in fitted] + _rank_statistics(views, knots, n_features), -1)
     median = own.median(1, keepdim=True).values
     mad = (own - median).abs().median(1, keepdim=True).values
     spread = 1.4826 * mad + 0.05 * own.std(1, keepdim=True, correction=0) + 1e-6
@@ -235,11 +250,11 @@ def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -
 
 
 def evidence_channels(queries: Tensor, evidence: Evidence) -> Tensor:
-    """Channels (B, q, C) float of complete queries (B, q, d), raw units; C = len(CHANNELS), higher = more outlying."""
+    """Channels (B, q, C) float of complete queries (B, q, d), raw units, as `channels_in`; higher = more outlying."""
     views = _project(queries, evidence)
     floor = _floor(queries.shape[-1])
     parts = []
-    for view, space in zip(views, evidence.spaces, strict=True):
+    for view, space in zip(views.values(), evidence.spaces, strict=True):
         d2 = _squared_distances(view, space)
         nearest, index, gap = _nearest(view, space.rows, d2)
         log_means = _log_means(nearest, floor)
@@ -247,7 +262,7 @@ def evidence_channels(queries: Tensor, evidence: Evidence) -> Tensor:
         densities = _log_densities(d2, space.bandwidth)
         sizes = _size_statistics(view, evidence.n_features)
         parts.append(_assemble(floor, nearest, log_means, ratios, densities, gap, sizes))
-    parts.append(_rank_statistics(views[1], evidence.knots, evidence.n_features))
+    parts += _rank_statistics(views, evidence.knots, evidence.n_features)
     return _channels(torch.cat(parts, -1), evidence, own_rows=False)
 
 

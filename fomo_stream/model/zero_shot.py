@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.completion import Completion
-from fomo_stream.model.config import CHANNELS, ModelConfig
+from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.evidence import Evidence, evidence_channels, fit_evidence
 from fomo_stream.model.preprocessing import (
     Imputation,
@@ -184,10 +184,10 @@ class ZeroShotModel(nn.Module):
         self.compiled: Any = None  # the weights as the numba kernels read them, once they were needed
         if config.fusion:
             # softplus(raw) >= 0: no evidence may count for a row being normal. The start is a mean of the channels.
-            self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))
+            self.fusion_raw = nn.Parameter(torch.full((len(config.channels),), -3.5))
             self.fusion_bias = nn.Parameter(torch.tensor(-1.0))
         if config.layers:
-            inputs = config.raw_features + (len(CHANNELS) if config.evidence else 0)
+            inputs = config.raw_features + (len(config.channels) if config.evidence else 0)
             self.embed = nn.Linear(inputs, config.width)
             shape = (config.width, config.heads, config.feed_forward, config.routers, config.attention == "mean")
             self.layers = nn.ModuleList(Layer(*shape) for _ in range(config.layers))
@@ -288,7 +288,7 @@ class ZeroShotModel(nn.Module):
             knots = Knots(values[None], levels[None], knots.scale)
         evidence = channels = None
         if self.config.fusion or self.config.evidence:
-            evidence, channels = fit_evidence(rows, n_features, knots)
+            evidence, channels = fit_evidence(rows, n_features, knots, self.config.used_spaces)
         if not self.config.quantile:
             knots = z_score_knots(rows)
         cache = ContextCache(n, d, n_features, imputation, knots, evidence, None, ())
@@ -314,7 +314,7 @@ class ZeroShotModel(nn.Module):
         """Channel dropout: (B, 1, C) of factors, the same for every row of a dataset, in training only."""
         if not (self.training and dropout and context.channels is not None):
             return None
-        shown = torch.rand(len(context.channels), 1, len(CHANNELS), device=self.device) >= dropout
+        shown = torch.rand(len(context.channels), 1, len(self.config.channels), device=self.device) >= dropout
         return shown.float() / (1 - dropout)
 
     def _embed(self, features: Features, shown: Tensor | None) -> Tensor:

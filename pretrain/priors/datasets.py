@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,3 +48,17 @@ def split(inliers: Tensor, outliers: Tensor, n_features: Tensor, draws: Draws, c
     labels = (order >= test_in).to(torch.float32)
     rows = rows.gather(1, order[..., None].expand_as(rows))
     return Batch(inliers[:, :context].contiguous(), rows, labels, n_features)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The datasets of all batches, of the same numbers of rows, in one that is as wide as the widest."""
+    n_features = torch.cat([batch.n_features for batch in batches])
+    width = max(batch.context.shape[-1] for batch in batches)
+
+    def padded(rows: Tensor) -> Tensor:
+        return torch.nn.functional.pad(rows, (0, width - rows.shape[-1]))
+
+    context, queries = (
+        torch.cat([padded(getattr(batch, name)) for batch in batches]) for name in ("context", "queries")
+    )
+    return Batch(context, queries, torch.cat([batch.labels for batch in batches]), n_features)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,12 +16,14 @@ from torch import Tensor
 from pretrain.priors.causal import CausalConfig, causal_tables
 from pretrain.priors.checks import Range, check_least, check_range, check_share, check_weights
 from pretrain.priors.copulas import CopulaConfig, copula_tables
-from pretrain.priors.datasets import Batch, Tables, split
+from pretrain.priors.datasets import Batch, Tables, joined, split
 from pretrain.priors.draws import Draws, stream_seed
 from pretrain.priors.gmm import MAX_DIMENSIONS, GmmConfig, sample_gmm
 from pretrain.priors.reuse import GmmReuse, ReuseConfig
+from pretrain.priors.streams import VIEWS, StreamConfig, stream_datasets
 
-PRIORS = {"gmm": "gmm_weight", "causal": "causal_weight", "copulas": "copula_weight"}  # name -> setting of its weight
+TABLES = {"gmm": "gmm_weight", "causal": "causal_weight", "copulas": "copula_weight"}  # name -> setting of its weight
+PRIORS = {**TABLES, "streams": "stream_weight"}
 _PLAN_STREAM, _DATA_STREAM = 1, 2
 
 
@@ -30,7 +33,8 @@ class DataConfig:
 
     gmm_weight: float = 0.1  # relative weight of the Gaussian mixtures, ...
     causal_weight: float = 0.8  # ...
-    copula_weight: float = 0.1  # ... and of the copula prior
+    copula_weight: float = 0.1  # ... of the copula prior, ...
+    stream_weight: float = 0.0  # ... and of streams, whose records are from the other priors
     max_features: int = 100
     batch: int = 8  # datasets
     context_min: int = 200  # rows; the size of the contexts of a step is uniform between the two
@@ -47,6 +51,7 @@ class DataConfig:
     gmm: GmmConfig = field(default_factory=GmmConfig)
     causal: CausalConfig = field(default_factory=CausalConfig)
     copulas: CopulaConfig = field(default_factory=CopulaConfig)
+    streams: StreamConfig = field(default_factory=StreamConfig)
     reuse: ReuseConfig | None = None  # None: every GMM dataset is new
 
     def __post_init__(self) -> None:
@@ -94,16 +99,38 @@ class BatchSource:
         prior = plan.category(weights, config.batch).tolist()
         percentile = config.curriculum_percentile if progress > config.curriculum else config.gmm.percentile
         draws = Draws(stream_seed(self.seed, _DATA_STREAM, step), self.device)
-        parts = []
-        for i, name in enumerate(PRIORS):
+        parts, size = [], (context + config.queries // 2, config.outliers)
+        for i, name in enumerate(TABLES):
             slots = [slot for slot, p in enumerate(prior) if p == i]
-            if slots:
-                parts.append(self._tables(name, step, slots, percentile, draws, context + config.queries // 2))
-        n_features = torch.cat([p.n_features for p in parts])
-        width = int(n_features.max())
-        inliers = torch.cat([p.inliers[..., :width] for p in parts])
-        outliers = torch.cat([p.outliers[..., :width] for p in parts])
-        return self._split(inliers, outliers, n_features, context, draws)
+            if slots and name == "gmm" and self._reuse is not None:
+                usual, strange, n_features = self._reuse.datasets(step, slots, percentile)
+                # so that the context is a different part of the dataset every time
+                usual, strange = _shuffled(usual, draws)[:, : size[0]], _shuffled(strange, draws)[:, : size[1]]
+                parts.append(Tables(usual, strange, n_features))
+            elif slots:
+                parts.append(self._tables(name, percentile, draws, len(slots), *size))
+        batches = self._streams(prior.count(len(TABLES)), percentile, context, draws)
+        if parts:
+            n_features = torch.cat([p.n_features for p in parts])
+            width = int(n_features.max())
+            inliers = torch.cat([p.inliers[..., :width] for p in parts])
+            outliers = torch.cat([p.outliers[..., :width] for p in parts])
+            batches.append(self._split(inliers, outliers, n_features, context, draws))
+        return batches[0] if len(batches) == 1 else joined(batches)
+
+    def _streams(self, count: int, percentile: float, context: int, draws: Draws) -> list[Batch]:
+        """So many datasets of streams, those of all views of a stream together."""
+        config, made = self.config, list[Batch]()
+        weights = [getattr(config, weight) for weight in TABLES.values()]
+        weights = weights if any(weights) else [getattr(DataConfig, weight) for weight in TABLES.values()]
+        for first in range(0, count, len(VIEWS)):
+            name = list(TABLES)[int(draws.category(weights, 1))]
+            tables = partial(self._tables, name, percentile, draws, 1)
+            seed = int(draws.integers(0, 2**30, 1))
+            batch = stream_datasets(config.streams, seed, tables, context, config.queries)
+            of = draws.order(1, len(VIEWS))[0][: count - first].cpu()
+            made.append(Batch(*(part[of].to(self.device) for part in vars(batch).values())))
+        return made
 
     def _split(self, inliers: Tensor, outliers: Tensor, n_features: Tensor, context: int, draws: Draws) -> Batch:
         """Context and queries, with the row effects. Effects that are off draw no random numbers."""
@@ -122,19 +149,16 @@ class BatchSource:
             batch.context, batch.queries = with_gaps(batch.context, batch.queries, amount, draws)
         return batch
 
-    def _tables(self, prior: str, step: int, slots: list[int], percentile: float, draws: Draws, inliers: int) -> Tables:
-        """Datasets of one prior for the given slots of the step's batch."""
-        b, outliers = len(slots), self.config.outliers
+    def _tables(
+        self, prior: str, percentile: float, draws: Draws, datasets: int, inliers: int, outliers: int
+    ) -> Tables:
+        """Fresh datasets of one prior, of so many rows each."""
         if prior == "causal":
-            return causal_tables(self._causal, draws, b, inliers, outliers)
+            return causal_tables(self._causal, draws, datasets, inliers, outliers)
         if prior == "copulas":
-            return copula_tables(self._copulas, draws, b, inliers, outliers)
-        if self._reuse is None:
-            data = sample_gmm(replace(self._gmm, percentile=percentile), draws, b, inliers, outliers)
-            return Tables(data.inliers, data.outliers, data.mixtures.n_features)
-        usual, strange, n_features = self._reuse.datasets(step, slots, percentile)
-        # so that the context is a different part of the dataset every time
-        return Tables(_shuffled(usual, draws)[:, :inliers], _shuffled(strange, draws)[:, :outliers], n_features)
+            return copula_tables(self._copulas, draws, datasets, inliers, outliers)
+        data = sample_gmm(replace(self._gmm, percentile=percentile), draws, datasets, inliers, outliers)
+        return Tables(data.inliers, data.outliers, data.mixtures.n_features)
 
 
 def _shuffled(rows: Tensor, draws: Draws) -> Tensor:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fomo_stream.model.config import SPACES
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.datasets import Batch
@@ -57,17 +58,17 @@ def auroc(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evidence_batch(batch: Batch, with_context: bool = True) -> Inputs:
-    """Evidence of raw rows, computed in float64 as in inference and stored in float32; without the context's where a
-    model does not read it."""
-    pairs = _channels(batch)
+def evidence_batch(batch: Batch, with_context: bool = True, spaces: tuple[str, ...] = SPACES) -> Inputs:
+    """Evidence of raw rows in some spaces, computed in float64 as in inference and stored in float32; without the
+    context's where a model does not read it."""
+    pairs = _channels(batch, spaces)
     context = torch.cat([own if with_context else own[:, :0] for own, _ in pairs])
     queries = torch.cat([other for _, other in pairs])
     best = auroc(queries, batch.labels).amax(1)
     return Inputs(Features(context, None), Features(queries, None), batch.labels, best)
 
 
-def _channels(batch: Batch) -> list[tuple[Tensor, Tensor]]:
+def _channels(batch: Batch, spaces: tuple[str, ...]) -> list[tuple[Tensor, Tensor]]:
     """Channels of (context, queries); one pair for the batch, or on a CPU one pair per dataset."""
     context, queries = batch.context.double(), batch.queries.double()
     parts: list[tuple[Tensor, Tensor, Tensor]]
@@ -80,7 +81,7 @@ def _channels(batch: Batch) -> list[tuple[Tensor, Tensor]]:
         parts = [(context, queries, batch.n_features)]
     found = []
     for rows, query_rows, n_features in parts:
-        evidence, own = fit_evidence(rows, n_features)
+        evidence, own = fit_evidence(rows, n_features, names=spaces)
         found.append((own.float(), evidence_channels(query_rows, evidence).float()))
     return found
 
@@ -134,11 +135,11 @@ class Loader:
         number = step % self.period if self.period else step
         if self.model.config.raw_features:
             return self._from_rows(self.source.batch(number, progress))
-        with_context = bool(self.model.config.layers)
+        how = bool(self.model.config.layers), self.model.config.used_spaces
         if not self.period:
-            return evidence_batch(self.source.batch(number, progress), with_context)
+            return evidence_batch(self.source.batch(number, progress), *how)
         if number not in self._kept:  # without a curriculum: a batch does not depend on when it is drawn
-            self._kept[number] = evidence_batch(self.source.batch(number), with_context)
+            self._kept[number] = evidence_batch(self.source.batch(number), *how)
         return self._kept[number]
 
     def _from_rows(self, batch: Batch) -> Inputs:

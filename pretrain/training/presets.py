@@ -25,8 +25,12 @@ _PAPER_DATA = DataConfig(
     context_max=5000,
     queries=5000,
 )
+_STREAMS = DataConfig(gmm_weight=0.0, causal_weight=0.0, copula_weight=0.0, stream_weight=1.0)
 PRESETS: dict[str, TrainConfig] = {
     "fusion": TrainConfig(model="fusion", steps=3000, lr=3e-2, period=300, keep_every=500, **_FILTERED),
+    "streams": TrainConfig(
+        model="streams", steps=3000, lr=3e-2, period=300, keep_every=500, data=_STREAMS, min_auc=0.6, max_auc=0.9985
+    ),
     "fusion-router": TrainConfig(model="fusion-router", steps=400, lr=1e-3, keep_every=100, **_FILTERED),
     "router": TrainConfig(model="router", steps=3000, lr=1e-3, keep_every=250, **_FILTERED),
     # the paper, section 5.1 and appendices B, D, F: mixtures only. D=100: each epoch has 500 new datasets and 7,500

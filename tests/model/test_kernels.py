@@ -22,14 +22,14 @@ from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model import compiled
 from fomo_stream.model.checkpoint import load_torch_model, resolve_kernel, shared_model
 from fomo_stream.model.compiled import weights_of
-from fomo_stream.model.config import PRESETS
+from fomo_stream.model.config import CHANNELS, PRESETS, SPACES, ModelConfig, channels_in
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
 from fomo_stream.model.kernels import arithmetic, compiling, evidence, neighbours, network
 from fomo_stream.model.kernels.evidence import NEIGHBOURS
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import encode_rows, encode_sample, logits_of, own_logits, row_keys, sample_logits
-from fomo_stream.model.zero_shot import Features
+from fomo_stream.model.zero_shot import Features, ZeroShotModel
 
 Float = NDArray[np.float64]
 SIZES = {"n": st.integers(2, 300), "d": st.integers(1, 12), "seed": st.integers(0, 2**16)}
@@ -68,8 +68,24 @@ def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
     np.testing.assert_allclose(found[:, seen], expected[:, seen], atol=5e-3, rtol=5e-3)
 
 
+@given(**SIZES, spaces=st.sets(st.sampled_from(SPACES), min_size=1))
+def test_fewer_spaces_have_the_channels_that_they_have_among_all(n: int, d: int, seed: int, spaces: set[str]) -> None:
+    """The same bits by the kernels; by torch, whose sums depend on what else is computed, the same numbers."""
+    used = tuple(space for space in SPACES if space in spaces)
+    at = [CHANNELS.index(channel) for channel in channels_in(used)]
+    context, queries = data(n, d, seed), data(9, d, seed + 1)
+    models = [ZeroShotModel(ModelConfig(spaces=",".join(names))) for names in (SPACES, used)]
+    every, some = (compiled.channels(compiled.encode_context(model, context), queries) for model in models)
+    np.testing.assert_array_equal(some, every[:, at])
+    rows = [torch.from_numpy(data(m, d, seed, ties=False))[None].nan_to_num() for m in (n, 9)]
+    every_, some_ = (model.describe(*rows)[1].channels for model in models)
+    assert every_ is not None
+    assert some_ is not None
+    torch.testing.assert_close(some_, every_[..., at])
+
+
 @given(
-    name=st.sampled_from(["fusion", "fusion-router"]),
+    name=st.sampled_from(["streams", "fusion", "fusion-router"]),
     n=st.integers(32, 400),
     d=st.integers(1, 12),
     seed=st.integers(0, 2**16),
@@ -102,7 +118,7 @@ def test_the_network_is_that_of_torch(name: str) -> None:
     assert np.std(found) > 0.01
 
 
-@given(**SIZES, name=st.sampled_from(["fusion", "fusion-router"]), position=st.integers(0, 20))
+@given(**SIZES, name=st.sampled_from(["streams", "fusion", "fusion-router"]), position=st.integers(0, 20))
 def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d: int, seed: int, position: int) -> None:
     model = shared_model(name, "cpu", "numba")
     encoded, queries = encode_rows(model, data(n, d, seed)), data(21, d, seed + 1)
@@ -115,7 +131,7 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d:
 
 @given(n=st.integers(2, 200), seed=st.integers(0, 2**16))
 def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
-    model, context, queries = shared_model("default", "cpu", "numba"), data(n, 4, seed), data(9, 4, seed + 1)
+    model, context, queries = shared_model("fusion-router", "cpu", "numba"), data(n, 4, seed), data(9, 4, seed + 1)
     order = np.random.default_rng(seed).permutation(n)
     encoded, shuffled = encode_rows(model, context), encode_rows(model, context[order])
     np.testing.assert_array_equal(logits_of(model, shuffled, queries), logits_of(model, encoded, queries))
@@ -126,7 +142,7 @@ def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
 
 @pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 500), (21, 3), (64, 3), (65, 3), (129, 200), (5000, 1)])
 def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
-    model, rng = shared_model("default", "cpu", "numba"), np.random.default_rng(0)
+    model, rng = shared_model("fusion-router", "cpu", "numba"), np.random.default_rng(0)
     context = encode_rows(model, rng.normal(size=(n, d)))
     near, far = logits_of(model, context, np.stack([np.zeros(d), np.full(d, 1e4)]))
     assert np.isfinite([near, far]).all()
@@ -147,7 +163,7 @@ def test_whitening_is_that_of_a_library(n: int, d: int, rank: int, seed: int) ->
 
 def test_every_kernel_is_compiled_once() -> None:
     """Arrays that are read-only or not contiguous are other types to numba: compiling again would take seconds."""
-    model = shared_model("default", "cpu", "numba")
+    model = shared_model("fusion-router", "cpu", "numba")
     context = encode_rows(model, data(50, 4, 0))
     fixed = data(9, 4, 1)
     fixed.flags.writeable = False
@@ -161,11 +177,11 @@ def test_every_kernel_is_compiled_once() -> None:
 
 @given(n=st.integers(4, 32), d=st.integers(1, 12), seed=st.integers(0, 2**16))
 def test_a_sample_scores_by_the_fusion_alone(n: int, d: int, seed: int) -> None:
-    model, rows = shared_model("default", "cpu", "numba"), data(n + 20, d, seed, ties=False)
+    model, rows = shared_model("fusion-router", "cpu", "numba"), data(n + 20, d, seed, ties=False)
     context = encode_sample(model, rows[:n])
     assert context is not None
     found = sample_logits(model, context, rows[n:])
-    torchs = load_torch_model(device="cpu")
+    torchs = load_torch_model("fusion-router", device="cpu")
     expected = torchs.fuse(torchs.describe(torch.from_numpy(rows[None, :n]), torch.from_numpy(rows[None, n:]))[1])[0]
     assert np.median(np.abs(found - expected.numpy())) < 1e-3
     np.testing.assert_allclose(found, expected, atol=0.3)  # a last digit may change a rank among so few
@@ -216,7 +232,7 @@ def test_where_another_process_cannot_compile_this_one_does(alone: Path) -> None
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
-    model = shared_model("default", "cpu", "numba")
+    model = shared_model("fusion-router", "cpu", "numba")
     with pytest.raises(SchemaError, match="a context has 2 to 5000 rows, this one has 1"):
         encode_rows(model, np.zeros((1, 3)))
     with pytest.raises(SchemaError, match="the context has 3 features, the query rows have 2"):

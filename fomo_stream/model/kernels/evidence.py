@@ -146,14 +146,15 @@ def whitening(z):
 
 NEIGHBOURS = 20
 FEWER = 5
-SPACES = 3
+SPACES = 3  # z-scores, quantile map, whitened
 PER_SPACE = 14
-STATISTICS = SPACES * PER_SPACE + 2
 TILE = 8  # rows that pass over the context together; without influence on results
 
 
 class Transform(NamedTuple):
-    """From raw values to the three spaces. d = features, k = knots; raw units, float64."""
+    """From raw values to the spaces in use. d = features, k = knots; raw units, float64."""
+
+    uses: NDArray[np.bool_]  # (SPACES,)
 
     fill: Float  # (d,) in place of missing values
     known: NDArray[np.bool_]  # (d,) features with a value in the context
@@ -168,11 +169,11 @@ class Transform(NamedTuple):
 
 
 class Described(NamedTuple):
-    """The context's rows in the three spaces, and their own statistics. n = rows, in blocks of `width`."""
+    """The context's rows in the u spaces in use, and their own statistics. n = rows, in blocks of `width`."""
 
-    columns: Single  # (3, blocks, d, width) coordinates, padded with FAR
-    own: Float  # (3, n, 2) log mean distance to the 5 and the 20 nearest
-    bandwidth: Float  # (3,)
+    columns: Single  # (u, blocks, d, width) coordinates, padded with FAR
+    own: Float  # (u, n, 2) log mean distance to the 5 and the 20 nearest
+    bandwidth: Float  # (u,)
     floor: float  # distances below count as equal
     median: Float  # (S,) of the own statistics
     spread: Float  # (S,)
@@ -222,17 +223,22 @@ def _to_normal(x, j, smaller, t):
 
 @kernel
 def project(row, t, views, tails, smaller):
-    """A complete row (d,) in the three spaces: views (3, d) float64, and tail probabilities by rank: tails (d,).
+    """A complete row (d,) in the spaces in use: views (3, d) float64, and tail probabilities by rank: tails (d,).
 
     smaller: (d,) integers to work with.
     """
     d = row.shape[0]
-    search(t.values, row, smaller)
     z, quantile, white = views[0], views[1], views[2]
     for j in range(d):
         z[j] = min(max((row[j] - t.center[j]) / t.scale[j], -1e30), 1e30)
-        q, tail = _to_normal(row[j], j, smaller[j], t)
-        quantile[j], tails[j] = min(max(q, -1e30), 1e30), min(max(tail, 1e-300), 1.0)
+    if t.uses[1]:
+        search(t.values, row, smaller)
+        for j in range(d):
+            q, tail = _to_normal(row[j], j, smaller[j], t)
+            quantile[j], tails[j] = min(max(q, -1e30), 1e30), min(max(tail, 1e-300), 1.0)
+    if not t.uses[2]:
+        return
+    for j in range(d):
         white[j] = 0.0
     for i in range(d):
         zi = z[i]
@@ -352,14 +358,19 @@ def describe_tile(rows, t, c, memory, out):
     """The statistics out (TILE, S) of up to TILE raw rows (q, d), NaN = missing, against a context."""
     row, views, x, smaller, tails, d2, near, where, sums, logs, scratch = memory
     width = c.columns.shape[3]
+    used = c.columns.shape[0]
     for i in range(rows.shape[0]):
         impute(rows[i], t.fill, t.known, t.value_limit, row)
         project(row, t, views, tails, smaller)
-        for s in range(SPACES):
-            for j in range(row.shape[0]):
-                x[s, i, j] = min(max(views[s, j], -LIMIT), LIMIT)
-        rank_statistics(tails, out[i, SPACES * PER_SPACE :])
-    for s in range(SPACES):
+        s = 0
+        for space in range(SPACES):
+            if t.uses[space]:
+                for j in range(row.shape[0]):
+                    x[s, i, j] = min(max(views[space, j], -LIMIT), LIMIT)
+                s += 1
+        if t.uses[1]:
+            rank_statistics(tails, out[i, used * PER_SPACE :])
+    for s in range(used):
         for b in range(c.columns.shape[1]):
             for i in range(rows.shape[0]):
                 squared_distances(x[s, i], c.columns[s, b], d2[i, b * width : (b + 1) * width])
@@ -392,10 +403,10 @@ KEPT_DISTANCES = 1 << 22  # are kept between the two passes (16 MiB); of larger 
 
 @kernel
 def project_all(rows, t):
-    """Complete rows (n, d) in the three spaces: (3, n, d), and tail probabilities by rank (n, d)."""
+    """Complete rows (n, d) in the spaces in use: (3, n, d), and tail probabilities by rank (n, d)."""
     n, d = rows.shape
-    views, tails = np.empty((SPACES, n, d)), np.empty((n, d))
-    of_row, smaller = np.empty((SPACES, d)), np.empty(d, np.int64)
+    views, tails = np.empty((SPACES, n, d)), np.ones((n, d))
+    of_row, smaller = np.zeros((SPACES, d)), np.empty(d, np.int64)
     for i in range(n):
         project(rows[i], t, of_row, tails[i], smaller)
         for s in range(SPACES):
@@ -451,20 +462,22 @@ def _own_in(x, columns, floor, kept, out, own):
 
 
 @kernel
-def own_statistics(x, columns, tails, floor):
-    """Statistics (n, S) of the context's own rows, leave-one-out, with own (3, n, 2) and bandwidth (3,).
+def own_statistics(x, columns, tails, ranks, floor):
+    """Statistics (n, S) of the context's own rows, leave-one-out, with own (u, n, 2) and bandwidth (u,).
 
-    x: (3, n, d) float32 rows; columns: the same in blocks; tails: (n, d) tail probabilities.
+    x: (u, n, d) float32 rows; columns: the same in blocks; tails: (n, d) tail probabilities, which count if `ranks`.
     """
-    n = tails.shape[0]
+    used, n = x.shape[:2]
     m = columns.shape[1] * columns.shape[3]
-    out, own, bandwidth = np.empty((n, STATISTICS)), np.empty((SPACES, n, 2)), np.empty(SPACES)
+    count = used * PER_SPACE + (2 if ranks else 0)
+    out, own, bandwidth = np.empty((n, count)), np.empty((used, n, 2)), np.empty(used)
     kept = np.empty((n if n * m <= KEPT_DISTANCES else 1, m), np.float32)
-    for s in range(SPACES):
+    for s in range(used):
         part = out[:, s * PER_SPACE : (s + 1) * PER_SPACE]
         bandwidth[s] = _own_in(x[s], columns[s], floor, kept, part, own[s])
-    for i in range(n):
-        rank_statistics(tails[i], out[i, SPACES * PER_SPACE :])
+    if ranks:
+        for i in range(n):
+            rank_statistics(tails[i], out[i, used * PER_SPACE :])
     return out, own, bandwidth
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative, gelu
 from fomo_stream.model.kernels.compiling import kernel
-from fomo_stream.model.kernels.evidence import STATISTICS, TILE, channels_of, describe_tile, new_memory
+from fomo_stream.model.kernels.evidence import TILE, channels_of, describe_tile, new_memory
 
 Single = NDArray[np.float32]
 
@@ -187,7 +187,8 @@ def describe_rows(rows, t, c):
     """Channels (q, C) float32 of raw rows (q, d), NaN = missing, against a context."""
     q, d = rows.shape
     memory = new_memory(d, c.columns.shape[1] * c.columns.shape[3], c.own.shape[1])
-    statistics, channels = np.empty((TILE, STATISTICS)), np.empty((q, 2 * STATISTICS), np.float32)
+    count = c.median.shape[0]
+    statistics, channels = np.empty((TILE, count)), np.empty((q, 2 * count), np.float32)
     for start in range(0, q, TILE):
         size = min(TILE, q - start)
         describe_tile(rows[start : start + size], t, c, memory, statistics)
