@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 
 FORMAT = "fomo-stream/1"
-DEFAULT_MODEL = "streams"  # of everything that reads a stream; tables are better served by TABLE_MODEL
-TABLE_MODEL = "fusion-router"
+DEFAULT_MODEL = "fusion-router"
 KERNELS = ("auto", "numba", "torch")
 SHIPPED = Path(__file__).parents[1] / "weights"
 

@@ -227,7 +227,7 @@ def test_a_state_of_another_format_is_refused_as_such(log: dict[str, bytes]) -> 
     """Not as a damaged state, which may be replaced without asking."""
     fingerprint = json.loads(Document().recover(log, "fingerprint"))
     other = Document().changes("fingerprint", json.dumps({**fingerprint, "format": 1}).encode())
-    with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 11") as caught:
+    with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 12") as caught:
         recovered({**log, **cast(dict[str, bytes], other)})
     assert not isinstance(caught.value, DamagedStateError)
 

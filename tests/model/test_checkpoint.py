@@ -74,6 +74,9 @@ def test_every_flipped_weight_byte_is_noticed(saved: Path) -> None:
         {"colour": 1},
         {"attention": "linear"},
         {"attention": 1},
+        {"spaces": "tensor"},
+        {"spaces": "whitened,z"},
+        {"spaces": ""},
     ],
 )
 def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:

@@ -17,6 +17,10 @@ from fomo_stream.model.zero_shot import TILE, Features, ZeroShotModel
 
 SMALL = {
     "fusion": ModelConfig(),
+    "whitened": ModelConfig(spaces="whitened"),
+    "two-spaces": ModelConfig(
+        spaces="z,whitened", layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"
+    ),
     "tiny": PRESETS["tiny"],
     "router": replace(PRESETS["router"], width=16, feed_forward=32, routers=5),
     "full-attention": ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0),
