@@ -43,6 +43,7 @@ def test_a_script_runs(script: Path, tmp_path: Path) -> None:
 def test_a_notebook_shows_the_report_and_its_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them: its cells are those of a script, and all scripts run."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # else the kernel shows no plots
     notebook = jupytext.read(ROOT / "examples" / "plant.ipynb")
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=300, iopub_timeout=300, kernel_name="python3", resources=resources).execute()

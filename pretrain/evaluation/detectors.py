@@ -5,7 +5,6 @@ A `Detector` is fitted on inliers and scores rows, higher = more outlying. A `Me
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -138,7 +137,6 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
         raise ConfigError(f"there is no baseline {', '.join(unknown)}; there are {', '.join(BASELINES)}")
     if not names:
         return {}
-    os.environ.setdefault("MPLBACKEND", "Agg")  # PyOD imports pyplot, which must not need a display
     if find_spec("numba"):  # else PyOD would choose the processor for which numba compiles our kernels
         import fomo_stream.model.kernels.compiling  # noqa: F401 (for what its import does)
     try:
