@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 from scipy.special import ndtri
 
-from pretrain.priors.checks import Range, check_range
+from pretrain.priors.checks import Range, check_least, check_range
 from pretrain.priors.datasets import Batch, Tables
 
 Float = NDArray[np.float64]
@@ -54,6 +54,7 @@ class StreamConfig:
     def __post_init__(self) -> None:
         for name in ("records", "length", "size", "half_life", "drift"):
             check_range(f"streams.{name}", getattr(self, name), 1e-9)
+        check_least(self, {"rows": 100})
         check_range("streams.share", self.share, 1e-9, 0.5)
 
 

@@ -18,6 +18,7 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
+ATTEMPTS, ATTEMPT_S = 4, 1.5  # to have topics described, and to wait for each
 NO_ID = str(Uuid(0, 0))  # of topics on brokers before 2.8
 GROUP_ANSWER_S, NOT_READY_S = 3.0, 0.2  # to wait for an answer about the group; between two questions
 NOT_READY = (
@@ -56,7 +57,7 @@ class Cluster:
         """Close the clients without waiting for answers."""
         self._reader.close()
 
-    def partitions(self, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
+    def partitions(self, topics: Collection[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Number of partitions of the topics that exist, and their ids where the broker has ids."""
         if not self.has_controller:
             answers = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
@@ -151,14 +152,27 @@ class Cluster:
         return found
 
 
-def describe_topics(admin: Any, topics: Iterable[str]) -> tuple[dict[str, Any], frozenset[str]]:
+def describe_topics(admin: Any, topics: Collection[str]) -> tuple[dict[str, Any], frozenset[str]]:
     """The broker's descriptions of the topics that exist, and the names of those that this user may not describe.
 
     Raises KafkaException.
     """
+    # The client asks the broker that the metadata name as controller. This may be any broker, so also one that hangs:
+    # other metadata may name another one.
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return _described(admin, topics)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._TIMED_OUT:
+                raise
+            admin.list_topics(timeout=ANSWER_S)
+    return _described(admin, topics)
+
+
+def _described(admin: Any, topics: Collection[str]) -> tuple[dict[str, Any], frozenset[str]]:
     existing, hidden = {}, set()
     answers = admin.describe_topics(
-        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_S
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ATTEMPT_S
     )
     for topic, answer in answers.items():
         try:
