@@ -44,8 +44,7 @@ class Evidence(NamedTuple):
     knots: Knots
     whiten: Tensor  # (B, d, d)
     n_features: Tensor  # (B,) the rest of the d columns is padding
-    uses: Tensor  # (3,) bool: which of SPACES
-    spaces: tuple[Space, ...]  # one for each of these
+    spaces: tuple[Space, ...]  # one for each of those in use
     median: Tensor  # (B, 1, S) of the context's own statistics
     spread: Tensor  # (B, 1, S)
     ordered: Tensor  # (B, S, n) the context's own statistics, ascending
@@ -73,8 +72,8 @@ def whitening(z: Tensor, n_features: Tensor) -> Tensor:
     return inverse_root
 
 
-def _project(rows: Tensor, evidence: Evidence) -> dict[str, Tensor]:
-    """Complete rows (B, q, d) in each of the spaces."""
+def _project(rows: Tensor, evidence: Evidence, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Complete rows (B, q, d) in each of these of SPACES."""
     limit = 1e30
     z = ((rows - evidence.center) / evidence.scale).clamp(-limit, limit)
     ways = {
@@ -82,7 +81,7 @@ def _project(rows: Tensor, evidence: Evidence) -> dict[str, Tensor]:
         "quantile": lambda: to_normal(rows, evidence.knots).clamp(-limit, limit),
         "whitened": lambda: z @ evidence.whiten,
     }
-    return {name: ways[name]() for name, used in zip(SPACES, evidence.uses.tolist(), strict=True) if used}
+    return {name: ways[name]() for name in names}
 
 
 def _log_means(nearest: Tensor, floor: float) -> Tensor:
@@ -233,10 +232,10 @@ def fit_evidence(
     scale = constant_scale(center, deviation, rows.shape[1])
     z = (rows - center) / scale
     knots = fit_knots(rows) if knots is None else knots
-    nothing, uses = rows.new_zeros(()), torch.tensor([name in names for name in SPACES], device=rows.device)
+    nothing = rows.new_zeros(())
     whiten = whitening(z, n_features)
-    evidence = Evidence(center, scale, knots, whiten, n_features, uses, (), nothing, nothing, nothing)
-    views = _project(rows, evidence)
+    evidence = Evidence(center, scale, knots, whiten, n_features, (), nothing, nothing, nothing)
+    views = _project(rows, evidence, names)
     fitted = [_fit_space(view.contiguous(), n_features) for view in views.values()]
     own = torch.cat([s for _, s in fitted] + _rank_statistics(views, knots, n_features), -1)
     median = own.median(1, keepdim=True).values
@@ -249,9 +248,12 @@ def fit_evidence(
     return evidence, _channels(own, evidence, own_rows=True)
 
 
-def evidence_channels(queries: Tensor, evidence: Evidence) -> Tensor:
-    """Channels (B, q, C) float of complete queries (B, q, d), raw units, as `channels_in`; higher = more outlying."""
-    views = _project(queries, evidence)
+def evidence_channels(queries: Tensor, evidence: Evidence, names: tuple[str, ...] = SPACES) -> Tensor:
+    """Channels (B, q, C) float of complete queries (B, q, d), raw units, as `channels_in`; higher = more outlying.
+
+    names: the spaces that the evidence was fitted in.
+    """
+    views = _project(queries, evidence, names)
     floor = _floor(queries.shape[-1])
     parts = []
     for view, space in zip(views.values(), evidence.spaces, strict=True):

@@ -297,7 +297,9 @@ class ZeroShotModel(nn.Module):
     def _describe(self, queries: Tensor, cache: ContextCache) -> Features:
         """Features of raw queries (B, q, d)."""
         rows = impute(queries, cache.imputation)
-        channels = None if cache.evidence is None else evidence_channels(rows, cache.evidence)
+        channels = None
+        if cache.evidence is not None:
+            channels = evidence_channels(rows, cache.evidence, self.config.used_spaces)
         return Features(channels, self._raw_inputs(rows, cache))
 
     def _raw_inputs(self, rows: Tensor, cache: ContextCache) -> Tensor | None:

@@ -82,7 +82,7 @@ def _channels(batch: Batch, spaces: tuple[str, ...]) -> list[tuple[Tensor, Tenso
     found = []
     for rows, query_rows, n_features in parts:
         evidence, own = fit_evidence(rows, n_features, names=spaces)
-        found.append((own.float(), evidence_channels(query_rows, evidence).float()))
+        found.append((own.float(), evidence_channels(query_rows, evidence, spaces).float()))
     return found
 
 
