@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fomo_stream.errors import CheckpointError, ConfigError
@@ -41,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace the softmax attention of queries to context rows by the mean of the values",
     )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        metavar="X",
+        default=1.0,
+        help="multiply logits by this: no ranking changes, but how large a logit is (default: %(default)s)",
+    )
     parser.add_argument("--half", action="store_true", help="store weights in float16: half the file size")
 
 
@@ -51,6 +60,9 @@ def run(options: argparse.Namespace) -> int:
     if options.mean_attention:
         summary["mean_attention"] = {"replaces": f"softmax attention of {model.name}", "commit": source_commit()}
         model = with_mean_attention(model)
+    if options.scale != 1:
+        summary["scale"] = options.scale
+        model = scaled(model, options.scale)
     save_model(model, options.out, training=summary, half=options.half)
     print(f"wrote {options.out}: {model.name} after {summary.get('steps', 'an unknown number of')} steps")
     return 0
@@ -98,6 +110,19 @@ def with_mean_attention(model: ZeroShotModel) -> ZeroShotModel:
     wanted = converted.state_dict().keys()
     converted.load_state_dict({name: value for name, value in weights.items() if name in wanted})
     return converted
+
+
+def scaled(model: ZeroShotModel, scale: float) -> ZeroShotModel:
+    """A model whose logits are those of `model` times `scale`. Raises ConfigError for one with a transformer."""
+    if model.config.layers:
+        raise ConfigError(f"--scale is for a model without a transformer, and {model.name} has one")
+    if not 0 < scale < math.inf:
+        raise ConfigError(f"--scale {scale}: a number above 0 is needed")
+    changed = ZeroShotModel(model.config, model.name)
+    weights = scale * F.softplus(model.fusion_raw.double())
+    raw = weights + torch.log(-torch.expm1(-weights))  # the inverse of softplus
+    changed.load_state_dict({"fusion_raw": raw.float(), "fusion_bias": scale * model.fusion_bias})
+    return changed
 
 
 def _mean_of_values(weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:

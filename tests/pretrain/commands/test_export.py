@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.scoring import encode_rows, logits_of
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main, parser
-from pretrain.commands.export import with_mean_attention
+from pretrain.commands.export import scaled, with_mean_attention
 from pretrain.commands.flags import configuration
 from pretrain.training.presets import with_settings
 from pretrain.training.run_files import RunFiles
@@ -139,3 +140,19 @@ def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags:
     loaded = load_torch_model(str(tmp_path / "model.safetensors"), "cpu")
     assert loaded.config == config.network != MODELS[config.model]
     assert_same(weights(loaded), RunFiles(tmp_path / "run").weights()[0])
+
+
+@given(scale=st.floats(0.01, 100), seed=st.integers(0, 99))
+def test_a_scale_multiplies_the_logits(scale: float, seed: int) -> None:
+    model = load_torch_model("fusion", "cpu")
+    context, queries = np.random.default_rng(seed).normal(size=(2, 50, 3))
+    logits = [logits_of(one, encode_rows(one, context), queries) for one in (model, scaled(model, scale))]
+    np.testing.assert_allclose(logits[1], scale * logits[0], rtol=1e-4, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize(
+    ("scale", "name", "reason"), [(2.0, "tiny", "has one"), (-1.0, "fusion", "above 0"), (math.nan, "fusion", "above")]
+)
+def test_no_scale_for_a_transformer_and_none_that_is_no_scale(scale: float, name: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        scaled(ZeroShotModel(MODELS[name], name), scale)
