@@ -30,7 +30,7 @@ from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.checkpoint import KERNELS, shared_model
+from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
 
@@ -149,7 +149,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     Parameters
     ----------
     model
-        Name of a shipped model ("default", "fusion", ...) or path of a .safetensors checkpoint.
+        Name of a shipped model or path of a .safetensors checkpoint. "fusion-router" is the best one for tables, and
+        "default" is the one for streams.
     context_size
         Maximum number of context rows of a view, 2 to 5,000; of more training rows a random subset is used.
     device
@@ -214,7 +215,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        model: str = "default",
+        model: str = TABLE_MODEL,
         context_size: int = MAX_CONTEXT,
         device: str = "auto",
         kernel: str = "auto",

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 
 FORMAT = "fomo-stream/1"
-DEFAULT_MODEL = "fusion-router"
+DEFAULT_MODEL = "streams"
+TABLE_MODEL = "fusion-router"  # the best one for rows in no order
 KERNELS = ("auto", "numba", "torch")
 SHIPPED = Path(__file__).parents[1] / "weights"
 
 
 def shipped_models() -> list[str]:
-    """Names that `load_model` takes besides paths and "default"."""
+    """Names that `load_model` takes besides paths and "default", which is the one for streams."""
     return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
 
 

@@ -40,6 +40,10 @@ SCRIPTS = (
     "report.js",
 )
 DRIFT = ("psi", "missing", "median")
+OF_ALERTS = (
+    *("partition", "offset", "time", "score", "incident", "logit", "p_value", "severity", "label", "record"),
+    *("reasons", "explanation"),
+)
 OF_INCIDENTS = ("partition", "key", "first", "last", "begin", "end", "records", "score", "surprise", "severity")
 EXTRA = "notebook"  # what pandas and matplotlib come with
 HEIGHT = 700  # pixels of the report in a notebook
@@ -147,7 +151,7 @@ class ReplayResult:
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
         alerts = self._report.get("alerts") or []
-        return self._frame([{name: [alert[name] for alert in alerts] for name in alerts[0]}] if alerts else [])
+        return self._frame([{name: [alert.get(name) for alert in alerts] for name in OF_ALERTS}])
 
     @property
     def drift(self) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.checkpoint import TABLE_MODEL
 from pretrain.commands.flags import add_machine, listed
 from pretrain.evaluation import stress
 from pretrain.evaluation.comparison import scoreboard
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         metavar="A,B,..",
-        help="names or .safetensors files; may be repeated (default: the default model)",
+        help=f"names or .safetensors files; may be repeated (default: {TABLE_MODEL})",
     )
     parser.add_argument(
         "--baselines",
@@ -147,4 +148,4 @@ def _baselines(text: str) -> dict[str, Method]:
 
 
 def _models(texts: list[str] | None) -> list[str]:
-    return [name for text in texts or () for name in listed(text)] or ["default"]
+    return [name for text in texts or () for name in listed(text)] or [TABLE_MODEL]

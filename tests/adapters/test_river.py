@@ -118,10 +118,10 @@ def test_feedback_takes_a_record_into_the_context_and_out_of_it() -> None:
     detector.learn_many(records(150))
     strange = {"a": 9.0, "b": 30.0, "c": 5.0}
     alone = detector.p_value_one(strange)
-    detector.learn_many([strange] * 3 + records(50, 4))
+    detector.learn_many([strange] * 10 + records(50, 4))
     copy = pickle.loads(pickle.dumps(detector))
     for one in (detector, copy):
-        one.feedback_many([strange] * 3, [False] * 3)
+        one.feedback_many([strange] * 10, [False] * 10)
         one.learn_many(records(400, 5))
     known = detector.p_value_one(strange)
     assert known == copy.p_value_one(strange) > 2 * alone
@@ -254,6 +254,7 @@ def in_core(values: np.ndarray) -> Results:
 
 def test_one_record_at_a_time_gives_what_the_core_gives() -> None:
     values = rows(330)
+    values[300, 2] += 20
     core, detector, outliers = in_core(values), FoMoDetector(**SIZES), 0
     for i, x in enumerate(as_records(values)):
         if i == 50 or i >= 280:

@@ -75,7 +75,9 @@ def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(bro
 
 def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: Broker, tmp_path: Path) -> None:
     settings = sensors(broker, partitions=2, alerts=unique("alerts"), lags=1, categorical="site")
-    broker.produce(settings.topic, readings(400))
+    records = readings(400)
+    records[250] |= {"temperature": 95.0, "motor": {"rpm": 0.0}}
+    broker.produce(settings.topic, records, keys=(f"k{n % 2}" for n in range(400)))
     with command(tmp_path / "killed.log", settings) as killed:
         broker.read(settings.out, at_least=50)
         killed.kill()

@@ -40,7 +40,7 @@ def test_a_replay_of_a_group_equals_its_live_run(broker: Broker, tmp_path: Path,
     settings = sensors(broker, partitions=2, alert_rate=0.1)
     for partition in range(2):
         records = readings(200, seed=partition)
-        odd = [{**one, "temperature": 60.0} if one["n"] % 17 == 0 else one for one in records]
+        odd = [{**one, "temperature": 60.0 + one["n"]} if one["n"] % 17 == 0 else one for one in records]
         broker.produce(settings.topic, odd, keys=(f"k{n % 4}" for n in range(200)), partition=partition)
     with Running(settings):
         wait_for(lambda: broker.committed(settings.group, settings.topic) == 400, "all to be scored")

@@ -203,7 +203,7 @@ def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
     frame = pd.DataFrame(rng.normal(size=(600, 2)), columns=["a", "b"])
     frame.index = pd.date_range("2026-10-01", periods=len(frame), freq="s", name="at")
     outlier = rng.random(len(frame)) < 0.05
-    frame[outlier] += 6.0
+    frame[outlier] += rng.uniform(4.0, 40.0, size=(int(outlier.sum()), 1))
     path = tmp_path / "rows.csv"
     frame.assign(y=outlier.astype(int)).to_csv(path, date_format="%Y-%m-%dT%H:%M:%S")
     small: dict[str, Any] = {"context_size": 100, "min_context": 20, "views": "fast", "compare": "knn"}

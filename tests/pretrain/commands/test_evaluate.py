@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fomo_stream.model.checkpoint import DEFAULT_MODEL
+from fomo_stream.model.checkpoint import TABLE_MODEL
 from pretrain.__main__ import main
 from pretrain.evaluation.detectors import BASELINES
 from pretrain.evaluation.runs import read_runs
@@ -62,7 +62,7 @@ def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_
     assert evaluate(folder, *flags) == 0
     runs = read_runs(tmp_path / "out" / "results.csv")
     assert [run.dataset for run in runs] == ["wide"]
-    assert runs[0].method.startswith(f"{DEFAULT_MODEL}@")
+    assert runs[0].method.startswith(f"{TABLE_MODEL}@")
     assert runs[0].auroc > 95.0
 
 
