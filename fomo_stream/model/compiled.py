@@ -72,9 +72,11 @@ def encode_context(
     medians = [column[(len(column) - 1) // 2] if len(column) else 0.0 for column in columns]
     fill = np.clip(medians, -VALUE_LIMIT, VALUE_LIMIT)
     complete = np.clip(np.where(np.isfinite(rows), rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
-    if quantiles is None:
-        quantiles = [ascending(column) for column in complete.T]
     uses = np.array([space in model.config.used_spaces for space in SPACES])
+    if not uses[1]:
+        quantiles = [np.empty(0)] * d  # no map: knots would be more than half of what is kept of a context
+    elif quantiles is None:
+        quantiles = [ascending(column) for column in complete.T]
     transform = _fit_transform(uses, complete, fill, known, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
     described, own = _describe(views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d))

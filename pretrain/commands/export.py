@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         summary["mean_attention"] = {"replaces": f"softmax attention of {model.name}", "commit": source_commit()}
         model = with_mean_attention(model)
     if options.scale != 1:
-        summary["scale"] = options.scale
+        summary["scale"] = options.scale * summary.get("scale", 1.0)  # a checkpoint may have been scaled before
         model = scaled(model, options.scale)
     save_model(model, options.out, training=summary, half=options.half)
     print(f"wrote {options.out}: {model.name} after {summary.get('steps', 'an unknown number of')} steps")

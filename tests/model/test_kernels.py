@@ -28,7 +28,15 @@ from fomo_stream.model.evidence import whitening as library_whitening
 from fomo_stream.model.kernels import arithmetic, compiling, evidence, neighbours, network
 from fomo_stream.model.kernels.evidence import NEIGHBOURS
 from fomo_stream.model.preprocessing import fit_imputation, impute
-from fomo_stream.model.scoring import encode_rows, encode_sample, logits_of, own_logits, row_keys, sample_logits
+from fomo_stream.model.scoring import (
+    encode_rows,
+    encode_sample,
+    flatten,
+    logits_of,
+    own_logits,
+    row_keys,
+    sample_logits,
+)
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 
 Float = NDArray[np.float64]
@@ -85,7 +93,7 @@ def test_fewer_spaces_have_the_channels_that_they_have_among_all(n: int, d: int,
 
 
 @given(
-    name=st.sampled_from(["fusion", "fusion-router"]),
+    name=st.sampled_from(["fusion", "fusion-router", "streams"]),
     n=st.integers(32, 400),
     d=st.integers(1, 12),
     seed=st.integers(0, 2**16),
@@ -105,6 +113,13 @@ def test_logits_are_those_of_torch(name: str, n: int, d: int, seed: int) -> None
     np.testing.assert_allclose(logits[0], logits[1], atol=0.1)
 
 
+def test_a_context_of_a_model_without_a_quantile_map_is_less_than_half_as_large() -> None:
+    rows = np.random.default_rng(0).normal(size=(1000, 10))
+    encoded = [encode_rows(shared_model(name, "cpu", "numba"), rows) for name in ("streams", "fusion")]
+    streams, fusion = (sum(part.nbytes for part in flatten(one, "context").values()) for one in encoded)
+    assert streams < fusion / 2
+
+
 @pytest.mark.parametrize("name", ["fusion", "whitened", "two-spaces", "tiny", "mean", "mean-full-attention"])
 def test_the_network_is_that_of_torch(name: str) -> None:
     model, rng = make(name), np.random.default_rng(0)
@@ -119,7 +134,7 @@ def test_the_network_is_that_of_torch(name: str) -> None:
     assert np.std(found) > 0.01
 
 
-@given(**SIZES, name=st.sampled_from(["fusion", "fusion-router"]), position=st.integers(0, 20))
+@given(**SIZES, name=st.sampled_from(["fusion", "fusion-router", "streams"]), position=st.integers(0, 20))
 def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d: int, seed: int, position: int) -> None:
     model = shared_model(name, "cpu", "numba")
     encoded, queries = encode_rows(model, data(n, d, seed)), data(21, d, seed + 1)

@@ -83,6 +83,9 @@ def test_frames_hold_what_the_report_says(report: dict[str, Any]) -> None:
     )
     assert len(result.calibration) == 3 * len(first["calibration"]["requested"])
     assert result.alerts["record"].tolist() == [alert["record"] for alert in report["alerts"]]
+    without = ReplayResult({**report, "alerts": []}).alerts
+    assert (len(without), without.columns.tolist()) == (0, result.alerts.columns.tolist())
+    assert set(without.columns) == set(report["alerts"][0])
     untimed = ReplayResult({**report, "source": {**report["source"], "axis": "record"}})
     assert untimed.timeline.index[0] == report["timeline"]["start"][0]
 

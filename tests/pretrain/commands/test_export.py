@@ -15,7 +15,7 @@ from torch import nn
 from training_runs import DATA_FLAGS, TINY, assert_same, weights
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.checkpoint import load_torch_model, read_metadata, save_model
+from fomo_stream.model.checkpoint import SHIPPED, load_torch_model, read_metadata, save_model
 from fomo_stream.model.config import PRESETS as MODELS
 from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.scoring import encode_rows, logits_of
@@ -156,3 +156,10 @@ def test_a_scale_multiplies_the_logits(scale: float, seed: int) -> None:
 def test_no_scale_for_a_transformer_and_none_that_is_no_scale(scale: float, name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         scaled(ZeroShotModel(MODELS[name], name), scale)
+
+
+def test_a_checkpoint_says_by_how_much_its_logits_are_scaled_in_all(tmp_path: Path) -> None:
+    once, twice = tmp_path / "once.safetensors", tmp_path / "twice.safetensors"
+    assert main(["export", str(SHIPPED / "fusion.safetensors"), "--scale", "2", "--out", str(once)]) == 0
+    assert main(["export", str(once), "--scale", "1.5", "--out", str(twice)]) == 0
+    assert [read_metadata(path)["training"]["scale"] for path in (once, twice)] == [2.0, 3.0]
