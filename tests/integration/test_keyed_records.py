@@ -51,7 +51,7 @@ def test_a_field_names_the_series_also_where_some_records_lack_it(broker: Broker
     for i, record in enumerate(records):
         if i % 7:
             record["device"] = {"id": devices[i % len(devices)]}
-    broker.produce(settings.topic, [json.dumps(record).encode() for record in records])
+    broker.produce(settings.topic, [json.dumps(record).encode() for record in records], partition=0)
     with Running(settings) as running:
         outputs = broker.read(settings.out, at_least=len(records))
         features = running.member.pipeline.schema
@@ -66,7 +66,9 @@ def detector_of(member: Member) -> Any:
     return member.pipeline.tasks[0].detector
 
 
-def test_a_muted_key_gives_no_alerts_until_a_label_ends_that_also_over_a_restart(broker: Broker) -> None:
+def test_a_muted_key_gives_no_alerts_until_a_label_ends_that_also_over_a_restart(
+    broker: Broker, real_kafka: None
+) -> None:
     settings = sensors(broker, feedback=(feedback := unique("labels")), alerts=unique("alerts"), mute_key=("p0",))
     keys = [f"p{i % 4}" for i in range(200)]
     broker.produce(settings.topic, readings(200), keys=keys)

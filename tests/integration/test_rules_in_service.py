@@ -29,7 +29,7 @@ def test_rules_are_read_again_and_outlive_a_crash(broker: Broker, tmp_path: Path
 
     def scored(more: int) -> list[dict[str, Any]]:
         nonlocal n
-        broker.produce(settings.topic, records[n : n + more])
+        broker.produce(settings.topic, records[n : n + more], partition=0)
         n += more
         return [one["fomo"] for one in results(broker.read(settings.out, at_least=n, seconds=120))[n - more : n]]
 
@@ -62,13 +62,13 @@ def test_rules_are_read_again_and_outlive_a_crash(broker: Broker, tmp_path: Path
 def test_feedback_tells_of_maintenance(broker: Broker, tmp_path: Path) -> None:
     settings = sensors(broker, feedback=(feedback := unique("feedback")))
     broker.create_topic(feedback, 1)
-    broker.produce(settings.topic, readings(100))
+    broker.produce(settings.topic, readings(100), partition=0)
     with command(tmp_path / "log", settings) as running:
         broker.read(settings.out, at_least=100, seconds=120)
         told = {"maintenance": "visit", "from": "2020-01-01", "to": "2100-01-01", "skip": "both"}
-        broker.produce(feedback, [told])
+        broker.produce(feedback, [told], partition=0)
         running.wait_for_log(" windows=1 ")
-        broker.produce(settings.topic, readings(20))
+        broker.produce(settings.topic, readings(20), partition=0)
         found = [one["fomo"] for one in results(broker.read(settings.out, at_least=120, seconds=120))[100:]]
         assert [(one["status"], one["suppressed"], one["score"]) for one in found] == [
             ("maintenance", "visit", None)
