@@ -338,7 +338,8 @@ class MemoryConsumer:
         self.name = name
         self.generation = generation
         self.joined = 0  # how often as a new member
-        self.has_left = False
+        self.has_left = False  # the group
+        self.is_subscribed = True
         self.failures: list[KafkaError] = []  # of the next plain commits
         self.on_commit: Any = None  # callback, called at once
         self._next: dict[Place, int] = {}  # next offset of each assigned partition
@@ -349,11 +350,15 @@ class MemoryConsumer:
 
     def subscribe(self, _topics: list[str], **_callbacks: Any) -> None:
         """It joins when the test says so."""
+        self.is_subscribed = True
 
     def unsubscribe(self) -> None:
-        self.has_left = True
+        self.has_left, self.is_subscribed = True, False
         self._next.clear()
         self._paused.clear()
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition(*place) for place in self._next]
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self._next |= {(found.topic, found.partition): found.offset for found in partitions}

@@ -98,6 +98,10 @@ class Assignment:
             del self._starts[place]
             self._held.discard(place)
 
+    def owned(self) -> set[int]:
+        """The input partitions that the client has, by its own account; it asks nobody."""
+        return {found.partition for found in self._consumer.assignment() if found.topic == self._topics[0]}
+
     def exists(self, number: int, offset: int) -> bool:
         """Whether the end of an input partition is beyond an offset; True if the broker does not answer."""
         for cached in (True, False):  # nearly always the offsets of the last fetch are enough

@@ -25,6 +25,7 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import FEW, Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.rules_file import RulesFile
+from fomo_stream.kafka.snapshot import STALLED_S
 from fomo_stream.kafka.topics.watch import InputEnd, TopicReport, TopicWatch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
@@ -40,6 +41,8 @@ RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
 LATE_BYTES = 32 << 20  # or this far, of all partitions together
 MOST_AT_ONCE = 256  # records; the cost of a call is then negligible
+STALL_LOOKS_S = 1.0
+DIFFERS_S = 5.0  # what the client owns may differ from what is served, between two calls of a rebalance
 AGREE_AGAIN_S = 5.0  # to the next try to agree on the schema
 INFER_S = 5.0  # with fewer records than are wanted: so long after the 20th, or 6 times as long after the first
 
@@ -172,6 +175,11 @@ class Member:
         self._unread: dict[int, InputEnd] = {}
         self.has_joined = False
         self._has_failed = False
+        self.stalls: dict[int, tuple[int | None, float]] = {}  # by partition: where it stands, and for how many seconds
+        self._looked_at = 0.0  # for stalls, seconds, monotonic
+        self._throttle = Throttle(STALLED_S)
+        self._is_leaving = False  # the group, to join it as a new member
+        self._differs_since: float | None = None  # what the client owns and what is served, seconds, monotonic
 
     # --- the loop -------------------------------------------------------------------------------------------
 
@@ -213,13 +221,14 @@ class Member:
         self.pipeline.score_due(now)
         if self.commits.turn(now):
             self.has_joined = bool(self._consumer.memberid())
-        if self.membership.was_removed:
-            self._join_again()
+        self._keep_in_step(now)
         self._restore_held()
         self.activate()
         self.control_flow()
         self._look_at_topics()
         self._look_for_silence()
+        if now - self._looked_at > STALL_LOOKS_S:
+            self._look_for_stalls(now)
         self._observer.turned(now)
         self._errors.check()
 
@@ -242,12 +251,36 @@ class Member:
             end = None if answer is None else answer.readable.get(number)
             if answer is None or end is None:
                 continue
-            is_read = task.position >= end
-            if not is_read and not self.pipeline.has_waiting(task):  # what was read and is no record: markers
-                is_read = (self.assignment.read_until(number) or 0) >= end
-            if is_read:
+            if (self.finished(task) or 0) >= end:
                 del self._unread[number]
                 self.pipeline.look(task, answer, True)
+
+    def finished(self, task: Partition) -> int | None:
+        """Offset before which all records and markers of transactions are finished; None: it is not restored.
+
+        Safe from any thread.
+        """
+        if task.position is None or self.pipeline.has_waiting(task):
+            return task.position
+        return max(task.position, self.assignment.read_until(task.number) or 0)
+
+    def _look_for_stalls(self, now: float) -> None:
+        """Measure how long each partition has not moved although it has unread records; tell of it after a minute.
+
+        A time in which this process was suspended does not count.
+        """
+        elapsed, self._looked_at = min(now - self._looked_at, 2 * STALL_LOOKS_S), now
+        stalls = {}
+        for number, task in self.pipeline.tasks.items():
+            seen, at = self.watch.ends.get((self.settings.topic, number)), self.finished(task)
+            last, seconds = self.stalls.get(number, (at, 0.0))
+            has_stood = at == last and seen is not None and (at is None or at < seen.ends.readable)
+            seconds = seconds + elapsed if has_stood else 0.0
+            stalls[number] = at, seconds
+            if seconds > STALLED_S and self._throttle.allow(str(number)) is not None:
+                place = {"topic": self.settings.topic, "partition": number, "offset": at}
+                log.warning(kv("stalled", **place, seconds=seconds, effect="its unread records wait"))
+        self.stalls = stalls
 
     def _receive(self, message: Message, now: float) -> None:
         error = message.error()
@@ -277,7 +310,7 @@ class Member:
         numbers = [partition.partition for partition in partitions]
         self._observer.rebalanced("assigned", len(numbers))
         self.assignment.take(numbers)
-        if not self.membership.confirm(owns=bool(self.pipeline.tasks)):
+        if self._is_leaving or not self.membership.confirm(owns=bool(self.pipeline.tasks)):
             return
         for number in numbers:
             task = self.pipeline.add(number, self.topics.seen.topic_ids)
@@ -364,13 +397,38 @@ class Member:
         callbacks = {"on_assign": self.on_assign, "on_revoke": self.on_revoke, "on_lost": self.on_lost}
         self._consumer.subscribe([self.settings.topic], **callbacks)
 
-    def _join_again(self) -> None:
-        """Leave the group and join it as a new member: the client would claim partitions that others may have."""
-        log.warning(kv("removed_from_group", effect="joining it again", hint="was this process suspended?"))
+    def _keep_in_step(self, now: float) -> None:
+        """Serve exactly the partitions that the client owns; join the group again when it owns others.
+
+        Callbacks tell of each change, so a difference that lasts means that one was not told, or not understood.
+        """
+        if self._is_leaving:
+            if not self.assignment.owned():
+                self._is_leaving = False
+                self._subscribe()
+            return
+        if self.membership.was_removed:
+            self._leave("removed_from_group", hint="was this process suspended?")
+            return
+        owned, served = self.assignment.owned(), self.pipeline.tasks.keys()
+        if owned == served:
+            self._differs_since = None
+        elif now - (since := self._differs_since or now) > DIFFERS_S:
+            self._leave("assignment_differs", not_served=sorted(owned - served), not_owned=sorted(served - owned))
+        else:
+            self._differs_since = since
+
+    def _leave(self, event: str, **about: Any) -> None:
+        """Leave the group, as the client would claim partitions that others may have, and then join as a new member.
+
+        The client does not leave before a rebalance under way is over, and a new subscription before that would undo
+        the leave: it would keep partitions and never tell of them again. So that has to wait until it owns none.
+        """
+        log.warning(kv(event, effect="joining the group again", **about))
         self._drop(list(self.pipeline.tasks))
         self.membership.lose()
         self._consumer.unsubscribe()
-        self._subscribe()
+        self._is_leaving, self._differs_since = True, None
 
     def _restore_again(self, tasks: list[Partition], delay: float) -> None:
         self.assignment.hold(task.number for task in tasks)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
     from fomo_stream.partition.partition import Partition
 
+STALLED_S = 60.0  # a partition that does not move for so long is told of
 NEW = DetectorSummary(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
 
 
@@ -29,6 +30,7 @@ class PartitionSnapshot:
     open_transactions: tuple[tuple[str, float], ...] = ()  # (topic, seconds) that readers wait for a transaction to end
     generation_age_s: float | None = None  # since this instance first scored with the newest context
     context_late_s: float = 0.0  # how long it has waited for a context that is not built yet
+    stalled_s: float = 0.0  # how long it has not moved although it has unread records
     detector: DetectorSummary = NEW
     silent: Mapping[str, int] = field(default_factory=dict)  # by level: how many are silent
 
@@ -64,6 +66,9 @@ def not_ready(member: Member) -> list[str]:
     for task in list(member.pipeline.tasks.values()):
         if not task.is_active:
             reasons.append(f"{member.settings.topic}[{task.number}] waits to be restored: {_waits(member, task)}")
+        elif (stalled_s := member.stalls.get(task.number, (None, 0.0))[1]) > STALLED_S:
+            place = f"{member.settings.topic}[{task.number}]"
+            reasons.append(f"{place} has not moved for {stalled_s:.0f} s although it has unread records")
     warm = [task for task in list(member.pipeline.tasks.values()) if _left_to_learn(member, task)]
     if warm:
         done = 1 - sum(_left_to_learn(member, task) for task in warm) / sum(len(task.warm) for task in warm)
@@ -83,11 +88,8 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
     of_input = seen[settings.topic]
     known = (of_input and of_input.ends.end, member.assignment.known_end(task.number), task.position)
     end = max((offset for offset in known if offset is not None), default=None)
-    position, committed = task.position, task.committed
-    if position is not None and not member.pipeline.has_waiting(task):
-        # what was read and is no record are markers of transactions
-        position = max(position, member.assignment.read_until(task.number) or 0)
-        committed = position if committed == task.position else committed
+    position = member.finished(task)
+    committed = position if task.committed == task.position else task.committed
     waits = _waits(member, task)
     return PartitionSnapshot(
         task.number,
@@ -100,6 +102,7 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
         tuple((topic, 0.0 if one.open_since is None else now - one.open_since) for topic, one in seen.items() if one),
         None if task.generation_since is None else now - task.generation_since,
         0.0 if task.late_since is None else now - task.late_since,
+        member.stalls.get(task.number, (None, 0.0))[1],
         NEW if detector is None else detector.summary,
         task.silence.open,
     )
@@ -120,8 +123,7 @@ def _left_to_learn(member: Member, task: Partition) -> int:
     """Offsets of its warm-up that are not learned yet; markers of transactions are none."""
     if task.position is None or task.position >= task.warm.stop:
         return 0
-    read = 0 if member.pipeline.has_waiting(task) else member.assignment.read_until(task.number) or 0
-    return max(0, task.warm.stop - max(task.position, read, task.warm.start))
+    return max(0, task.warm.stop - max(member.finished(task) or 0, task.warm.start))
 
 
 def _oldest_unscored_s(task: Partition, clock: float) -> float | None:

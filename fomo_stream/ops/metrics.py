@@ -52,6 +52,7 @@ METRICS = (
     Metric("position", "gauge", "Offset before which every record of the partition is finished.", PARTITION),
     Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", PARTITION),
     Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", PARTITION),
+    Metric("stalled_seconds", "gauge", "How long a partition with unread records has not moved.", PARTITION),
     Metric("open_transaction_seconds", "gauge", "How long readers wait for its end.", ("topic", "partition")),
     Metric("decode_seconds", "histogram", "Time to decode the records of one poll."),
     Metric("score_seconds", "histogram", "Time to score and learn one micro-batch."),
@@ -229,6 +230,7 @@ class Metrics(Observer):
             note("position", partition.position, number)
             note("lag_records", partition.lag, number)
             note("oldest_unscored_seconds", partition.oldest_unscored_s, number)
+            note("stalled_seconds", partition.stalled_s, number)
             note("generation_age_seconds", partition.generation_age_s, number)
             note("context_late_seconds", partition.context_late_s, number)
             note("keys", detector.keys, number)

@@ -34,6 +34,7 @@ NOT_SHOWN = {  # what the dashboard leaves out, and why
     "position": "an offset says little in a picture",
     "silence": "the topic of alerts tells of each",
     "silent": "the topic of alerts tells of each",
+    "stalled_seconds": "an alert says when it is not 0",
     "schemas": "the log says what is new in each",
     "new_fields": "the log names them",
     "keys": "it rises to the number of keys or to --keys, and stays there",

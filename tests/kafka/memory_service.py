@@ -9,22 +9,24 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from confluent_kafka import TopicPartition
 from label_effects import EffectRecorder, effects_in
-from memory_broker import MemoryBroker, MemoryConsumer, Message
+from memory_broker import MemoryBroker, MemoryConsumer, Message, Place
 from pipelines import Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Severity
+from fomo_stream.kafka.broker.cluster import Ends
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.topics.watch import TopicReport
+from fomo_stream.kafka.topics.watch import EndsSeen, TopicReport
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.partition.incidents import Incidents
 from fomo_stream.partition.partition import Partition
@@ -103,12 +105,33 @@ class Restoring:
         return results
 
 
+class Watch:
+    """As a TopicWatch; it knows the ends of the input as of `look_at_ends`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self.ends: dict[Place, EndsSeen] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def look_at_ends(self) -> None:
+        ends = {place: end for place, end in self._broker.ends.items() if place[0] == "t"}
+        self.ends = {place: EndsSeen(Ends(end, end), None) for place, end in ends.items()}
+
+
 class Instance(Member):
     """The service over clients in memory; a test makes it turn."""
 
-    def __init__(self, name: str, broker: MemoryBroker, warm: WarmStart = NO_WARM_START) -> None:
+    def __init__(
+        self,
+        name: str,
+        broker: MemoryBroker,
+        warm: WarmStart = NO_WARM_START,
+        consumer: MemoryConsumer | None = None,
+    ) -> None:
         self.executor = Lazy()
-        self.consumer = MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
+        self.consumer = consumer or MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
         delivery = Prompt(partial(broker.producer, name), {})
         delivery.start(LONG_S)
         recorder = EffectRecorder(SETTINGS, lambda: delivery)
@@ -120,14 +143,16 @@ class Instance(Member):
         clients: dict[str, Any] = {
             "consumer": self.consumer,
             "restorer": self.restoring,
-            "watch": broker,
-            "search": None,
+            "watch": Watch(broker),
+            "search": SimpleNamespace(trouble=""),
         }
         super().__init__(
             SETTINGS, errors=ConsumerErrors(), pipeline=pipeline, delivery=delivery, topics=topics, **clients
         )
 
     def take(self, number: int) -> None:
+        while not self.consumer.is_subscribed:  # it leaves, and then joins as a new member
+            self._keep_in_step(0.0)
         self.on_assign(None, [TopicPartition("t", number)])
 
     def release(self, number: int) -> None:
