@@ -94,6 +94,7 @@ def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:
     of_three = {name: value for (name, labels), value in found.items() if labels == ("3",)}
     assert of_three == {
         "fomo_position": 90,
+        "fomo_stalled_seconds": 0,
         "fomo_lag_records": 20,
         "fomo_oldest_unscored_seconds": 1.5,
         "fomo_context_rows": 60,
