@@ -116,8 +116,14 @@ class MemoryProducer:
             if not batch:
                 return
             self._queue = [one for one in self._queue if all(one is not sent for sent in batch)]
-            code = next(filter(None, map(self._broker.refuses, batch)), None)
-            self._reports += [(one, KafkaError(code) if code is not None else None) for one in batch]
+            codes = list(map(self._broker.refuses, batch))
+            code = next(filter(None, codes), None)
+            for one, its_code in zip(batch, codes, strict=True):
+                if code == KafkaError.INVALID_RECORD:  # the broker says of each whether it was that one
+                    answer = its_code or KafkaError._INVALID_DIFFERENT_RECORD
+                    self._reports.append((one, KafkaError(answer)))
+                else:
+                    self._reports.append((one, KafkaError(code) if code is not None else None))
             if code is not None:
                 self._state = "abortable" if self._id is not None else self._state
             elif self._id is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,9 @@ from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-# Bytes of the value that remain in a dead letter too large for its topic; None: all.
-CUTS = (None, 512 << 10, 0)
+# What remains of a dead letter that its topic refuses: bytes of the value (None: all), and whether key and headers do.
+CUTS = ((None, True), (512 << 10, True), (0, True), (0, False))
+MAY_BE_TIME = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)  # the topic may refuse a record for its time
 
 TRUNCATED_FROM = "fomo-truncated-from"  # header of a cut letter: bytes of the original value
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
@@ -116,19 +118,19 @@ class Outputs:
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
         try:
             output.value = self._codec.encode(item.fields, result, record.value, topic)
-            fits = self._delivery.fits(output)
-            if not fits:  # without its own bytes it may be shorter
+            refusal = self._delivery.refusal(output)
+            if refusal:  # without its own bytes it may be shorter
                 output.value = self._codec.encode(item.fields, result, None, topic)
-                fits = self._delivery.fits(output)
+                refusal = self._delivery.refusal(output)
         except RecordError as error:
             return Letter(error.reason, str(error), error)
         except (ValueError, TypeError, RecursionError) as error:
             return Letter("not_encodable", f"the scored record cannot be written: {error}", error)
         refusals, why = self._delivery.refused(topic, record)
-        if refusals == 1 and why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
+        if refusals == 1 and why is not None and why.code() in MAY_BE_TIME:
             output.timestamp = 0
-        elif refusals or not fits:
-            text = why.str() if why is not None else f"it takes no records of {output.size()} bytes"
+        elif refusals or refusal:
+            text = refusal if why is None else why.str()
             return Letter("output_refused", f"topic {topic} refuses it: {text}")
         return output
 
@@ -155,9 +157,8 @@ class Outputs:
             self.partition_of(topic, number, notice.key),
         )
         output = Output(topic, notice.key, value, [], partition, timestamp, source)
-        if refusals or not self._delivery.fits(output):
+        if refusals or self._delivery.refusal(output):
             output.value = self._codec.summary(without_reasons(notice.summary), fields, topic)
-        if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
             output.timestamp = 0
         return [output]
 
@@ -167,7 +168,7 @@ class Outputs:
     def dead_letter(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
         """Send a record that cannot be used to its own topic, unchanged, with the reason in the headers.
 
-        It is cut if that topic does not accept so many bytes. exception: the cause, if any.
+        It is cut as far as that topic does not accept it. exception: the cause, if any.
         """
         self._observer.dead_letter(reason)
         suppressed = self._throttle.allow(reason)
@@ -175,9 +176,11 @@ class Outputs:
             log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, suppressed=suppressed))
         topic = self._settings.dead_letters
         refusals, why = self._delivery.refused(topic, record)
-        if refusals >= len(CUTS):
+        # The first answer to a refusal that may be one of its time is another time.
+        cut = refusals - 1 if why is not None and why.code() in MAY_BE_TIME else refusals
+        if cut >= len(CUTS):
             raise TopicError(
-                f"topic {topic} refuses the dead letter of {record.where()}, even without its value "
+                f"topic {topic} refuses the dead letter of {record.where()}, even without its value and its key "
                 f"({why.str() if why else 'unknown'})",
                 "check that topic's configuration",
             )
@@ -186,14 +189,17 @@ class Outputs:
         headers = _letter_headers(record, reason, message, name)
         partition = self.partition_of(topic, record.partition, record.key)
         output = Output(topic, record.key, record.value, headers, partition, record.timestamp_or_now, record)
-        for cut in CUTS[refusals:]:
-            if cut is not None and record.value is not None and len(record.value) > cut:
-                output.value = record.value[:cut]
-                output.headers = [*headers, (TRUNCATED_FROM, str(len(record.value)).encode())]
-            if self._delivery.fits(output):
-                break
-        if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
+        if refusals:
             output.timestamp = 0
+        for most, is_whole in CUTS[cut:]:
+            if most is not None and record.value is not None and len(record.value) > most:
+                output.value = record.value[:most]
+                output.headers = [*headers, (TRUNCATED_FROM, str(len(record.value)).encode())]
+            if not is_whole:
+                output.key = _digest(record.key or record.where().encode())
+                output.headers = output.headers[len(own_headers(record)) :]
+            if not self._delivery.refusal(output):
+                break
         self._delivery.send(output)
 
     def partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
@@ -216,6 +222,10 @@ def dead_letter_reason(error: RecordError | None, reason: str, message: str) -> 
 def own_headers(record: Record) -> Headers:
     """The headers of a record without those that are added to a dead letter; the number of attempts stays."""
     return [header for header in record.headers if header[0] not in (*ADDED, TRUNCATED_FROM)]
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=16).hexdigest().encode()
 
 
 def _letter_headers(record: Record, reason: str, message: str, exception: str) -> Headers:

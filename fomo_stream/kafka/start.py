@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_consumer, make_producer
+from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
@@ -85,7 +86,7 @@ def start(
     topics = TopicReport(settings)
     topics.begin(watch.seen)
     watch.start()
-    delivery = _open_delivery(settings, setup.limits)
+    delivery = _open_delivery(settings, watch.limits)
     stack.callback(delivery.close)
     executor = BuildThread(observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
@@ -118,16 +119,15 @@ def start(
     )
 
 
-def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Delivery:
-    """limits: maximum record size in bytes by topic, where the broker reports it."""
-    # Compressed batches are smaller than their records, so only the broker knows what fits.
+def _open_delivery(settings: ServiceSettings, limits: Mapping[str, TopicLimits]) -> Delivery:
+    """limits: of the topics that outputs go to, where the broker reports them."""
     codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
-    is_compressed = any(codec != "none" for codec in codecs)
-    more = {"batch.size": min([1_000_000, *limits.values()])}
-    limits = {} if is_compressed else limits
+    compresses = any(codec != "none" for codec in codecs)
+    more = {"batch.size": min([1_000_000, *(one.most_bytes for one in limits.values())])}
     if settings.delivery == "at-least-once":
-        return AtLeastOnce(partial(make_producer, settings, None, **more), limits)
-    delivery = ExactlyOnce(partial(make_producer, settings, settings.transactional_id, **more), limits)
+        return AtLeastOnce(partial(make_producer, settings, None, **more), limits, compresses=compresses)
+    producer = partial(make_producer, settings, settings.transactional_id, **more)
+    delivery = ExactlyOnce(producer, limits, compresses=compresses)
     delivery.start(START_TIMEOUT_S)
     return delivery
 

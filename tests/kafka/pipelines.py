@@ -75,8 +75,8 @@ class Recording:
     def send(self, *outputs: Output) -> None:
         self.outputs += outputs
 
-    def fits(self, output: Output) -> bool:
-        return output.size() <= self.limits.get(output.topic, output.size())
+    def refusal(self, output: Output) -> str:
+        return "it is too large" if output.size() > self.limits.get(output.topic, output.size()) else ""
 
     def refused(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
         return self.refusals.get((topic, source.offset), (0, None))

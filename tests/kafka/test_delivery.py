@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
 
 from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError, NotPermittedError
+from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery import exactly_once
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome, Output
@@ -26,6 +27,7 @@ from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.partition.record import Record
 
 LONG_S = 10.0  # no call takes so long
+INVALID = int(KafkaError.INVALID_RECORD)
 
 
 class Setup:
@@ -177,10 +179,66 @@ def test_many_or_large_outputs_make_a_commit_due_early(kind: Kind, values: list[
 
 
 def test_an_output_is_compared_with_the_known_limit_of_its_topic() -> None:
-    setup = Setup(limits={"out": 1000})
-    assert setup.delivery.fits(output(b"x" * 700))
-    assert not setup.delivery.fits(output(b"x" * 1000))
-    assert setup.delivery.fits(output(b"x" * 10**6, topic="dead"))
+    setup = Setup(limits={"out": TopicLimits(1000)})
+    assert setup.delivery.refusal(output(b"x" * 700)) == ""
+    assert setup.delivery.refusal(output(b"x" * 1000)) == "it takes no records of 1200 bytes"
+    assert setup.delivery.refusal(output(b"x" * 10**6, topic="dead")) == ""
+    assert Setup(limits={"out": TopicLimits(1000)}, compresses=True).delivery.refusal(output(b"x" * 1000)) == ""
+
+
+def test_a_compacted_topic_takes_no_output_without_a_key() -> None:
+    setup = Setup(limits={"out": TopicLimits(1000, needs_key=True)})
+    without, with_key = output(b"1"), output(b"2")
+    with_key.key = b"p"
+    assert "without a key" in setup.delivery.refusal(without)
+    assert setup.delivery.refusal(with_key) == ""
+
+
+@both
+def test_an_output_whose_time_its_topic_refuses_has_the_time_of_producing(kind: Kind) -> None:
+    hour_ms, now_ms = 3_600_000, round(time.time() * 1000)
+    limits = TopicLimits.of({"max.message.bytes": "1000", "message.timestamp.after.max.ms": str(hour_ms)})
+    setup = Setup(kind, limits={"out": limits})
+    stamps = []
+    setup.broker.refuses = lambda produced: stamps.append(produced.stamp)
+    for stamp in (now_ms, now_ms + 5 * hour_ms, now_ms - 10**6 * hour_ms, now_ms + hour_ms // 2):
+        sent = output(b"x")
+        sent.timestamp = stamp
+        setup.delivery.send(sent)
+    assert setup.commit() is Outcome.COMMITTED
+    assert stamps == [now_ms, 0, now_ms - 10**6 * hour_ms, now_ms + hour_ms // 2]
+
+
+def test_limits_of_a_topic_are_those_of_its_configuration() -> None:
+    size = {"max.message.bytes": "9"}
+    by_age = {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "7"}
+    assert TopicLimits.of(size | by_age | {"cleanup.policy": "compact,delete"}) == TopicLimits(9, True, 5, 7)
+    assert TopicLimits.of(size | {"message.timestamp.difference.max.ms": "5"}) == TopicLimits(9, False, 5, 5)
+    assert TopicLimits.of(size | by_age | {"message.timestamp.type": "LogAppendTime"}) == TopicLimits(9)
+
+
+@both
+def test_all_invalid_records_of_a_batch_are_found_at_once(kind: Kind) -> None:
+    sending = Sending(kind)
+    sending.broker.refuses = lambda produced: INVALID if (produced.value or b"").startswith(b"large") else None
+    for number in range(20):
+        sending.take(b"large %d" % number if number % 3 else b"good %d" % number)
+    assert not sending.try_to_commit()
+    assert sending.try_to_commit()
+    assert len(sending.broker.values("dead")) == 13
+    assert all("batch.num.messages" not in producer.options for producer in sending.broker.producers)
+
+
+def test_an_output_is_found_though_the_client_only_says_that_it_failed_before() -> None:
+    """The report that says why comes after the next call, which fails."""
+    setup = Setup()
+    setup.broker.refuses = lambda produced: INVALID if produced.value == b"odd" else None
+    setup.send(b"odd", number=7)
+    setup.broker.producers[-1]._send()
+    setup.send(b"next", number=8)
+    assert setup.delivery.has_failed
+    assert setup.delivery.abort()
+    assert [setup.delivery.refused("out", record(number))[0] for number in (7, 8)] == [1, 0]
 
 
 @both

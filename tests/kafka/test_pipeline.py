@@ -170,9 +170,30 @@ def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people
         assert len(letter.value or b"") == size
         assert dict(letter.headers).get("fomo-truncated-from") == (str(len(value)).encode() if times else None)
     delivery.refuse("t-dead-letters", 3, times=3)
-    pipeline.receive(record(3, value=value), 0.0)
-    with pytest.raises(BrokerError, match=r"refuses the dead letter of t\[0\]@3, even without its value"):
+    pipeline.receive(record(3, key=b"k" * 1000, value=value)._replace(headers=[("own", b"x")]), 0.0)
+    pipeline.finish([0])
+    letter = delivery.outputs[-1]
+    assert (letter.value, len(letter.key or b"")) == (b"", 32)  # a digest
+    assert "own" not in dict(letter.headers)
+    assert dict(letter.headers)["fomo-source-offset"] == b"3"
+    delivery.refuse("t-dead-letters", 4, times=4)
+    pipeline.receive(record(4, value=value), 0.0)
+    with pytest.raises(BrokerError, match=r"refuses the dead letter of t\[0\]@4, even without its value and its key"):
         pipeline.finish([0])
+
+
+@pytest.mark.parametrize("code", [KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD])
+def test_an_output_that_may_be_refused_for_its_time_is_first_sent_with_another(code: int) -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    for offset, topic in enumerate(("t-scores", "t-dead-letters", "t-scores")):
+        delivery.refuse(topic, offset, times=1 + (offset == 2), code=code)
+        value = b"{" if topic == "t-dead-letters" else b'{"x": 1, "y": 2}'
+        pipeline.receive(record(offset, value=value)._replace(timestamp=10**12), 0.0)
+    pipeline.finish([0])
+    assert [(one.topic, one.timestamp) for one in delivery.outputs[:2]] == [("t-scores", 0), ("t-dead-letters", 0)]
+    assert delivery.outputs[1].value == b"{"  # not cut
+    assert delivery.reasons()[-1] == (2, "output_refused")
 
 
 # --- where outputs go

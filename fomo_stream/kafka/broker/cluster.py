@@ -37,6 +37,27 @@ class Ends(NamedTuple):
     end: int  # offset of the record that will be written next
 
 
+FOREVER_MS = 2**63 - 1
+
+
+class TopicLimits(NamedTuple):
+    """What a topic takes: bytes of a record, and how far its time may be before or after the broker's clock."""
+
+    most_bytes: int
+    needs_key: bool = False
+    before_ms: int = FOREVER_MS
+    after_ms: int = FOREVER_MS
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> TopicLimits:
+        """The limits in the configuration of a topic."""
+        times = [FOREVER_MS, FOREVER_MS]
+        if config.get("message.timestamp.type") != "LogAppendTime":  # then the broker sets the time
+            either = config.get("message.timestamp.difference.max.ms", FOREVER_MS)  # until Kafka 3.6
+            times = [int(config.get(f"message.timestamp.{side}.max.ms", either)) for side in ("before", "after")]
+        return cls(int(config["max.message.bytes"]), "compact" in config.get("cleanup.policy", ""), *times)
+
+
 class Cluster:
     """The brokers that the settings name. Calls raise KafkaException when they do not answer."""
 
@@ -113,6 +134,11 @@ class Cluster:
             except KafkaException as error:
                 log.debug(kv("config_unavailable", topic=resource.name, reason=error.args[0].str()))
         return found
+
+    def limits(self, topics: Collection[str]) -> dict[str, TopicLimits]:
+        """What topics take, where the broker reports it."""
+        configs = self.configs(topics) if self.has_controller else {}
+        return {topic: TopicLimits.of(config) for topic, config in configs.items()}
 
     def has_open_transaction(self, partition: TopicPartition) -> bool:
         """Whether a partition has records of a transaction that is neither committed nor aborted."""

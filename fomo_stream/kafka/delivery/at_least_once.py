@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
 from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, Call, Commit
 
@@ -17,10 +18,10 @@ RETRY_S = 0.25  # between two tries to commit the same offsets
 class AtLeastOnce(Delivery):
     """Commits offsets when everything sent before is acknowledged; after a crash or abort some of it is sent again."""
 
-    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
+    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, TopicLimits], **options: Any) -> None:
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to offset commits
         self._not_before = 0.0  # time of the next try
-        super().__init__(make_producer, limits, most)
+        super().__init__(make_producer, limits, **options)
 
     def begin(self) -> None:
         """There are no transactions to open."""

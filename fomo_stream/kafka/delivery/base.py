@@ -7,6 +7,7 @@ records must be read again.
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.transactions import SLICE_S, Call, Commit
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.record import Headers, Record
@@ -47,6 +49,9 @@ class Output:
         return size
 
 
+REPORT_TRIES = 10
+
+
 class Outcome(Enum):
     """State of a commit."""
 
@@ -68,8 +73,8 @@ PERMANENT = (
 class Refusals:
     """The outputs that were refused permanently since the last commit, and how the next producer has to send.
 
-    A broker accepts or rejects a whole batch. After a refusal each output is sent in its own batch, until a commit
-    succeeds; the next refusal then identifies the output.
+    A broker accepts or rejects a whole batch. Of a record that it finds invalid it says which one. After any other
+    refusal each output is sent in its own batch, until a commit succeeds; the next refusal then identifies the output.
     """
 
     def __init__(self) -> None:
@@ -87,15 +92,15 @@ class Refusals:
         """How often `topic` has refused an output about this record since the last commit, and the last reason."""
         return self._by_source.get((topic, source.where()), (0, None)) if self._by_source else (0, None)
 
-    def add(self, output: Output | None, error: KafkaError) -> None:
-        """A batch with this output failed; None: of a batch with several outputs, it is not known which.
+    def add(self, output: Output, error: KafkaError) -> None:
+        """A batch with this output failed.
 
         Raises BrokerError if the output is refused permanently and has no source record: only a person can repair that.
         """
         if error.code() not in PERMANENT:
             return
-        self.is_searching = True
-        if not self.sends_singly or output is None:
+        if not self.sends_singly and error.code() != KafkaError.INVALID_RECORD:
+            self.is_searching = True
             return
         if output.source is None:
             raise BrokerError(
@@ -115,16 +120,23 @@ class Refusals:
 class Delivery(ABC):
     """Sends outputs through one producer, and commits.
 
-    make_producer: called with additional settings; returns a Producer. limits: maximum record size in bytes by topic,
-    where known. most: maximum number of outputs in a commit.
+    make_producer: called with additional settings; returns a Producer. limits: what topics take, where known; they may
+    change. most: maximum number of outputs in a commit. compresses: batches may be smaller than their records, so only
+    the broker knows which sizes it takes.
     """
 
-    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
+    def __init__(
+        self,
+        make_producer: Callable[..., Any],
+        limits: Mapping[str, TopicLimits],
+        most: int = 10_000,
+        compresses: bool = False,
+    ) -> None:
         self._make_producer = make_producer
         self._limits = limits
+        self._compresses = compresses
         self._most = most
         self._round = 0
-        self._next_round()
         self._failure: KafkaError | None = None  # of the first output since the last commit that failed
         self._refusals = Refusals()
         self._commit: Commit | None = None  # under way
@@ -146,17 +158,17 @@ class Delivery(ABC):
             return
         self.begin()
         self.sent += len(outputs)
+        now_ms = time.time() * 1000
         for output in outputs:
             if self._failure is not None:  # this commit will fail anyway
                 return
+            if (limits := self._limits.get(output.topic)) is not None and output.timestamp:
+                is_taken = -limits.before_ms < output.timestamp - now_ms < limits.after_ms
+                output.timestamp = output.timestamp if is_taken else 0
             try:
-                _produce(self._producer, output, self._report_of(output))
+                _produce(self._producer, output, partial(self._delivered, self._round, output))
             except KafkaException as error:
-                self._failed(error.args[0], output.topic, output)
-
-    def _report_of(self, output: Output) -> Callable[..., None]:
-        """The callback for the delivery report of an output; the report says which one only when that is needed."""
-        return partial(self._delivered, self._round, output) if self._refusals.sends_singly else self._delivery_report
+                self._failed(error.args[0], output)
 
     @property
     def is_full(self) -> bool:
@@ -178,9 +190,16 @@ class Delivery(ABC):
         """Whether a commit has begun whose outcome is not known."""
         return self._commit is not None
 
-    def fits(self, output: Output) -> bool:
-        """Whether its topic accepts an output of that size, as far as known."""
-        return output.size() <= self._limits.get(output.topic, output.size())
+    def refusal(self, output: Output) -> str:
+        """Why its topic will not take an output; empty if it will, as far as known."""
+        limits = self._limits.get(output.topic)
+        if limits is None:
+            return ""
+        if limits.needs_key and output.key is None:
+            return "it is compacted, so it takes no records without a key"
+        if not self._compresses and output.size() > limits.most_bytes:
+            return f"it takes no records of {output.size()} bytes"
+        return ""
 
     def learn_partitions(self, topic: str) -> None:
         """Refresh the client's number of partitions of a topic after it has changed; else outputs are refused."""
@@ -238,7 +257,13 @@ class Delivery(ABC):
 
         With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
         """
-        self._next_round()
+        self._producer.poll(0)
+        # If the client only said that it has failed before, a report on its way says why, and of which output.
+        for _ in range(REPORT_TRIES):
+            if self._failure is None or self._failure.code() != KafkaError._STATE:
+                break
+            self._producer.poll(SLICE_S / REPORT_TRIES)
+        self._round += 1
         try:
             self._abort()
         except KafkaException as error:
@@ -293,26 +318,21 @@ class Delivery(ABC):
         self.trouble = f"nothing can be committed: {error.str()}"
         self._log(error)
 
-    def _next_round(self) -> None:
-        """After a commit or an abort: delivery reports of outputs sent before are ignored."""
-        self._round += 1
-        self._delivery_report = partial(self._delivered, self._round, None)
-
     def _forget(self) -> None:
-        self._next_round()
+        self._round += 1  # delivery reports of outputs sent before are ignored
         self._failure = None
         self._refusals.has_found = False
         self.sent = self._bytes = 0
 
-    def _delivered(self, round_: int, output: Output | None, error: KafkaError | None, message: Any) -> None:
+    def _delivered(self, round_: int, output: Output, error: KafkaError | None, _message: Any) -> None:
         if error is not None and round_ == self._round:
-            self._failed(error, message.topic(), output)
+            self._failed(error, output)
 
-    def _failed(self, error: KafkaError, topic: str, output: Output | None) -> None:
-        if self._failure is None:
+    def _failed(self, error: KafkaError, output: Output) -> None:
+        if self._failure is None or self._failure.code() == KafkaError._STATE:
             self._failure = error
-            if self._throttle.allow(topic) is not None:
-                log.warning(kv("delivery_failed", topic=topic, reason=error.str()))
+            if error.code() != KafkaError._STATE and self._throttle.allow(output.topic) is not None:
+                log.warning(kv("delivery_failed", topic=output.topic, reason=error.str()))
         self._refusals.add(output, error)
 
 

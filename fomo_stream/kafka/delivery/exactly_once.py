@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import FencedError
+from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
 from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, Call, Commit, Transactions
 from fomo_stream.logs import kv
@@ -26,11 +27,11 @@ class ExactlyOnce(Delivery):
 
     _transactions: Transactions  # of the producer in use
 
-    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
+    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, TopicLimits], **options: Any) -> None:
         self._is_open = False  # a transaction was opened, even if that failed
         self._outage = False  # the broker has left a commit or an abort unanswered
         self._not_before = 0.0  # time at which a new producer may start
-        super().__init__(make_producer, limits, most)
+        super().__init__(make_producer, limits, **options)
 
     def start(self, seconds: float) -> None:
         """Fence off an earlier instance of the same transactional id, and abort its open transaction.
@@ -82,7 +83,7 @@ class ExactlyOnce(Delivery):
         return Outcome.FAILED
 
     def _abort(self) -> None:
-        if self._refusals.is_searching and self._transactions.is_started:
+        if (self._refusals.is_searching or self._refusals.has_found) and self._transactions.is_started:
             self._producer.purge()
             self._producer = self._new_producer()
         began = monotonic()

@@ -37,7 +37,6 @@ class TopicSetup:
         self._settings = settings
         self._watch = watch
         self._cluster: Cluster = watch.cluster
-        self.limits: dict[str, int] = {}  # maximum record size in bytes by topic, where the broker reports it
 
     def begin(self) -> None:
         """Check the input topic, and create the state topic if it is missing; with --reset-state, delete it first.
@@ -83,9 +82,7 @@ class TopicSetup:
             self._watch.grow()
         if error := wrong_feedback(settings, self._watch.seen.partitions):
             raise error
-        if self._cluster.has_controller:
-            configs = self._cluster.configs((*settings.outputs, settings.state_topic))
-            self.limits = {topic: int(config["max.message.bytes"]) for topic, config in configs.items()}
+        self._watch.look_at_limits()
 
     def _create_missing(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
         """Create these topics if they are missing, with their configuration and as many partitions as the input has."""
@@ -107,7 +104,8 @@ class TopicSetup:
             raise TopicError(what, f"create it: {create(self._settings, topic, count)}")
 
     def _inherited_config(self) -> dict[str, str]:
-        """The input's retention and limit on record size, with room for the result; empty if they are not readable.
+        """The input's retention and its limits on times and record sizes, with room for the result; empty if they are
+        not readable.
 
         Outputs carry the input's timestamps: a shorter retention would delete them as soon as they are written.
         """
@@ -117,7 +115,8 @@ class TopicSetup:
         if config is None:  # not permitted: the broker's defaults apply
             return {}
         limit = int(config["max.message.bytes"]) + RESULT_BYTES
-        return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"]}
+        same = ("retention.ms", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+        return {"max.message.bytes": str(limit), **{name: config[name] for name in same if name in config}}
 
     def _reset_state(self) -> None:
         """Delete the state topic, which is then created again. Raises BrokerError while the group has members."""

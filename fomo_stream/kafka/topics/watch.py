@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from fomo_stream.kafka.broker.cluster import Cluster, Ends, Place
+from fomo_stream.kafka.broker.cluster import Cluster, Ends, Place, TopicLimits
 from fomo_stream.kafka.topics.checks import grow
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
@@ -19,6 +19,7 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 3.0
+LIMITS_EVERY = 10  # looks
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class TopicWatch:
         self.seen = TopicsSeen({}, {})
         self.numbers: Callable[[], Iterable[int]] = tuple  # of the partitions that this instance has
         self.ends: Mapping[Place, EndsSeen] = {}  # of the input and of the state topic
+        self.limits: dict[str, TopicLimits] = {}  # of the outputs and the state topic, where the broker reports them
         self.input_end: InputEnd | None = None  # of all partitions of the input; asked only if silence is watched
         self._throttle = Throttle()
 
@@ -108,12 +110,19 @@ class TopicWatch:
             self.seen = TopicsSeen(partitions, topic_ids)
         return self.seen
 
+    def look_at_limits(self) -> None:
+        """Ask what the topics take that outputs go to."""
+        self.limits.update(self.cluster.limits((*self._settings.outputs, self._settings.state_topic)))
+
     def _watch(self) -> None:
+        looks = 0
         while not self._stopped.wait(WATCH_INTERVAL_S):
             try:
                 self.look()
                 self.grow()
                 self._look_at_ends(time.monotonic())
+                if (looks := looks + 1) % LIMITS_EVERY == 0:
+                    self.look_at_limits()
             except Exception as error:  # the service must see it: without this thread no change is seen
                 log.exception(kv("topics_not_seen", reason=error))
                 self.seen = replace(self.seen, trouble=str(error))

@@ -86,8 +86,8 @@ class _Sink:
 
     def send(self, *outputs: Output) -> None: ...
 
-    def fits(self, output: Output) -> bool:
-        return True
+    def refusal(self, output: Output) -> str:
+        return ""
 
     def refused(self, topic: str, record: Record) -> tuple[int, None]:
         return 0, None
