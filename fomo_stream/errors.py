@@ -120,6 +120,7 @@ REASONS = (
     "not_encodable",
     "output_refused",
     "bad_feedback",
+    "unexpected",
     UNKNOWN,
 )
 

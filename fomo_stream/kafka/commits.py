@@ -95,9 +95,9 @@ class Commits:
        next commit.
     4. **Committed.** The pipeline notes the committed offsets. Back to 1.
     5. **Abort**, if the commit has failed, or if something happened after which it must not succeed (`must_abort`):
-       partitions were lost, a topic was created again, the next record is no longer retained. The delivery aborts
-       everything since the last commit; with at-least-once, outputs that were sent stay. While the broker does not
-       answer, this step is repeated.
+       partitions were lost, a topic was created again, the next record is no longer retained, a record raised an error
+       that nobody expected. The delivery aborts everything since the last commit; with at-least-once, outputs that were
+       sent stay. While the broker does not answer, this step is repeated.
     6. **Restore.** The pipeline forgets its partitions, and each is restored from the last commit before more of it
        is read. The first time at once; if commits keep failing, after longer and longer delays. Back to 1.
 
@@ -156,6 +156,9 @@ class Commits:
 
     def begin(self) -> bool:
         """Steps 2 and 3. Returns False if nothing may be committed now, because it is not certain what is owned."""
+        if self._pipeline.guard.has_failed:
+            self.must_abort = True
+            return False
         self._began = time.monotonic()
         member = self._membership.now()
         if member is None:
@@ -218,7 +221,8 @@ class Commits:
 
     def _abort(self) -> None:
         """Steps 5 and 6."""
-        is_progress = self._delivery.has_refusal  # the next try sends a dead letter in place of the refused output
+        # The next try makes a dead letter of a record that was found, or finds it.
+        is_progress = self._delivery.has_refusal or self._pipeline.guard.has_failed
         if not self._delivery.abort():
             return
         self.must_abort = False

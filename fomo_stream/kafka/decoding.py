@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 
 from fomo_stream.errors import RecordError, SchemaPendingError
+from fomo_stream.kafka.guard import unexpected
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.codec import Codec
 
@@ -54,13 +55,17 @@ class Decoder:
 
     @property
     def bytes(self) -> int:
-        """Size of all values that wait."""
-        return sum(len(record.value or b"") for records in self._waiting.values() for record, _ in records)
+        """Size of all records that wait."""
+        return sum(record.size() for records in self._waiting.values() for record, _ in records)
 
     def _decoded(self, record: Record, now: float) -> Pending:
         """Raises SchemaPendingError."""
         try:
             fields = self._codec.decode(record.value, record.headers)
             return Pending(record, fields, now, None, series_key(record, fields, self._key, self._codec))
+        except SchemaPendingError:
+            raise
         except RecordError as error:
             return Pending(record, {}, now, error, None)
+        except Exception as error:
+            return Pending(record, {}, now, unexpected(record.where(), error), None)

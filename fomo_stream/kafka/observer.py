@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from fomo_stream.detector.keys import Key
+from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
+
+log = logging.getLogger(__name__)
+
+_throttle = Throttle()
 
 
 class Outlier(NamedTuple):
@@ -110,4 +116,8 @@ class Observers(Observer):
 
 def _call(methods: Sequence[Callable[..., None]], *values: Any) -> None:
     for method in methods:
-        method(*values)
+        try:
+            method(*values)
+        except Exception as error:  # no reason to score nothing more
+            if _throttle.allow(method.__qualname__) is not None:
+                log.exception(kv("report_failed", what=method.__qualname__, error=type(error).__name__))

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError
 
 from fomo_stream.errors import RecordError, TopicError
 from fomo_stream.kafka.delivery.base import Delivery, Output
+from fomo_stream.kafka.guard import unexpected
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice, without_reasons
@@ -126,6 +127,8 @@ class Outputs:
             return Letter(error.reason, str(error), error)
         except (ValueError, TypeError, RecursionError) as error:
             return Letter("not_encodable", f"the scored record cannot be written: {error}", error)
+        except Exception as error:
+            return Letter("unexpected", str(unexpected(record.where(), error)), error)
         refusals, why = self._delivery.refused(topic, record)
         if refusals == 1 and why is not None and why.code() in MAY_BE_TIME:
             output.timestamp = 0

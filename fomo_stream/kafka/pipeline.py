@@ -10,14 +10,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TopicPartition
 
 from fomo_stream.detector.detector import Detector
-from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
+from fomo_stream.errors import DamagedStateError, FomoError, RecordError, SchemaError, StateError
+from fomo_stream.kafka.broker.cluster import Place
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.guard import Guard, unexpected
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.registry import codec_for
@@ -26,7 +29,7 @@ from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice
-from fomo_stream.partition.labels import parse_label
+from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, parse_label
 from fomo_stream.partition.partition import Partition, check_schema, first_detector, rules_of
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
@@ -73,6 +76,7 @@ class Pipeline:
         self._observer = observer or Observer()
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
+        self.guard = Guard()
         self._evolution = Evolution()
         self._rules = rules_of(settings)
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
@@ -109,7 +113,8 @@ class Pipeline:
         """Continue a partition from its restored state. Raises StateError when that state cannot be used."""
         newest = partition.rules
         try:
-            partition.restore(restored)
+            with _reading_state():
+                partition.restore(restored)
         except DamagedStateError as error:
             raise unusable_state_error(self._settings.state_topic, partition.number, error) from None
         if partition.rules is not newest:
@@ -140,7 +145,8 @@ class Pipeline:
         if self._first is None or self.schema is None:
             return
         try:
-            partition.begin(self._first, self.schema)
+            with _reading_state():
+                partition.begin(self._first, self.schema)
         except StateError as error:
             topic = self._settings.state_topic
             if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
@@ -183,6 +189,7 @@ class Pipeline:
             if (partition := self.tasks.get(offset.partition)) is not None:
                 is_of_labels = offset.topic == self._settings.feedback
                 (partition.labels if is_of_labels else partition).committed = offset.offset
+                self.guard.committed((offset.topic, offset.partition), offset.offset)
         ages = [clock - timestamp / 1000 for _, timestamp in self._staged if timestamp is not None]
         self._observer.committed([now - polled_at for polled_at, _ in self._staged], ages, now - began)
 
@@ -205,6 +212,7 @@ class Pipeline:
         """Forget everything since the last commit: every partition begins again and waits to be restored."""
         self._observer.aborted()
         self._finished.clear()
+        self.guard.has_failed = False
         return [self.add(number, topic_ids) for number in list(self.tasks)]
 
     # --- the schema ---------------------------------------------------------------------------------------
@@ -231,7 +239,12 @@ class Pipeline:
         series = [(number, item.key) for number, item in usable]
         try:
             schema, left_out = infer_of(settings, sample, roles_of(settings), series)
-        except SchemaError as error:
+        except Exception as error:
+            if not isinstance(error, FomoError):
+                self._find_in_sample(usable, error)
+                return None
+            if not isinstance(error, SchemaError):
+                raise
             log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for partition in self.tasks.values():
@@ -249,10 +262,31 @@ class Pipeline:
         check_schema(self._settings, self._model, schema)
         return schema
 
+    def _find_in_sample(self, items: Sequence[tuple[int, Pending]], error: Exception) -> None:
+        """Records that raise an error alone, or else all, have this one; the sample is taken again without them."""
+        guilty = set()
+        for number, item in items:
+            try:
+                infer_of(self._settings, [item.fields], roles_of(self._settings), [(number, item.key)])
+            except SchemaError:
+                pass
+            except Exception:
+                guilty.add((number, item.offset))
+        for number, partition in self.tasks.items():
+            for at, item in enumerate(partition.waiting.items):
+                if item.error is None and (not guilty or (number, item.offset) in guilty):
+                    found = unexpected(item.record.where(), error)
+                    partition.waiting.items[at] = item._replace(fields={}, error=found)
+
     def _look_at(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
         """Tell once what the user may not expect of the features."""
         self._sample = None
-        for note in input_notes(schema, records):
+        try:
+            notes = input_notes(schema, records)
+        except Exception as error:  # it is only advice
+            unexpected(self._settings.topic, error)
+            return
+        for note in notes:
             log.warning(kv("check_features", note=note))
 
     # --- records ------------------------------------------------------------------------------------------
@@ -304,12 +338,18 @@ class Pipeline:
         if partition is None or not partition.is_active or not partition.labels.open(record.offset):
             return
         try:
+            if (found := self.guard.error((record.topic, record.partition), record.offset)) is not None:
+                raise _bad_label(found)
             about = (settings.topic, settings.result_field, settings.max_record_bytes)
             partition.label(record.offset, parse_label(record.value, record.key, record.partition, *about), exists)
-        except RecordError as error:
-            if partition.position is None or partition.position >= partition.warm.stop:
-                self._outputs.dead_letter(record, error.reason, str(error), error)
-            partition.labels.close(record.offset)
+            return
+        except RecordError as caught:
+            error = caught
+        except Exception as caught:
+            error = _bad_label(unexpected(record.where(), caught))
+        if partition.position is None or partition.position >= partition.warm.stop:
+            self._outputs.dead_letter(record, error.reason, str(error), error)
+        partition.labels.close(record.offset)
 
     def score_due(self, now: float) -> None:
         """Score every micro-batch that is full or old enough, and apply the labels about scored records.
@@ -339,10 +379,26 @@ class Pipeline:
         if partition.detector is None:
             self._begin(partition)
         self._apply_labels(partition)
-        while items := partition.next_batch(time.monotonic()):
-            self._score_batch(partition, items)
+        place = self._settings.topic, partition.number
+        while items := partition.next_batch(time.monotonic(), lambda first: self.guard.most(place, first.offset)):
+            if (found := self.guard.error(place, items[0].offset)) is not None:
+                partition.skip(items)
+                for item in _of_now(partition, items):
+                    self._outputs.dead_letter(item.record, found.reason, str(found))
+            else:
+                try:
+                    self._score_batch(partition, items)
+                except FomoError:
+                    raise
+                except Exception as error:
+                    self._give_up(partition, place, [item.offset for item in items], error)
             self._finished += [(item.polled_at, item.record.timestamp) for item in _of_now(partition, items)]
             self._apply_labels(partition)
+
+    def _give_up(self, partition: Partition, place: Place, offsets: Sequence[int], error: Exception) -> None:
+        """Score no more of a partition whose state may be half changed; the next commit fails."""
+        self.guard.blame(place, offsets, error)
+        partition.position = None
 
     def _score_batch(self, partition: Partition, items: list[Pending]) -> None:
         """Score consecutive records of a partition, send their outputs in their order, and tell the observer."""
@@ -416,9 +472,17 @@ class Pipeline:
 
     def _apply_labels(self, partition: Partition) -> None:
         """Let the labels that are due take effect."""
-        due = partition.apply_labels()
-        if due is None:
-            return
+        place = self._settings.feedback or "", partition.number
+        while offsets := partition.due_labels():
+            most = self.guard.most(place, min(offsets))
+            try:
+                due = partition.apply_labels(most)
+            except Exception as error:
+                self._give_up(partition, place, sorted(offsets[:most]), error)
+            else:
+                self._tell_of_labels(partition, due)
+
+    def _tell_of_labels(self, partition: Partition, due: DueLabels) -> None:
         line = kv(
             "feedback",
             topic=self._settings.feedback,
@@ -434,6 +498,21 @@ class Pipeline:
         log.log(logging.DEBUG if is_throttled else logging.INFO, line)
         if due.labels:
             self._observer.labelled(partition.number, due)
+
+
+@contextmanager
+def _reading_state() -> Iterator[None]:
+    """Whatever else is raised means that the state is damaged."""
+    try:
+        yield
+    except FomoError:
+        raise
+    except Exception as error:
+        raise DamagedStateError(str(unexpected("the state", error))) from error
+
+
+def _bad_label(error: RecordError) -> RecordError:
+    return RecordError(BAD_FEEDBACK, str(error))
 
 
 def _of_now(partition: Partition, items: list[Pending]) -> list[Pending]:

@@ -318,12 +318,16 @@ class LabelQueue:
         """The record at offset `at` holds this label, which waits for its record."""
         heapq.heappush(self._waiting, (-1 if label.offset is None else label.offset, at, label))
 
-    def take_due(self, index: RecordIndex, position: int | None) -> DueLabels | None:
-        """Remove the labels on records before offset `position`, and close their offsets; None if there are none."""
+    def due(self, position: int | None) -> list[int]:
+        """The own offsets of the labels on records before offset `position`, in the order of `take_due`."""
         if position is None or not self._waiting or self._waiting[0][0] >= position:
-            return None
-        due: list[tuple[int, Label]] = []
-        while self._waiting and self._waiting[0][0] < position:
+            return []
+        return [at for _, at in sorted((about, at) for about, at, _ in self._waiting if about < position)]
+
+    def take_due(self, index: RecordIndex, position: int | None, most: int | None = None) -> DueLabels:
+        """Remove the labels on records before offset `position`, all or at most `most`, and close their offsets."""
+        due = []
+        for _ in self.due(position)[:most]:
             _, at, label = heapq.heappop(self._waiting)
             due.append((at, label))
         due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
@@ -340,7 +344,7 @@ class LabelQueue:
         too_late = len(due) - len(labels) - len(mutes) - len(of_windows)
         told = [one for one in windows.values() if isinstance(one, Window)]
         cancelled = [one for one in windows.values() if isinstance(one, str)]
-        return DueLabels(position, numbers, labels, too_late, mutes=mutes, windows=told, cancelled=cancelled)
+        return DueLabels(position or 0, numbers, labels, too_late, mutes=mutes, windows=told, cancelled=cancelled)
 
     def changes(self, name: str) -> Entries:
         """The entry of finished labels that come after an unfinished one; empty if it has not changed."""

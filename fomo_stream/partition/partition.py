@@ -153,18 +153,19 @@ class Partition:
             return False  # it began again after the record was fetched
         return self.waiting.add(item, now)
 
-    def next_batch(self, now: float) -> list[Pending]:
+    def next_batch(self, now: float, most: Callable[[Pending], int | None] = lambda first: None) -> list[Pending]:
         """The first records that wait, so many that all are scored before any is learned; none if none wait.
 
-        None, too, while a context is being built that they would have to wait for. now: seconds, monotonic.
+        None, too, while a context is being built that they would have to wait for, and while it is inactive. now:
+        seconds, monotonic. most: returns how many may be taken after this one, with it; None: a whole batch.
         """
-        if self.detector is None:
+        if self.detector is None or self.position is None:
             return []
         if self.detector.generation != self._generation:
             self._generation, self.generation_since = self.detector.generation, now
         if not len(self.waiting):
             return []
-        n = min(len(self.waiting), self._batch_size, self.detector.room)
+        n = min(len(self.waiting), most(self.waiting.items[0]) or self._batch_size, self.detector.room)
         if not self.detector.is_ready([item.key for item in self.waiting.items[:n]]):
             self.late_since = self.late_since or now
             return []
@@ -410,10 +411,14 @@ class Partition:
             raise RecordError(BAD_FEEDBACK, f"{MOST_MUTED:,} keys are muted by labels; end that for some first")
         self.labels.add(at, label)
 
-    def apply_labels(self) -> DueLabels | None:
-        """Let the labels that are due take effect before the next record is scored; None if there are none."""
-        if self.detector is None or (due := self.labels.take_due(self.index, self.position)) is None:
-            return None
+    def due_labels(self) -> list[int]:
+        """The own offsets of the labels that are due, in the order in which they are taken."""
+        return [] if self.detector is None else self.labels.due(self.position)
+
+    def apply_labels(self, most: int | None = None) -> DueLabels:
+        """Let the labels that are due, or `most` of them, take effect before the next record is scored."""
+        assert self.detector is not None
+        due = self.labels.take_due(self.index, self.position, most)
         for key, muted in due.mutes:
             self.muted.set(key, muted)
         if due.windows or due.cancelled:
@@ -428,7 +433,7 @@ class Partition:
     def restore(self, restored: Restored) -> None:
         """Continue from `restored`; `begin` reads most of its entries. Raises DamagedStateError."""
         self._restored = restored
-        self.position = self.committed = restored.start
+        self.position, self.committed = restored.start, restored.committed
         self.learned_until = restored.learned_until
         self.warm = restored.warm
         self._topic_id = restored.topic_id or self._topic_id  # perhaps the id of a topic that was deleted

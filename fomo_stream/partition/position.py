@@ -61,6 +61,7 @@ class Restored:
     feedback_start: int = BEGINNING  # first label to read
     topic_id: str = ""  # of the input topic
     warm: range = range(0)  # offsets of records that are learned without outputs
+    committed: int | None = None  # by the group
 
 
 def decide_resume(
@@ -85,7 +86,7 @@ def decide_resume(
         or (not found.topic_id and found.committed is None and position.offset > found.high)
     ):
         notes.append(("topic_recreated", {"partition": where, "effect": "the state of the old topic is ignored"}))
-        return Restored(found.low, {}, frozenset(entries)), notes
+        return Restored(found.low, {}, frozenset(entries), committed=found.committed), notes
     learned_until = min(position.offset, found.high) if position is not None else 0
     start = found.committed
     if start is None:
@@ -105,4 +106,4 @@ def decide_resume(
         lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
         notes.append(("offset_lost", {"partition": where, "offset": lost, "resumes_at": start}))
     warm = found.warm if position is None or position.is_warming_up else range(0)
-    return Restored(start, dict(entries), frozenset(), learned_until, warm=warm), notes
+    return Restored(start, dict(entries), frozenset(), learned_until, warm=warm, committed=found.committed), notes

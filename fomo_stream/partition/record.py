@@ -28,6 +28,11 @@ class Record(NamedTuple):
         """`topic[partition]@offset`, as every error and log line names a record."""
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
+    def size(self) -> int:
+        """Its size in bytes."""
+        of_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.value or b"") + len(self.key or b"") + of_headers
+
     @property
     def timestamp_or_now(self) -> int:
         """Its timestamp, or 0, which a producer replaces by the current time."""
@@ -77,7 +82,7 @@ class Pending(NamedTuple):
 
     def size(self) -> int:
         """Approximate memory in bytes."""
-        return 2 * len(self.record.value or b"")
+        return len(self.record.value or b"") + self.record.size()  # the fields are about as large as the value
 
 
 def series_key(record: Record, fields: Mapping[str, Any], field: str | None, codec: Codec) -> Key:

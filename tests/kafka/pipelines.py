@@ -138,7 +138,7 @@ def make_pipeline(
 
 def begin(pipeline: Pipeline, number: int, start: int = 0) -> None:
     """A partition comes, of which nothing is known."""
-    pipeline.activate(pipeline.add(number, {}), Restored(start))
+    pipeline.activate(pipeline.add(number, {}), Restored(start, committed=start))
 
 
 def commit(pipeline: Pipeline) -> dict[tuple[str, int], int]:
@@ -239,4 +239,4 @@ def as_record(offset: int) -> Record:
 def restored(entries: Mapping[str, bytes], committed: Mapping[tuple[str, int], int]) -> Restored:
     position = Position.decode(entries[POSITION]).offset
     start, labels = committed.get(("t", 0), 0), committed.get(("f", 0), OFFSET_BEGINNING)
-    return Restored(start, dict(entries), learned_until=position, feedback_start=labels)
+    return Restored(start, dict(entries), learned_until=position, feedback_start=labels, committed=start)

@@ -19,8 +19,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from memory_broker import MemoryBroker, MemoryReader, Produced, abortable, retriable
-from memory_service import ALERTS, DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics
+from memory_service import ALERTS, DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics, exploding
 
+from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.position import Position
 
 
@@ -35,7 +36,8 @@ class Moment(NamedTuple):
     """New records and labels of a partition, and what its owner does then."""
 
     number: int  # of the partition
-    kinds: list[str]  # of records that come: `!` far off, `{` no JSON, `0` no feature, `r`, `a` refused when scored
+    # Of records that come: `!` far off, `{` no JSON, `0` no feature, `r`, `a` refused when scored, `x` raises an error.
+    kinds: list[str]
     labels: list[tuple[int | str, bool]]  # on which record, from the end, or by key, or `bad`; whether it is an outlier
     seed: int
     records_read: int
@@ -49,7 +51,7 @@ class Moment(NamedTuple):
 moments = st.builds(
     Moment,
     number=st.sampled_from(NUMBERS),
-    kinds=st.lists(st.sampled_from("." * 30 + "!!!{{00ra"), max_size=16),
+    kinds=st.lists(st.sampled_from("." * 30 + "!!!{{00rax"), max_size=16),
     labels=st.lists(
         st.tuples(st.one_of(st.integers(-40, 5), st.sampled_from(["p", "bad"])), st.booleans()), max_size=4
     ),
@@ -80,6 +82,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
         )
         self._stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
+        self._stack.enter_context(patch.object(Partition, "score", exploding(Partition.score)))
         self._stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):
@@ -110,7 +113,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         for kind in moment.kinds:
             shift = 9 if kind in "!a" else 0
             fields: dict[str, Any] = {"x": rng.gauss(shift, 1), "y": rng.gauss(5, 2)}
-            notes = {"r": "refuse this", "a": "refuse the alert"}
+            notes = {"r": "refuse this", "a": "refuse the alert", "x": "explode"}
             fields |= {"note": notes[kind]} if kind in notes else {}
             value = {"{": b"{", "0": b"{}"}.get(kind) or json.dumps(fields).encode()
             self.broker.append(("t", moment.number), rng.choice([b"p", b"q", None]), value)
@@ -234,7 +237,11 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
 
     def _drain(self) -> None:
         """Everything is read, scored, and committed."""
-        refused = sum(b"refuse" in (value or b"") for number in NUMBERS for value in self.broker.values("t", number))
+        refused = sum(
+            any(word in (value or b"") for word in (b"refuse", b"explode"))
+            for number in NUMBERS
+            for value in self.broker.values("t", number)
+        )
         for _ in range(20 + 4 * refused):  # each refusal is found alone
             for name, instance in self.instances.items():
                 for number in NUMBERS:

@@ -10,9 +10,13 @@ import pytest
 from label_effects import EffectRecorder, effects_in
 from pipelines import Recording, commit, make_pipeline, record
 
+from fomo_stream.detector.detector import Detector
+from fomo_stream.kafka import guard
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.logs import Throttle
 from fomo_stream.ops.monitor import ProgressLog
+from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.service import ServiceSettings
 
@@ -139,6 +143,44 @@ def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: by
     label(pipeline, 5, True, offset=3)
     pipeline.score_due(0.0)
     assert commit(pipeline) == {("f", 0): 6}
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effect(
+    count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = Detector.feedback
+
+    def feedback(self: Detector, numbers: Any, outlier: Any) -> int:
+        changed = plain(self, numbers, outlier)
+        if 7 in numbers:
+            raise ZeroDivisionError("a fault")
+        return changed
+
+    monkeypatch.setattr(Detector, "feedback", feedback)
+    monkeypatch.setattr(guard, "_throttle", Throttle())
+    delivery = Recording()
+    pipeline = labelled(delivery)
+    score(pipeline, 0, 30)
+    for at in range(count):
+        label(pipeline, at, True, offset=7 - at)
+    pipeline.score_due(0.0)
+    tries = 0
+    while pipeline.guard.has_failed:  # what a member does then
+        assert not pipeline.tasks[0].is_active
+        delivery.outputs.clear()
+        for partition in pipeline.aborted({}):
+            pipeline.activate(partition, Restored(0, committed=0))
+        score(pipeline, 0, 30)
+        for at in range(count):
+            label(pipeline, at, True, offset=7 - at)
+        pipeline.score_due(0.0)
+        assert (tries := tries + 1) < 3
+    assert delivery.reasons() == [(0, "bad_feedback")]
+    heeded = sorted(one for effect in effects(delivery) for one in effect["labels"])
+    assert heeded == [[at, 7 - at, True] for at in range(1, count)]
+    assert commit(pipeline).items() >= {("t", 0): 30, ("f", 0): count}.items()
+    assert "unexpected record=f[0]@0 error=ZeroDivisionError" in caplog.text
 
 
 # --- regimes

@@ -196,12 +196,11 @@ def test_labels_take_effect_once_and_after_their_record(what: list[Any], capacit
             labels = {at: label for at, label in enumerate(topic[:read]) if label and at not in finished}
             due = {at: label for at, label in labels.items() if label[0] < position}
             remembered = [(at, *label) for at, label in due.items() if label[0] >= position - capacity]
+            assert bool(queue.due(position)) == bool(due)
             verdicts = queue.take_due(index, position)
-            assert (verdicts is not None) == bool(due)
-            if verdicts is not None:
-                assert (verdicts.labels, verdicts.too_late) == (remembered, len(due) - len(remembered))
-                assert verdicts.numbers == [offset for _, offset, _ in remembered]
-                assert verdicts.takes_effect == position
+            assert (verdicts.labels, verdicts.too_late) == (remembered, len(due) - len(remembered))
+            assert verdicts.numbers == [offset for _, offset, _ in remembered]
+            assert verdicts.takes_effect == position
             finished |= due.keys()
         elif event == "restart":  # the committed offset and the entry survive it
             keep_up(written, queue)
@@ -251,6 +250,5 @@ def test_of_two_verdicts_on_one_record_the_later_one_counts() -> None:
     index = RecordIndex(8)
     index.add(0, 5, b"p7")
     verdicts = queue.take_due(index, 6)
-    assert verdicts is not None
     assert [label[2] for label in verdicts.labels] == [True, False, True, False]
     assert verdicts.numbers == [0, 0, 0, 0]

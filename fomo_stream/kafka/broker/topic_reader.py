@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from fomo_stream.kafka.broker.clients import make_reader, range_now
-from fomo_stream.partition.record import Record
+from fomo_stream.partition.record import Headers, Record
 from fomo_stream.settings.flags import BrokerFlags
 
 POLL_S = 0.2
+# The client may return a value and set an exception. Python's own call in a loop does not look; this one always does.
+_HEADERS = methodcaller("headers")
 
 # The first offset to read, and the one to stop before; None: the end that the broker reports.
 Range = tuple[int, int | None]
@@ -130,13 +133,17 @@ def _is_end(message: Any, end: int | None) -> bool:
     return end is None or message.offset() >= end
 
 
+def headers_of(message: Any) -> Headers:
+    """The headers of a client's message; none if a name is not UTF-8, as the client then gives no header at all."""
+    try:
+        return _HEADERS(message) or []
+    except (SystemError, UnicodeDecodeError):
+        return []
+
+
 def to_record(message: Message) -> Record:
     """A client's message as a Record."""
     kind, timestamp = message.timestamp()
-    try:
-        headers = message.headers() or []
-    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be written to the output either
-        headers = []
     return Record(
         message.topic(),
         message.partition(),
@@ -144,5 +151,5 @@ def to_record(message: Message) -> Record:
         timestamp if kind else None,
         message.key(),
         message.value(),
-        headers,
+        headers_of(message),
     )

@@ -1,0 +1,154 @@
+"""The last guard: what raises an error that nobody expected costs one record, and the others go on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from memory_service import exploding
+from pipelines import Recording, make_pipeline, record
+
+from fomo_stream.errors import DamagedStateError, RecordError, StateError
+from fomo_stream.kafka import guard, pipeline
+from fomo_stream.kafka.observer import Observer, Observers
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.logs import Throttle
+from fomo_stream.ops.monitor import ProgressLog
+from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.position import Restored
+from fomo_stream.records.inference import infer_of
+from fomo_stream.records.json_codec import JsonCodec
+
+
+@pytest.fixture(autouse=True)
+def fresh_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_throttle", Throttle())
+
+
+def value(offset: int, note: str = "") -> bytes:
+    return json.dumps({"x": offset % 7, "y": offset % 3, "note": note}).encode()
+
+
+def run(made: Pipeline, delivery: Recording, notes: dict[int, str], count: int) -> int:
+    """Score `count` records as a member does; returns how often all was undone."""
+    undone = 0
+    while True:
+        for offset in range(count):
+            made.receive(record(offset, value=value(offset, notes.get(offset, ""))), 0.0)
+        made.finish([0])
+        if not made.guard.has_failed:
+            return undone
+        assert not made.tasks[0].is_active  # nothing more of it is scored, or committed
+        undone += 1
+        delivery.outputs.clear()
+        for partition in made.aborted({}):
+            made.activate(partition, Restored(0, committed=0))
+
+
+@pytest.mark.parametrize("odd", [(5,), (0, 39), (10, 11, 30)])
+def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_as_without_them(
+    odd: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, delivery = Recording(), Recording()
+    run(make_pipeline(plain, batch_size=16), plain, dict.fromkeys(odd, "no"), 40)
+    monkeypatch.setattr(Partition, "score", exploding(Partition.score))
+    made = make_pipeline(delivery, batch_size=16)
+    assert run(made, delivery, dict.fromkeys(odd, "explode"), 40) <= 2 * len(odd)
+    assert delivery.reasons() == [(offset, "unexpected") for offset in odd]
+    results = [json.loads(one.value or b"")["fomo"] for one in delivery.to("t-scores")]
+    assert [one["offset"] for one in results] == [offset for offset in range(40) if offset not in odd]
+    (letter, *_) = delivery.to("t-dead-letters")
+    text = dict(letter.headers)["fomo-error"] or b""
+    assert text.startswith(b"ZeroDivisionError at memory_service.py:")
+    assert f"unexpected record=t[0]@{odd[0]} error=ZeroDivisionError" in caplog.text
+    assert "a fault of fomo-stream: please report it" in caplog.text
+    assert "Traceback" not in caplog.text
+    made.committed(made.stage(TopicsSeen({}, {})), 0.0, 0.0, 0.0)
+    assert made.guard.most(("t", 0), 1) is None  # what was found is forgotten
+
+
+def test_a_record_that_cannot_be_decoded_for_any_reason_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = JsonCodec.decode
+
+    def fails(self: JsonCodec, its: bytes | None, *given: Any) -> dict[str, Any]:
+        if b"odd" in (its or b""):
+            raise OverflowError("a fault")
+        return decode(self, its, *given)
+
+    monkeypatch.setattr(JsonCodec, "decode", fails)
+    delivery = Recording()
+    assert run(make_pipeline(delivery), delivery, {7: "odd"}, 12) == 0
+    assert delivery.reasons() == [(7, "unexpected")]
+    assert len(delivery.to("t-scores")) == 11
+
+
+def test_an_output_that_cannot_be_written_for_any_reason_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = JsonCodec.encode
+
+    def fails(self: JsonCodec, fields: Any, *given: Any) -> bytes:
+        if fields["note"] == "odd":
+            raise OverflowError("a fault")
+        return encode(self, fields, *given)
+
+    monkeypatch.setattr(JsonCodec, "encode", fails)
+    delivery = Recording()
+    assert run(make_pipeline(delivery), delivery, {7: "odd"}, 12) == 0
+    assert delivery.reasons() == [(7, "unexpected")]
+
+
+@pytest.mark.parametrize("odd", [{3: "odd"}, {3: "odd", 20: "odd"}])
+def test_a_record_of_which_nothing_can_be_inferred_does_not_stop_the_inference(
+    odd: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(settings: Any, sample: Any, *given: Any) -> Any:
+        if any(fields.get("note") == "odd" for fields in sample):
+            raise OverflowError("a fault")
+        return infer_of(settings, sample, *given)
+
+    monkeypatch.setattr(pipeline, "infer_of", fails)
+    delivery = Recording()
+    made = make_pipeline(delivery, known=False)
+    for offset in range(40):
+        made.receive(record(offset, value=value(offset, odd.get(offset, ""))), 0.0)
+    assert made.infer() is None
+    schema = made.infer()
+    assert schema is not None
+    made.begin(schema)
+    made.finish([0])
+    assert delivery.reasons() == [(offset, "unexpected") for offset in odd]
+    assert len(delivery.to("t-scores")) == 40 - len(odd)
+
+
+def test_an_observer_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Observer):
+        def scored(self, _seen: Any) -> None:
+            raise ZeroDivisionError("a fault")
+
+    progress, delivery = ProgressLog(), Recording()
+    assert run(make_pipeline(delivery, observer=Observers([Odd(), progress])), delivery, {}, 12) == 0
+    assert delivery.reasons() == []
+    assert progress.counts["records"] == 12
+
+
+def test_state_that_raises_any_error_is_damaged_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: Any) -> None:
+        raise ZeroDivisionError("a fault")
+
+    made = make_pipeline(Recording())
+    monkeypatch.setattr(Partition, "restore", fails)
+    with pytest.raises(StateError, match=r"state\[0\]: ZeroDivisionError at test_guard.py:\d+.*--reset-state"):
+        made.activate(made.add(0, {}), Restored(0))
+
+
+def test_errors_that_are_raised_on_purpose_are_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: Any, **_named: Any) -> None:
+        raise DamagedStateError("on purpose")
+
+    delivery = Recording()
+    made = make_pipeline(delivery)
+    monkeypatch.setattr(Partition, "score", fails)
+    with pytest.raises(DamagedStateError, match="on purpose"):
+        run(made, delivery, {}, 12)
+    assert not isinstance(DamagedStateError("x"), RecordError)
