@@ -211,6 +211,14 @@ def range_now(client: Any, partition: TopicPartition, timeout_s: float) -> tuple
             time.sleep(ASK_AGAIN_S)
 
 
+def headers_of(message: Any) -> list[tuple[str, bytes | None]]:
+    """The headers of a message; none where a name is not UTF-8, which the client cannot read."""
+    try:
+        return message.headers() or []
+    except (SystemError, UnicodeDecodeError):
+        return []
+
+
 def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
     report = config.get("error_cb")
     callbacks = {"error_cb": partial(_without_secrets, report)} if callable(report) else {}

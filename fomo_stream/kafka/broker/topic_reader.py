@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from fomo_stream.kafka.broker.clients import make_reader, range_now
+from fomo_stream.kafka.broker.clients import headers_of, make_reader, range_now
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.flags import BrokerFlags
 
@@ -133,10 +133,6 @@ def _is_end(message: Any, end: int | None) -> bool:
 def to_record(message: Message) -> Record:
     """A client's message as a Record."""
     kind, timestamp = message.timestamp()
-    try:
-        headers = message.headers() or []
-    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be written to the output either
-        headers = []
     return Record(
         message.topic(),
         message.partition(),
@@ -144,5 +140,5 @@ def to_record(message: Message) -> Record:
         timestamp if kind else None,
         message.key(),
         message.value(),
-        headers,
+        headers_of(message),
     )
