@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 
+from fomo_stream.wording import clean
+
 
 def kv(event: str, **fields: object) -> str:
     """One log line.
@@ -23,7 +25,7 @@ def kv(event: str, **fields: object) -> str:
 def _show(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
-    text = "".join(c if c.isprintable() else " " for c in str(value))  # no line breaks, no terminal codes
+    text = clean(str(value), " ")
     if text and not any(character in text for character in ' "='):
         return text
     return '"' + text.replace('"', "'") + '"'

@@ -1,9 +1,31 @@
-"""Pieces of messages to the user: counts, quantities, tables, and the name that a mistyped one may stand for."""
+"""Texts for people: what others wrote, made harmless; counts, quantities, tables, the name that was perhaps meant."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
+
+_CALL = re.compile(r"[@!](?=[^\W\d])|<[@!#&]+(?=\w)|:(?=//)|\bwww\.", re.IGNORECASE)  # what calls people, or is a link
+
+
+def clean(text: str, mark: str = "\N{REPLACEMENT CHARACTER}", *, for_chats: bool = False) -> str:
+    """A text of others, such as a key or the name of a column, on one line without control characters.
+
+    So it can neither change a terminal, nor forge lines, nor turn the direction of writing. mark: in their place.
+    for_chats: nor can it call people or be a link, where a chat or a mail shows it.
+
+    >>> clean("pump\\n7\\x1b[31m"), clean("<!channel> @all https://x.example", for_chats=True)
+    ('pump 7\N{REPLACEMENT CHARACTER}[31m', '<! channel> @ all https: //x.example')
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " if c.isspace() else mark for c in text)
+    return _CALL.sub(r"\g<0> ", text) if for_chats else text
+
+
+def clean_lines(text: str) -> str:
+    """A text of several lines, each of them clean."""
+    return "\n".join(map(clean, text.split("\n")))
 
 
 def counted(n: int, noun: str) -> str:
@@ -25,13 +47,14 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines with aligned columns; `right`: columns that are aligned to the right.
+    """Lines with aligned columns, their cells clean; `right`: columns that are aligned to the right.
 
     >>> aligned([("topic", "lag"), ("sensors", "7")], right=[1])
     ['topic    lag', 'sensors    7']
     """
     if not rows:
         return []
+    rows = [list(map(clean, row)) for row in rows]
     to_right = set(right)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [

@@ -3,7 +3,8 @@
 A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. With
 exactly-once each is sent once, however often this runs and for which reasons; with at-least-once a letter may be sent
 twice after a crash. For each partition of dead letters, a `Position` says which letters are done. It is committed
-together with the letters.
+together with the letters. A letter whose topic does not exist, or does not take it, keeps no other one from being sent.
+It is left for later runs, which try it again.
 
 A header of the record counts how often it was sent back. The service keeps it when the record becomes a dead letter
 again, so that a record that never works ends at --max-attempts.
@@ -12,15 +13,18 @@ again, so that a record that never works ends at --max-attempts.
 from __future__ import annotations
 
 import json
+import zlib
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, TopicError
-from fomo_stream.kafka.broker.clients import connect, explained, explaining, make_producer
+from fomo_stream.kafka.broker.clients import connect, explained, make_producer
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error, to_record
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
@@ -35,6 +39,7 @@ from fomo_stream.kafka.outputs import (
 )
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
+from fomo_stream.wording import counted
 
 TIMEOUT_S = 10.0  # to wait for an answer
 STALLED_S = 30  # to wait for the next letter, or for an acknowledgement
@@ -42,6 +47,14 @@ BATCH_RECORDS = 1000  # in one transaction; fewer if they are large
 BATCH_BYTES = 16 << 20
 MOST_DIGITS = 18  # of a number that a client can send
 AGAIN = "running it again continues where it stopped"
+MOST_METADATA = 4000  # characters; the broker's own limit is 4096 bytes
+NAMED = 5  # letters that could not be sent
+GONE, REFUSED = "of topics that do not exist", "that their topics refuse"  # why a letter is left for later runs
+LEFT = ""  # in the metadata of a position; no reason has this name
+
+
+class RefusedError(TopicError):
+    """A topic does not take a letter; others may be taken."""
 
 
 @dataclass
@@ -52,6 +65,14 @@ class Summary:
     dry_run: bool = False
     sent: Counter[str] = field(default_factory=Counter)  # by reason
     left: Counter[str] = field(default_factory=Counter)  # by the reason why they were left
+    named: list[str] = field(default_factory=list)  # why a topic did not get its letter, of the first ones
+
+    def check(self) -> None:
+        """Raise TopicError if topics did not take their letters; the others were sent."""
+        if self.named:
+            letters = counted(self.left[GONE] + self.left[REFUSED], "dead letter")
+            what = f"{letters} could not be sent: {', '.join(self.named)}"
+            raise TopicError(what, "create or change the topic, or name another one with --to, and run it again")
 
     def __str__(self) -> str:
         """One line for people.
@@ -72,43 +93,58 @@ def _parts(counts: Counter[str]) -> str:
 class Position:
     """Done letters of a partition: all below `offset`, and those of some reasons below the offset in `ahead`.
 
+    left: offsets of letters below these that are not done.
+
     >>> position = Position(10).advanced(50, ["not_json"])
     >>> position.is_done("not_json", 49), position.is_done("not_json", 50), position.is_done("too_large", 49)
     (True, False, False)
     >>> position.advanced(60, [])
-    Position(offset=60, ahead={})
+    Position(offset=60, ahead={}, left=frozenset())
     """
 
     offset: int
     ahead: Mapping[str, int] = field(default_factory=dict)
+    left: frozenset[int] = frozenset()
 
     @classmethod
     def committed(cls, committed: TopicPartition, first: int, end: int) -> Position:
         """The group's committed position; `first` without one, or when the topic was created again and ends earlier."""
         try:
-            ahead = {reason: int(to) for reason, to in json.loads(committed.metadata or "{}").items()}
-        except (ValueError, TypeError, AttributeError):  # another tool has set the offset
-            ahead = {}
+            ahead = json.loads(committed.metadata or "{}")
+            steps = zlib.decompress(b64decode(ahead.pop(LEFT))) if LEFT in ahead else b"[]"
+            left = frozenset(offset for offset in accumulate(json.loads(steps)) if offset >= first)
+            ahead = {reason: int(to) for reason, to in ahead.items()}
+        except (ValueError, TypeError, AttributeError, zlib.error):  # another tool has set the offset
+            ahead, left = {}, frozenset()
         is_usable = committed.offset >= 0 and max(committed.offset, *ahead.values(), 0) <= end
-        return cls(committed.offset, ahead) if is_usable else cls(first)
+        return cls(committed.offset, ahead, left) if is_usable else cls(first)
 
     def as_offset(self, topic: str, partition: int) -> TopicPartition:
-        """The offset to commit; `ahead` is its metadata."""
-        return TopicPartition(topic, partition, self.offset, json.dumps(self.ahead) if self.ahead else "")
+        """The offset to commit; the rest is its metadata. Raises TopicError if that is too much for the broker."""
+        rest: dict[str, int | str] = dict(self.ahead)
+        if self.left:
+            steps = [after - before for before, after in pairwise([0, *sorted(self.left)])]
+            rest[LEFT] = b64encode(zlib.compress(json.dumps(steps).encode(), 9)).decode()
+        metadata = json.dumps(rest) if rest else ""
+        if len(metadata) > MOST_METADATA:
+            what = f"more dead letters of {topic}[{partition}] cannot be sent than can be remembered"
+            raise TopicError(what, "create the topics that they came from, or name another one with --to")
+        return TopicPartition(topic, partition, self.offset, metadata)
 
     def is_done(self, reason: str, offset: int) -> bool:
         """Whether an earlier run has handled the letter at `offset`, with this reason."""
-        return offset < max(self.offset, self.ahead.get(reason, 0))
+        return offset < max(self.offset, self.ahead.get(reason, 0)) and offset not in self.left
 
     def first(self, reasons: Sequence[str]) -> int:
         """Below it, all letters with one of these reasons (none: any) are done."""
-        return min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
+        first = min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
+        return min([first, *self.left])
 
-    def advanced(self, to: int, reasons: Sequence[str]) -> Position:
-        """The position when a run about these reasons (none: any) has handled all its letters below `to`."""
+    def advanced(self, to: int, reasons: Sequence[str], left: frozenset[int] = frozenset()) -> Position:
+        """The position when a run about these reasons (none: any) has handled all its letters below `to` but `left`."""
         offset = self.offset if reasons else to
         ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
-        return Position(offset, {reason: end for reason, end in ahead.items() if end > offset})
+        return Position(offset, {reason: end for reason, end in ahead.items() if end > offset}, left)
 
 
 def redrive(settings: RedriveSettings) -> Summary:
@@ -155,7 +191,7 @@ class _Redrive:
         self._reader = reader
         self._partitions = partitions
         self._summary = Summary(settings.dead_letters, settings.dry_run)
-        self._refusals: list[BrokerError] = []
+        self._delivered: set[tuple[int, int]] = set()  # without transactions: partition and offset of letters
         self._transactions: Transactions | None = None
         # The producer first: it aborts the open transaction of another run, and only then are the offsets final.
         if not settings.dry_run:
@@ -202,41 +238,75 @@ class _Redrive:
             what = f"nothing came from topic {topic} for {STALLED_S} s, though there is more"
             raise BrokerError(what, AGAIN) from None
 
-    def _handle(self, batch: Sequence[Record], reached: dict[int, int]) -> None:
-        """Send the letters of a batch that can be sent; then all offsets below `reached`, by partition, are done."""
-        whys = [self._why_left(letter) for letter in batch]
-        outgoing = [letter for letter, why in zip(batch, whys, strict=True) if why is None]
-        reasons = self._settings.reason
-        positions = {number: self._positions[number].advanced(offset, reasons) for number, offset in reached.items()}
+    def _handle(self, batch: Sequence[Record], reached: dict[int, int], refusal: RefusedError | None = None) -> None:
+        """Send the letters of a batch that can be sent; then all offsets below `reached`, by partition, are done.
+
+        refusal: why the only letter of this batch cannot be sent.
+        """
+        fates = [(letter, self._why_left(letter) if refusal is None else REFUSED) for letter in batch]
+        outgoing = [letter for letter, why in fates if why is None]
+        left = {number: set(self._positions[number].left) for number in reached}
+        for letter, why in fates:
+            if why in (GONE, REFUSED):
+                left[letter.partition].add(letter.offset)
+            elif self._is_asked_for(letter):
+                left[letter.partition].discard(letter.offset)
+        positions = {
+            number: self._positions[number].advanced(offset, self._settings.reason, frozenset(left[number]))
+            for number, offset in reached.items()
+        }
         changed = {number: position for number, position in positions.items() if position != self._positions[number]}
         if changed and not self._settings.dry_run:
             topic = self._settings.dead_letters
-            self._send(outgoing, [position.as_offset(topic, number) for number, position in changed.items()])
+            try:
+                self._send(outgoing, [position.as_offset(topic, number) for number, position in changed.items()])
+            except RefusedError as error:
+                self._open_producer()  # the next transaction of the old one would fail: it lacks a sequence number
+                half = batch[: len(batch) // 2]
+                self._handle(half, {letter.partition: letter.offset + 1 for letter in half})
+                self._handle(batch[len(half) :], reached, None if half else error)
+                return
         self._positions |= changed
         self._summary.sent.update(map(_reason, outgoing))
-        self._summary.left.update(why for why in whys if why is not None)
+        self._summary.left.update(why for _, why in fates if why is not None)
+        what = "{} came from topic {}, which does not exist or may not be described"
+        gone = [what.format(letter.where(), self._target(letter)) for letter, why in fates if why == GONE]
+        named = gone if refusal is None else [refusal.what]
+        self._summary.named += named[: NAMED - len(self._summary.named)]
+
+    def _is_asked_for(self, letter: Record) -> bool:
+        return not self._settings.reason or _reason(letter) in self._settings.reason
+
+    def _target(self, letter: Record) -> str:
+        return self._settings.to or (dict(letter.headers).get(SOURCE_TOPIC) or b"").decode(errors="replace")
 
     def _why_left(self, letter: Record) -> str | None:
-        headers = dict(letter.headers)
-        reason = _reason(letter)
-        if self._settings.reason and reason not in self._settings.reason:
-            return f"{reason} for a later run"
-        if TRUNCATED_FROM in headers:
+        if not self._is_asked_for(letter):
+            return f"{_reason(letter)} for a later run"
+        if TRUNCATED_FROM in dict(letter.headers):
             return "cut"
-        if self._settings.to is None and not headers.get(SOURCE_TOPIC):
+        if not self._target(letter):
             return "without source topic"
-        return "at the limit" if _attempts(letter) >= self._settings.max_attempts else None
+        if _attempts(letter) >= self._settings.max_attempts:
+            return "at the limit"
+        return None if self._target(letter) in self._partitions else GONE
 
     def _send(self, letters: Sequence[Record], offsets: list[TopicPartition]) -> None:
-        """Raises BrokerError or KafkaException, and aborts, when the broker has not accepted all of it."""
+        """Raises BrokerError or KafkaException, and aborts, when the broker has not accepted all of it.
+
+        RefusedError is because of a letter: the others can be sent without it.
+        """
+        errors: list[BrokerError] = []  # of this try: reports of an earlier one can come late
         try:
             if self._transactions is not None:
                 self._transactions.begin(TIMEOUT_S)
             for letter in letters:
-                self._produce(letter)
+                if (letter.partition, letter.offset) not in self._delivered:
+                    self._produce(letter, errors)
             left = self._producer.flush(STALLED_S)
-            if self._refusals or left:
-                raise (self._refusals or [BrokerError("the broker does not answer", AGAIN)])[0]
+            if errors or left:  # in a transaction, other errors follow from a refusal
+                refusals: list[BrokerError] = [error for error in errors if isinstance(error, RefusedError)]
+                raise [*refusals, *errors, BrokerError("the broker does not answer", AGAIN)][0]
             self._commit(offsets)
         except BaseException:
             if self._transactions is not None:
@@ -252,21 +322,21 @@ class _Redrive:
         else:
             raise_partition_error(consumer.commit(offsets=offsets, asynchronous=False))
 
-    def _produce(self, letter: Record) -> None:
+    def _produce(self, letter: Record, errors: list[BrokerError]) -> None:
         headers = dict(letter.headers)
         own = [header for header in own_headers(letter) if header[0] != ATTEMPTS]
-        topic = self._settings.to or (headers.get(SOURCE_TOPIC) or b"").decode(errors="replace")
-        if topic not in self._partitions:
-            what = f"dead letter {letter.where()} came from topic {topic}, which does not exist or may not be described"
-            raise TopicError(what, "create it, or name another one with --to")
+        topic = self._target(letter)
         number, timestamp = _number(headers.get(SOURCE_PARTITION)), _number(headers.get(SOURCE_TIMESTAMP))
 
-        def delivered(error: KafkaError | None, _message: object) -> None:
+        def delivered(error: KafkaError | None, _message: object = None) -> None:
+            what = f"topic {topic} does not take dead letter {letter.where()}"
             if error is not None:
-                what = f"topic {topic} does not take dead letter {letter.where()}"
-                self._refusals.append(explained(error, what, AGAIN))
+                is_refused = error.code() > 0 or error.code() == KafkaError._INVALID_DIFFERENT_RECORD  # by the broker
+                errors.append(RefusedError(f"{what} ({error.str()})") if is_refused else explained(error, what, AGAIN))
+            elif self._transactions is None:
+                self._delivered.add((letter.partition, letter.offset))
 
-        with explaining(f"dead letter {letter.where()} cannot be sent", AGAIN):
+        try:
             self._producer.produce(
                 topic,
                 key=letter.key,
@@ -276,6 +346,8 @@ class _Redrive:
                 timestamp=letter.timestamp_or_now if timestamp is None else timestamp,
                 on_delivery=delivered,
             )
+        except KafkaException as error:
+            delivered(error.args[0])
         self._producer.poll(0)
 
 

@@ -23,7 +23,7 @@ from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
 from fomo_stream.threads import limit_threads
-from fomo_stream.wording import did_you_mean
+from fomo_stream.wording import clean_lines, did_you_mean
 
 SWITCH_S = 0.001  # a record waits at most so long for the thread that builds contexts; Python's own value is 5 ms
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, rest = _split_command(arguments)
         return COMMANDS[name](rest)
     except FomoError as error:
-        print(f"fomo-stream: {error}", file=sys.stderr)
+        print(f"fomo-stream: {clean_lines(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -200,7 +200,9 @@ def redrive(argv: Sequence[str]) -> int:
     from fomo_stream.admin.redrive import redrive as send_back
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: an open transaction is aborted
-    print(send_back(settings))
+    summary = send_back(settings)
+    print(clean_lines(str(summary)))
+    summary.check()
     return 0
 
 
@@ -220,7 +222,7 @@ def group(argv: Sequence[str]) -> int:
 
     action = check_group if settings.check else update_group if settings.update_group else look_at_group
     with quiet_clients():
-        print(action(settings))
+        print(clean_lines(action(settings)))
     return 0
 
 
@@ -237,7 +239,7 @@ def doctor(argv: Sequence[str]) -> int:
 
     with quiet_clients():
         text, code = examine(settings)
-    print(text)
+    print(clean_lines(text))
     return code
 
 

@@ -34,7 +34,7 @@ from fomo_stream.records.schema import shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
 from fomo_stream.settings.notify import TARGETS
 from fomo_stream.settings.sources import option
-from fomo_stream.wording import counted
+from fomo_stream.wording import clean, counted
 
 if TYPE_CHECKING:
     from fomo_stream.cli.telling import Tell
@@ -91,7 +91,7 @@ def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note)
 
 
 def _note(text: str) -> None:
-    print(f"fomo-stream: {text}", file=sys.stderr, flush=True)
+    print(f"fomo-stream: {clean(text)}", file=sys.stderr, flush=True)
 
 
 class Scoring:

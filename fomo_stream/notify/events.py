@@ -6,7 +6,6 @@ there, and texts are cut and made printable.
 
 from __future__ import annotations
 
-import math
 import sys
 import zlib
 from collections.abc import Mapping
@@ -16,14 +15,18 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from fomo_stream.errors import RecordError
+from fomo_stream.wording import clean
 
 Kind = Literal["alert", "silent", "rate", "closed"]
 About = Literal["outlier", "silence", "rate"]
 
 NO_RESULT, UNKNOWN_STATUS, INCOMPLETE = "no_result", "unknown_status", "incomplete"  # why a record is skipped
+UNEXPECTED = "unexpected"  # likewise, by a defect of this program
 SEVERITIES = ("info", "warning", "critical")
 NAME, TEXT = 200, 2000  # characters of a name and of a sentence, at most
 MOST_REASONS = 20
+MOST = (1 << 63) - 1  # of a whole number: JSON with more is not written
+YEAR_2200 = 7_258_118_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute")
 FACTS = ("explanation", "of", "records", *NUMBERS)
@@ -78,16 +81,16 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     if not incident:
         raise RecordError(INCOMPLETE, "the result names no incident")
     partition, offset = _integer(result.get("partition")), _integer(result.get("offset"))
-    timestamp = _integer(result.get("timestamp"))
+    timestamp = _time(result.get("timestamp"))
     first, last, worst = (_mapping(result.get(name)) for name in ("from", "to", "worst"))
-    began = _integer(first.get("timestamp"))
+    began = _time(first.get("timestamp"))
     if kind == "alert":
         is_first = incident in (f"{partition}-{offset}", str(offset))
         began = timestamp if is_first else None
     else:
         is_first = kind != "closed"
         place = last if kind == "closed" and last else first
-        offset, timestamp = _integer(place.get("offset")), _integer(place.get("timestamp"))
+        offset, timestamp = _integer(place.get("offset")), _time(place.get("timestamp"))
     severity = result.get("severity") or worst.get("severity")
     own_key = _text(result.get("key"), NAME)
     return Event(
@@ -162,13 +165,13 @@ def _reason(given: Mapping[str, Any]) -> list[Any]:
     value, limits = given.get("value"), given.get("range")
     if value is None:
         value = given.get("text")
+    plain = value if isinstance(value, bool) else _number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (given.get("low"), given.get("high"))
-    is_plain = isinstance(value, bool) or _number(value) is not None
     found = {
         **{name: _text(given.get(name), NAME) for name in ("cause", "scope", "with")},
         **{name: _number(given.get(name)) for name in ("share", "expected", "usual")},
         "feature": _text(given.get("feature"), NAME) or "",
-        "value": value if is_plain else _text(value, NAME),
+        "value": _text(value, NAME) if plain is None else plain,
         "low": _number(low),
         "high": _number(high),
     }
@@ -183,14 +186,21 @@ def _text(value: Any, most: int) -> str | None:
     """Printable, and without lone surrogates, which could not be sent."""
     if not isinstance(value, str):
         return None
-    return "".join(c if c.isprintable() else " " for c in (value if len(value) <= most else value[: most - 1] + "…"))
+    return clean(value if len(value) <= most else value[: most - 1] + "…")
 
 
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63 else None
+def _integer(value: Any, least: int = -MOST, most: int = MOST) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
+
+
+def _time(value: Any) -> int | None:
+    """Milliseconds since 1970; a time before 1970 or after 2200 is a mistake, or stands for none."""
+    return _integer(value, 0, YEAR_2200)
 
 
 def _number(value: Any) -> float | int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if math.isfinite(value) and abs(value) < 1e300 else None
+    if isinstance(value, int) and abs(value) <= MOST:
+        return value
+    return float(value) if -1e300 < value < 1e300 else None  # never of NaN

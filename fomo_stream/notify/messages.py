@@ -15,7 +15,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.notify.desk import Message
 from fomo_stream.notify.events import NUMBERS, Event, iso, read_event
-from fomo_stream.wording import did_you_mean, in_time
+from fomo_stream.wording import clean, did_you_mean, in_time
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,8 @@ class Template:
             return Template("default", self._link)._written(message)
 
     def _written(self, message: Message) -> Text:
-        lines = self._template.render(facts(message, self._link)).strip().splitlines()
+        names = {**_for_chats(facts(message)), "link": self._link}
+        lines = self._template.render(names).strip().splitlines()
         title = " ".join(lines[0].split()) if lines else ""
         return Text(title, "\n".join(line.rstrip() for line in lines[1:] if line.strip()))
 
@@ -172,6 +173,15 @@ class Template:
         elif isinstance(error, TemplateError):
             what = error.message or type(error).__name__
         raise ConfigError(f"{where}: {what}{hint}", _REMEDY) from None
+
+
+def _for_chats(value: Any) -> Any:
+    """Facts whose texts call nobody and are no links."""
+    if isinstance(value, dict):
+        return {name: _for_chats(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return list(map(_for_chats, value))
+    return clean(value, for_chats=True) if isinstance(value, str) else value
 
 
 _REMEDY = "see docs/notify.md for the names and an example"

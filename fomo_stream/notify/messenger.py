@@ -114,10 +114,15 @@ class Messenger:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many messages wait that nothing more should be read; then until few are left."""
+        """Whether so many messages wait that nothing more should be read; then until few are left.
+
+        For a target that is down this holds only while all are: else it would keep the others from their messages.
+        """
         with self._changed:
-            most = max((len(box) for _, box in self._boxes), default=0)
-            self._was_full = most > (FEW_WAITING if self._was_full else MOST_WAITING)
+            most = FEW_WAITING if self._was_full else MOST_WAITING
+            full = [box for _, box in self._boxes if len(box) > most]
+            waits_for = [box for box in full if not box.trouble] or all(box.trouble for _, box in self._boxes)
+            self._was_full = bool(full and waits_for)
             return self._was_full
 
     def health(self) -> list[Health]:
@@ -134,7 +139,10 @@ class Messenger:
         for notice in notices:
             for target, box in self._boxes:
                 if target.audience == notice.audience:
-                    box.add(notice.message, notice.places, now)
+                    lost = box.add(notice.message, notice.places, now)
+                    if lost is not None and (suppressed := self._throttle.allow(f"{target.name} behind")) is not None:
+                        about = kv("message_given_up", target=target.name, message=lost.id, suppressed=suppressed)
+                        log.error(about)
         if notices:
             self._changed.notify_all()
 

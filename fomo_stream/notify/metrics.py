@@ -19,7 +19,7 @@ TARGET = ("target",)
 METRICS = (
     Metric("notify_ready", "gauge", "1 while messages can be sent, else 0; /readyz has the reasons."),
     Metric("notify_sent", "counter", "Messages that a target has taken.", TARGET),
-    Metric("notify_failed", "counter", "Messages that a target has refused for good.", TARGET),
+    Metric("notify_failed", "counter", "Messages that a target has refused for good, or that were given up.", TARGET),
     Metric("notify_retried", "counter", "Tries that failed and are repeated.", TARGET),
     Metric("notify_waiting", "gauge", "Messages that wait for a target.", TARGET),
     Metric("notify_oldest_unsent_seconds", "gauge", "Age of the oldest message that waits; 0: none.", TARGET),

@@ -3,6 +3,10 @@
 Effects happen in this order: a record is read; its messages are sent; all targets answer; its offset is committed. So a
 crash repeats messages, and loses none. Before its committed offset a partition is read again for `--look-back` records,
 without messages, only to know which incidents are open: Alertmanager has to be told of these again and again.
+
+`--start` is for the partitions that the topic has when the group begins. Those that are added later, and those of a
+topic that was created again, are read from their beginning. So the group commits a start for each partition when it
+begins, and beside each offset the id of the topic.
 """
 
 from __future__ import annotations
@@ -11,8 +15,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from typing import Any, TextIO
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -20,16 +23,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from fomo_stream.errors import BrokerError, RecordError, RegistryError, TopicError
 from fomo_stream.kafka.broker.clients import (
     NOT_PERMITTED,
-    connect,
     explained,
     explaining,
+    headers_of,
     make_follower,
-    make_reader,
     range_now,
 )
+from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.registry import codec_for
-from fomo_stream.logs import Throttle, kv
-from fomo_stream.notify.events import Event, key_of_field, key_text, read_event
+from fomo_stream.logs import Throttle, kv, place_of
+from fomo_stream.notify.events import UNEXPECTED, Event, key_of_field, key_text, read_event
 from fomo_stream.notify.messages import Template
 from fomo_stream.notify.messenger import Messenger
 from fomo_stream.notify.metrics import exposition
@@ -43,6 +46,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.2
 BATCH = 200  # records of one poll
 COMMIT_S = 1.0  # between two commits
+LOOK_S = 3.0  # between two looks whether the topic was created again
 TIMEOUT_S = 10.0  # to wait for an answer of the broker
 STUCK_S = 120.0  # the loop has to turn once within this time
 FINISH_S = 10.0  # after SIGTERM, for messages that are under way
@@ -63,18 +67,27 @@ class Events:
 
     def read(self, message: Any) -> Event | None:
         """What a message of Kafka says; None if it is skipped. Raises RegistryError."""
-        headers = _headers(message)
+        headers = headers_of(message)
         try:
             fields = self._codec.decode(message.value(), headers)
             own, _ = self._codec.key(message.key(), headers)
             key = key_text(own) if self._key is None else key_of_field(fields, self._key)
             return read_event(fields, self._field, key)
-        except RecordError as error:
-            self.skipped[error.reason] += 1
-            if (suppressed := self._throttle.allow(error.reason)) is not None:
-                where = f"{message.topic()}[{message.partition()}]@{message.offset()}"
-                log.warning(kv("alert_skipped", record=where, reason=error.reason, suppressed=suppressed))
+        except RegistryError:
+            raise
+        except Exception as error:
+            self.skip(message, error)
             return None
+
+    def skip(self, message: Any, error: Exception) -> None:
+        """Note that a message is skipped: it says nothing of an incident, or nobody expected what it says."""
+        reason = error.reason if isinstance(error, RecordError) else UNEXPECTED
+        self.skipped[reason] += 1
+        if (suppressed := self._throttle.allow(reason)) is not None:
+            where = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+            at = {"error": type(error).__name__, "at": place_of(error)} if reason == UNEXPECTED else {}
+            log.warning(kv("alert_skipped", record=where, reason=reason, **at, suppressed=suppressed))
+            log.debug(kv("alert_skipped", record=where), exc_info=error)
 
 
 class Service:
@@ -88,6 +101,10 @@ class Service:
         self._events = Events(settings)
         self._messenger = Messenger(settings, self._targets)
         self._stop = threading.Event()
+        self._cluster = Cluster(settings)
+        self._topic = self._seen = ("", 0)  # its id and number of partitions: as it is read, and at the last look
+        self._look_at = 0.0
+        self._has_begun = False  # whether the group has a start for each partition
         self._starts: dict[int, int] = {}  # by assigned partition: the offset from which on records are told
         self._committed: dict[int, int] = {}
         self._paused = False
@@ -101,24 +118,30 @@ class Service:
 
     def run(self) -> None:
         """Tell of incidents until `stop`. Raises BrokerError."""
-        with self._serve():
+        with self._serve(), closing(self._cluster):
             self._wait_for_topic()
-            consumer = make_follower(self._settings)
             with self._messenger, explaining(f"topic {self._settings.alerts} cannot be read"):
-                consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
-                log.info(kv("started", topic=self._settings.alerts, group=self._settings.group))
-                try:
-                    self._loop(consumer)
-                    if not self._messenger.finish(FINISH_S):
-                        log.warning(kv("not_sent", effect="what was not answered is told again after the next start"))
-                    self._commit(consumer)
-                finally:
-                    with suppress(KafkaException, RuntimeError):
-                        consumer.close()
+                while not self._stop.is_set():
+                    self._follow()
+
+    def _follow(self) -> None:
+        """Be a member of the group until `stop`, or until the topic was created again."""
+        consumer = make_follower(self._settings)
+        consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
+        log.info(kv("started", topic=self._settings.alerts, group=self._settings.group))
+        try:
+            self._loop(consumer)
+            if not self._messenger.finish(FINISH_S):
+                log.warning(kv("not_sent", effect="what was not answered is told again after the next start"))
+            self._commit(consumer)
+        finally:
+            with suppress(KafkaException, RuntimeError):
+                consumer.close()
+        self._topic = self._seen
 
     def _loop(self, consumer: Consumer) -> None:
         commit_at = 0.0
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or self._is_created_again()):
             self._turned = time.monotonic()
             self._pause_or_resume(consumer)
             for message in consumer.consume(BATCH, POLL_S):
@@ -149,11 +172,13 @@ class Service:
                     return False
                 self._turned = time.monotonic()
         self._trouble = ""
-        if offset < start:
-            if event is not None:
+        try:
+            if offset >= start:
+                self._messenger.take(event, partition, offset)
+            elif event is not None:
                 self._messenger.recall(event, partition, offset)
-        else:
-            self._messenger.take(event, partition, offset)
+        except Exception as error:
+            self._events.skip(message, error)
         return True
 
     def _pause_or_resume(self, consumer: Consumer) -> None:
@@ -173,18 +198,31 @@ class Service:
         if self._throttle.allow(error.name()) is not None:
             log.warning(kv("consumer_error", reason=error.str()))
 
+    def _is_created_again(self) -> bool:
+        """Whether the topic is another one than this member reads."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + LOOK_S
+        with suppress(BrokerError):  # the consumer tells of it, too
+            self._seen = look(self._cluster, self._settings)
+        is_another = _differ(self._topic[0], self._seen[0])
+        if is_another:
+            log.warning(kv("topic_recreated", topic=self._settings.alerts, effect="reading from its beginning"))
+        return is_another
+
     # -- the group -------------------------------------------------------------------------------------------
 
     def _assigned(self, consumer: Consumer, given: list[TopicPartition]) -> None:
         while True:
             try:
+                self._begin(consumer)
                 places = [self._place(consumer, one) for one in consumer.committed(given, timeout=TIMEOUT_S)]
                 break
             except KafkaException as error:
                 self._failed(error.args[0])
                 self._turned = time.monotonic()
-                if self._stop.wait(AGAIN_S):
-                    return  # nothing is read any more
+                if self._stop.wait(AGAIN_S) or self._is_created_again():
+                    return  # nothing is read any more by this member
         consumer.incremental_assign(places)
         if self._paused:
             consumer.pause(given)
@@ -192,12 +230,25 @@ class Service:
         self._trouble = ""
         log.info(kv("assigned", partitions=",".join(str(one.partition) for one in given)))
 
+    def _begin(self, consumer: Consumer) -> None:
+        """Commit a start for all partitions if the group has none: after a crash `latest` would be later."""
+        if self._has_begun:
+            return
+        topic, (topic_id, count) = self._settings.alerts, self._topic
+        every = consumer.committed([TopicPartition(topic, number) for number in range(count)], timeout=TIMEOUT_S)
+        if all(one.offset < 0 for one in every):
+            ranges = [range_now(consumer, one, TIMEOUT_S) for one in every]
+            starts = [first if self._settings.start == "earliest" else end for first, end in ranges]
+            offsets = [TopicPartition(topic, number, start, topic_id) for number, start in enumerate(starts)]
+            consumer.commit(offsets=offsets, asynchronous=False)
+        self._has_begun = True
+
     def _place(self, consumer: Consumer, committed: TopicPartition) -> TopicPartition:
-        """Where a partition is read from. Its start is committed at once: after a crash `latest` would be later."""
+        """Where a partition is read from."""
         first, end = range_now(consumer, committed, TIMEOUT_S)
         number, start = committed.partition, committed.offset
-        if start < 0:
-            start = first if self._settings.start == "earliest" else end
+        if start < 0 or _differ(committed.metadata or "", self._topic[0]):
+            start = first
         elif not first <= start <= end:
             log.warning(kv("offset_lost", partition=number, offset=start, first=first, end=end))
             start = first
@@ -219,10 +270,10 @@ class Service:
         changed = {number: offset for number, offset in found if self._committed.get(number) != offset}
         if not changed:
             return
-        topic = self._settings.alerts
+        topic, topic_id = self._settings.alerts, self._topic[0]
         try:
             consumer.commit(
-                offsets=[TopicPartition(topic, number, offset) for number, offset in changed.items()],
+                offsets=[TopicPartition(topic, number, offset, topic_id) for number, offset in changed.items()],
                 asynchronous=False,
             )
             self._committed |= changed
@@ -234,7 +285,8 @@ class Service:
         """Raises BrokerError; with --wait it is tried again."""
         while not self._stop.is_set():
             try:
-                partitions_of(self._settings)
+                self._cluster.connect()
+                self._topic = self._seen = look(self._cluster, self._settings)
                 return
             except BrokerError as error:
                 if not self._settings.wait:
@@ -277,66 +329,39 @@ class Service:
         return HttpServer(self._settings.http_host, self._settings.health_port, sources)
 
 
-def partitions_of(settings: NotifySettings) -> list[int]:
-    """The partitions of the topic of alerts. Raises BrokerError."""
-    _, metadata = connect(settings)
-    found = metadata.topics.get(settings.alerts)
-    if found is None or found.error is not None:
+def look(cluster: Cluster, settings: NotifySettings) -> tuple[str, int]:
+    """The id of the topic of alerts, empty where brokers have none, and its partitions. Raises BrokerError."""
+    with explaining(f"topic {settings.alerts} cannot be described"):
+        partitions, ids = cluster.partitions([settings.alerts])
+    if settings.alerts not in partitions:
         what = f"there is no topic {settings.alerts} on {settings.bootstrap}, or it may not be described"
         raise TopicError(what, "check --alerts")
-    return sorted(found.partitions)
+    return ids.get(settings.alerts, ""), partitions[settings.alerts]
 
 
 def rehearse(settings: NotifySettings, out: TextIO) -> None:
     """Print the messages about all that the topic holds now. Times are those of the records. Commits nothing."""
+    from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader  # numpy
+
     template = Template(settings.template, settings.status_url)
     if settings.has_target:
         targets_of(settings, template, time.time)  # only to refuse wrong ones
     rehearsal, events = Rehearsal(settings, template, out), Events(settings)
-    for message in _all(settings, partitions_of(settings)):
-        if (event := events.read(message)) is not None:
-            rehearsal.take(event, message.partition(), message.offset())
+    with closing(Cluster(settings)) as cluster:
+        cluster.connect()
+        _, count = look(cluster, settings)
+    what = f"topic {settings.alerts} cannot be read"
+    with explaining(what), TopicReader(settings) as reader:
+        ends = {number: (0, reader.range_now(settings.alerts, number, TIMEOUT_S)[1]) for number in range(count)}
+        try:
+            for message in reader.read(settings.alerts, ends, PATIENCE_S):
+                if (event := events.read(message)) is not None:
+                    rehearsal.take(event, message.partition(), message.offset())
+        except NoProgressError as error:
+            raise BrokerError(f"{what}: nothing came for {PATIENCE_S:g} s ({error})") from None
     rehearsal.finish()
 
 
-def _all(settings: NotifySettings, partitions: list[int]) -> Iterator[Any]:
-    """The messages of a topic, each partition in its order, up to its end as of now. Raises BrokerError."""
-    with _reader(settings) as reader:
-        ends: dict[int, int] = {}
-        for number in partitions:
-            first, end = range_now(reader, TopicPartition(settings.alerts, number), TIMEOUT_S)
-            ends |= {number: end} if first < end else {}
-        reader.assign([TopicPartition(settings.alerts, number, 0) for number in ends])
-        deadline = time.monotonic() + PATIENCE_S
-        while ends:
-            message = reader.poll(POLL_S)
-            if message is None:
-                if time.monotonic() >= deadline:
-                    raise BrokerError(f"nothing came from topic {settings.alerts} for {PATIENCE_S:g} s")
-                continue
-            deadline = time.monotonic() + PATIENCE_S
-            number, error = message.partition(), message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-            if error is None and message.offset() < ends.get(number, 0):
-                yield message
-            if error is not None or message.offset() >= ends.get(number, 0) - 1:
-                ends.pop(number, None)
-
-
-@contextmanager
-def _reader(settings: NotifySettings) -> Iterator[Consumer]:
-    reader = make_reader(settings)
-    try:
-        yield reader
-    except KafkaException as error:
-        raise explained(error, f"topic {settings.alerts} cannot be read") from None
-    finally:
-        reader.close()
-
-
-def _headers(message: Any) -> list[tuple[str, bytes | None]]:
-    try:
-        return message.headers() or []
-    except UnicodeDecodeError:  # a name that is not UTF-8
-        return []
+def _differ(one: str, other: str) -> bool:
+    """Whether these are ids of two topics; empty: not known."""
+    return bool(one and other and one != other)

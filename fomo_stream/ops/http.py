@@ -12,10 +12,13 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from io import BytesIO
 from ipaddress import ip_address
 from pathlib import Path
 from socketserver import ThreadingTCPServer
@@ -30,7 +33,9 @@ log = logging.getLogger(__name__)
 Answer = tuple[HTTPStatus, str, bytes]  # status, Content-Type, body
 
 CONNECTIONS = 32  # open at the same time
-PATIENCE_S = 10.0  # for the next bytes of a client
+PATIENCE_S = 10.0  # for the whole request of a client
+MOST_BYTES = 16 << 10  # of a request
+FRESH_S = 1.0  # metrics and status are made at most so often: that takes time from scoring
 
 JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus
@@ -91,7 +96,8 @@ class HttpServer(ThreadingTCPServer):
         self.port = int(self.server_address[1])
         self.is_local = ip_address(str(self.server_address[0])).is_loopback
         self._open: dict[Any, None] = {}  # connections, oldest first
-        self._lock = threading.Lock()
+        self._lock, self._making = threading.Lock(), threading.Lock()
+        self._made: Callable[[Callable[[], bytes], float], bytes] = lru_cache(maxsize=2)(lambda make, _period: make())
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="fomo-http", daemon=True)
 
     def __enter__(self) -> HttpServer:
@@ -102,6 +108,11 @@ class HttpServer(ThreadingTCPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+
+    def fresh(self, make: Callable[[], bytes]) -> bytes:
+        """What `make` returns, which is called once in FRESH_S seconds."""
+        with self._making:
+            return self._made(make, time.monotonic() // FRESH_S)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own. A client that sends nothing keeps no other one from its answer."""
@@ -129,6 +140,23 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "fomo-stream", ""
     timeout = PATIENCE_S
     server: HttpServer
+
+    def handle(self) -> None:
+        """Answer one request, which is read to the blank line after its headers, or until it is too long."""
+        head, deadline = b"", time.monotonic() + self.timeout
+        while len(head) <= MOST_BYTES and b"\n\r\n" not in head and b"\n\n" not in head:
+            self.connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            part = self.connection.recv(MOST_BYTES)
+            if not part:
+                break
+            head += part
+        self.connection.settimeout(self.timeout)
+        self.rfile = BytesIO(head)
+        if len(head) > MOST_BYTES:
+            self.requestline = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        else:
+            self.handle_one_request()
 
     def do_GET(self) -> None:
         """Answer a request."""
@@ -164,9 +192,9 @@ class _Handler(BaseHTTPRequestHandler):
             name, kind = PAGE[path]
             return HTTPStatus.OK, kind, (Path(__file__).with_name("page") / name).read_bytes()
         if path == "/status.json" and sources.status is not None:
-            return HTTPStatus.OK, JSON, sources.status()
+            return HTTPStatus.OK, JSON, self.server.fresh(sources.status)
         if path == "/metrics":
-            return HTTPStatus.OK, METRICS, sources.metrics()
+            return HTTPStatus.OK, METRICS, self.server.fresh(sources.metrics)
         if path in ("/livez", "/readyz"):
             reasons = sources.live() if path == "/livez" else sources.ready()
             return _check(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)

@@ -7,7 +7,7 @@ positions of partitions, is asked for when the metrics are.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -88,14 +88,19 @@ LABELS = {
     "commits": ("committed", "aborted"),
     "rebalances": ("assigned", "revoked", "lost"),
 }
+BY_FEEDBACK = "feedback"  # in place of the names of windows that labels tell of: there may be any number
 REALISED_OVER = 10_000  # calibrated records over which the realised alert rate is taken
 REALISED_LEAST = 1_000  # fewer say too little
 
 
 class Metrics(Observer):
-    """Counts what the service does, for `exposition`."""
+    """Counts what the service does, for `exposition`.
 
-    def __init__(self) -> None:
+    named: the rules and windows of maintenance whose names are a value of a label; all others share one.
+    """
+
+    def __init__(self, named: Collection[str] = ()) -> None:
+        self._named = frozenset(named)
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._counters: dict[str, Counter] = {}
@@ -121,7 +126,7 @@ class Metrics(Observer):
         self._count("missing_values", n=seen.missing)
         self._observe("score", *[result["score"] for result in seen.results if result["score"] is not None])
         for name in [result["suppressed"] for result in seen.results if "suppressed" in result]:
-            self._count("suppressed", name)
+            self._count("suppressed", name if name in self._named else BY_FEEDBACK)
         for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
             self._count("alerts", severity)
         self._count("incidents", "opened", n=seen.opened)

@@ -75,7 +75,8 @@ class Monitor(Observers):
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._host, self._port = settings.http_host, settings.health_port
-        self._metrics, self._board = Metrics(), StatusBoard(show_keys=settings.show_keys)
+        named = [one.name for one in (*settings.all_rules, *settings.windows)]
+        self._metrics, self._board = Metrics(named), StatusBoard(show_keys=settings.show_keys)
         served: list[Observer] = [] if self._port is None else [self._metrics, self._board]
         super().__init__([ProgressLog(), *served])
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.records.schema import Schema, look_up, numbers
-from fomo_stream.wording import counted
+from fomo_stream.wording import clean, counted
 
 DIGITS = 6  # of numbers in reasons that are not the record's own, and of the record's own in a sentence
 KEPT = 200  # characters of a category in a reason
@@ -188,7 +188,7 @@ def value_text(value: str | bool | int | float | None, digits: int = FEW_DIGITS)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{_clean(value if len(value) <= TEXT else value[: TEXT - 1] + "…")}"'
+        return f'"{clean(value if len(value) <= TEXT else value[: TEXT - 1] + "…")}"'
     return "missing" if value is None else number_text(float(value), digits)
 
 
@@ -212,7 +212,7 @@ def name_text(name: str) -> str:
     ('"flow; return"', '""')
     """
     tail = 2 * NAME // 3
-    short = _clean(name if len(name) <= NAME else name[: NAME - 1 - tail] + "…" + name[-tail:])
+    short = clean(name if len(name) <= NAME else name[: NAME - 1 - tail] + "…" + name[-tail:])
     return f'"{short}"' if short != short.strip() or not short or set(short) & set(";,") else short
 
 
@@ -224,8 +224,3 @@ def number_text(value: float, digits: int = FEW_DIGITS) -> str:
     """
     text = f"{value:.{digits}g}" if value else "0"
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
-
-
-def _clean(text: str) -> str:
-    """Without control characters, and without lone surrogates."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)

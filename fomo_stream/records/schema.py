@@ -22,6 +22,7 @@ import numpy as np
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.records.category_codes import category_code
+from fomo_stream.wording import clean
 
 _PLAIN = frozenset({int, float, bool, type(None)})
 # No other form: 007 is a name, +49 begins a telephone number, 1,5 may have a decimal comma.
@@ -155,4 +156,4 @@ def _number(value: Any) -> float:
 
 def shown(names: Sequence[str], limit: int = 50) -> str:
     """The first `limit` names, each cut to 60 characters, for a log line or a message."""
-    return ",".join(name[:60] for name in names[:limit]) + (",..." if len(names) > limit else "")
+    return ",".join(clean(name[:60]) for name in names[:limit]) + (",..." if len(names) > limit else "")

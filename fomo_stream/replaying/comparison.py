@@ -12,7 +12,7 @@ from fomo_stream.replaying.measures.intervals import difference
 from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import Report, load_report
-from fomo_stream.wording import counted
+from fomo_stream.wording import clean, counted
 
 _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict")
 
@@ -27,7 +27,7 @@ def compare_files(before: Path, after: Path) -> str:
         lines = list(_lines(first, second, before, after))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ConfigError(f"{before} or {after} is not a whole report ({type(error).__name__}: {error})") from None
-    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)
+    return "".join(clean(line) + "\n" for line in lines)
 
 
 def is_paired(before: Report, after: Report, names: tuple[str, ...] = ("records", "outliers")) -> bool:

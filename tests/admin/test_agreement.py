@@ -187,6 +187,17 @@ def test_every_partition_has_a_line_and_the_last_has_the_total() -> None:
     assert ["one", "c", "h", "8", "0,", "2"] in [line.split() for line in text.splitlines()]
 
 
+def test_what_clients_call_themselves_changes_no_terminal_and_no_table() -> None:
+    odd = "\x1b[2J\n\u202e"
+    members = [{"name": f"one{odd}", "client_id": f"c{odd}", "host": f"h{odd}", "partitions": []}]
+    agreement = {**report()["agreement"], "features": [f"x{odd}", "y"]}
+    text = as_text(report(members=members, agreement=agreement), now=0.0)
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert text.count("\n") == as_text(
+        report(members=[dict.fromkeys(members[0], "m") | {"partitions": []}]), 0.0
+    ).count("\n")
+
+
 def test_a_setting_that_differs_is_shown_beside_the_groups() -> None:
     text = as_text(report("out", given=False), now=0.0)
     assert [line.split() for line in text.splitlines() if line.startswith("out ")] == [["out", "a", "b", "(default)"]]

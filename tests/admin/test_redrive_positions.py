@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import fomo_stream
 from fomo_stream.admin.redrive import Position
-from fomo_stream.errors import REASONS, UNKNOWN
+from fomo_stream.errors import REASONS, UNKNOWN, TopicError
 
 
 class Run(NamedTuple):
@@ -62,6 +63,24 @@ def test_each_letter_that_was_asked_for_is_sent_once_and_in_the_end_all(runs: li
 @pytest.mark.parametrize("metadata", ["", "x", "3", "[1]", '{"a": null}'])
 def test_an_offset_set_by_another_tool_counts_for_all_letters(metadata: str) -> None:
     assert Position.committed(TopicPartition("t", 0, 5, metadata), 0, 9) == Position(5)
+
+
+@given(st.frozensets(st.integers(0, 999), max_size=100), st.integers(0, 999), ASKED)
+def test_letters_that_were_left_are_the_only_ones_below_the_position_that_a_later_run_reads(
+    left: frozenset[int], first: int, reasons: list[str]
+) -> None:
+    position = Position.committed(Position(5).advanced(1000, [], left).as_offset("t", 0), first, 1000)
+    assert [n for n in range(1000) if not position.is_done("a", n)] == sorted(n for n in left if n >= first)
+    assert position.first(reasons) == min([n for n in left if n >= first], default=1000)
+    assert Position.committed(position.as_offset("t", 0), first, 1000) == position
+
+
+def test_many_letters_in_a_row_can_be_left_and_more_than_fit_are_an_error() -> None:
+    every = frozenset(range(0, 200_000, 2))
+    assert Position.committed(Position(200_000, {}, every).as_offset("t", 0), 0, 200_000).left == every
+    draw = random.Random(1)
+    with pytest.raises(TopicError, match=r"more dead letters of t\[0\] cannot be sent than can be remembered"):
+        Position(10**9, {}, frozenset(draw.randrange(10**9) for _ in range(10_000))).as_offset("t", 0)
 
 
 def test_a_recreated_topic_is_read_from_its_beginning() -> None:

@@ -68,6 +68,25 @@ def command(model_path: Path) -> list[str]:
     return [sys.executable, "-m", "fomo_stream.cli", *arguments(model_path, "-")]
 
 
+def test_names_and_values_of_others_change_no_terminal_and_forge_no_line(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], restored_logging: None
+) -> None:
+    odd = "\x1b]0;owned\x07\x9b2J\u202e\u2066"
+    path, names = tmp_path / "in.csv", [f"{name}{odd}" for name in ("number", "text", "empty", "cells")]
+    rows = [f"{i % 7},{odd}t,,{odd if i == 58 else i % 4}" for i in range(60)]
+    path.write_bytes("\n".join([",".join(f'"{name}"' for name in names), *rows, '"a\n', ""]).encode())
+    flags = ["-o", tmp_path / "out.csv", "--key", names[1], "--notify", "--dry-run"]
+    for more in (
+        flags,
+        [*flags, "--features", f"{names[0]},{names[2]}"],
+        ["-o", tmp_path / "o.csv", "--features", odd],
+    ):
+        main(arguments(model_path, path, *more))
+        said = capsys.readouterr().err
+        assert said.startswith("fomo-stream: ")
+        assert [line for line in said.split("\n") if not line.isprintable()] == []
+
+
 def test_in_a_pipe_each_record_is_scored_before_the_next_and_a_reader_that_goes_away_ends_it_quietly(
     model_path: Path,
 ) -> None:

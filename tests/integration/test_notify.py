@@ -161,6 +161,56 @@ def test_what_comes_after_a_kill_of_one_that_was_ready_is_told(broker: Broker, t
     assert names(receiver) == ["sensors:0-2:opened:1"]
 
 
+def test_alerts_in_partitions_that_are_added_are_all_told(broker: Broker, receiver: Receiver, real_kafka: None) -> None:
+    """Also those that come before the partition is assigned; those before the first start are not told."""
+    topic = unique("alerts")
+    broker.create_topic(topic, 1)
+    write(broker, topic, alert(1))
+    first = Command(broker, topic, "--webhook", receiver.url)
+    first.ready()
+    broker.grow_topic(topic, 3)
+    write(broker, topic, *(alert(number) for number in range(10, 40)))
+    receiver.wait_for(lambda requests: len(set(names(receiver))) == 30)
+    first.kill()
+    broker.grow_topic(topic, 5)
+    write(broker, topic, *(alert(number) for number in range(50, 80)))  # while nobody reads
+    second = Command(broker, topic, "--webhook", receiver.url)
+    expected = {f"sensors:0-{number}:opened:1" for number in (*range(10, 40), *range(50, 80))}
+    receiver.wait_for(lambda requests: set(names(receiver)) == expected)
+    second.stop()
+
+
+@pytest.mark.parametrize("before", [2, 12])
+def test_a_topic_that_is_created_again_is_read_from_its_beginning(
+    broker: Broker, receiver: Receiver, real_kafka: None, before: int
+) -> None:
+    topic = unique("alerts")
+    broker.create_topic(topic, 1)
+    write(broker, topic, *map(alert, range(200, 200 + before)))  # before the first start, so they are not told
+    command = Command(broker, topic, "--webhook", receiver.url)
+    command.ready()
+    write(broker, topic, *map(alert, range(before)))
+    receiver.wait_for(lambda requests: len(requests) == before)
+    wait_for(lambda: broker.committed(f"{topic}-notify", topic) == 2 * before, "the commit")
+    broker.delete_topic(topic)
+    broker.create_topic(topic, 1)
+    write(broker, topic, *map(alert, range(100, 107)))
+    expected = {f"sensors:0-{number}:opened:1" for number in (*range(before), *range(100, 107))}
+    receiver.wait_for(lambda requests: set(names(receiver)) == expected)
+    assert "topic_recreated" in command.stop()
+
+
+def test_odd_records_stop_nothing(broker: Broker, topic: str, receiver: Receiver) -> None:
+    odd = [alert(2, surprise=1 << 70), alert(3, timestamp=10**17), alert(4, key={"a": 1}), alert(5, reasons={"a": 1})]
+    command = Command(broker, topic, "--webhook", receiver.url, "--start", "earliest")
+    broker.produce(topic, [b"", b"\xff", b"[" * 100_000, b'{"fomo": NaN}'], ["k"] * 4)
+    write(broker, topic, *odd, alert(9))
+    receiver.wait_for(lambda requests: len(requests) == len(odd) + 1)
+    wait_for(lambda: broker.committed(f"{topic}-notify", topic) == len(odd) + 5, "the commit")
+    command.stop()
+    assert set(names(receiver)) == {f"sensors:0-{number}:opened:1" for number in (2, 3, 4, 5, 9)}
+
+
 def test_what_is_open_is_known_after_a_restart(broker: Broker, topic: str, receiver: Receiver) -> None:
     group = f"{topic}-notify"
     first = Command(broker, topic, "--alertmanager", receiver.url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,12 +76,27 @@ def test_what_says_nothing_of_an_incident_is_skipped_with_a_reason(fields: dict[
     assert raised.value.reason == reason
 
 
+ODD = (1 << 64, -(1 << 70), 10**400, 253_402_300_800_000, -1, 9e307, float("nan"))  # of years beyond 9999, too
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    st.none() | st.booleans() | st.integers() | st.sampled_from(ODD) | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
 NAMES = [*alert(7), *closed(7, 9), *silent(7), *rate(7)]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_a_number_that_nobody_expects_is_as_if_it_were_not_there_or_a_float(odd: Any) -> None:
+    names = [*alert(7), "quiet_s", "records", "usual_gap_s"]
+    reason = dict.fromkeys((*SAID["reasons"][0], "low", "text", "with"), odd)
+    for name in names:
+        if name not in ("outlier", "incident"):
+            found = event({**alert(7), name: odd, "reasons": [reason]})
+            assert text("default", Message("opened", found, found, 1))
+            orjson.dumps(facts(Message("closed", found, found, 1)))
+    assert event(alert(7, timestamp=odd)).timestamp is None
+    place = {"timestamp": odd, "offset": 9}
+    assert event({**closed(7, 9), "from": place, "to": place}).began is None
 
 
 @given(
@@ -100,6 +116,7 @@ def test_whatever_a_record_holds_it_is_skipped_or_gives_a_message(
         assert text.title.isprintable()
         assert all(line.isprintable() for line in text.body.splitlines())
         (text.title + text.body).encode()
+    orjson.dumps(facts(Message("opened", found, found, 1)))
     assert isinstance(found.facts()["reasons"], list)
 
 
@@ -184,6 +201,34 @@ def test_texts_of_records_are_no_template_and_no_html() -> None:
     found = text("default", Message("opened", odd, odd, 1))
     assert "{{ 7 * 7 }} <b>&amp;" in found
     assert "{% for %}" in found
+
+
+CALLS = (
+    "@everyone",
+    "<!channel>",
+    "<@U123>",
+    "<@&123>",
+    "<#C1>",
+    "<https://x.example|y>",
+    "mailto://",
+    "www.x.example",
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_others_wrote_calls_nobody_and_is_no_link_and_can_still_be_read(call: str) -> None:
+    reasons = [{"feature": call, "cause": "value", "value": f"pump-7 {call}", "with": call}]
+    odd = event(alert(7, explanation=f"{call} is 9", topic=call, reasons=reasons), f"pump-7\x1b[2J\u202e {call}")
+    one = Message("opened", odd, odd, 1)
+    for message in (one, Message("several", odd, odd, 2, (one, one)), Message("closed", odd, odd, 1)):
+        for name in TEMPLATES:
+            found = text(name, message, "https://status.example/@now")
+            assert call not in found
+            assert "\x1b" not in found
+            assert "\u202e" not in found
+            assert name == "short" or "https://status.example/@now" in found, "what the operator has given stays"
+    assert "pump-7" in text("default", one)
+    assert facts(one)["key"].endswith(call), "programs get the key as it is"
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,37 @@ def test_too_many_waiting_messages_are_reported_until_few_are_left(receiver: Rec
         assert not made.is_full
 
 
+def test_a_target_that_asks_for_an_hour_keeps_no_other_from_its_messages(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "MOST_KEPT", 700)
+    many = 1000
+    with receiving() as down, messenger_to("--webhook", receiver.url, "--webhook", down.url) as made:
+        down.answer = lambda _request: Reply(503, (("Retry-After", "3600"),))
+        made.start(0, 0)
+        for offset in range(many):
+            made.take(event(alert(offset), f"key-{offset}"), 0, offset)
+            wait_for(lambda: not made.is_full, "reading to go on")
+        receiver.wait_for(lambda requests: len(requests) == many)
+        wait_for(lambda: made.health()[0].waiting == 0, "the last answer")
+        healthy, sick = made.health()
+        assert (healthy.sent, healthy.refused) == (many, 0)
+        assert (sick.sent, sick.refused, sick.waiting) == (0, many - 700, 700)
+        assert made.committable() == {0: many - 700}
+        assert len(down.requests) == 1
+    assert f"message_given_up target={down.url} message=sensors:0-0:opened:1" in caplog.text
+
+
+def test_while_all_targets_are_down_nothing_more_is_read_and_nothing_given_up(receiver: Receiver) -> None:
+    receiver.answer = lambda _request: Reply(503)
+    with messenger_to("--webhook", receiver.url, "--webhook", f"{receiver.url}/other") as made:
+        for offset in range(delivery.MOST_WAITING + 1):
+            made.take(event(alert(offset), f"key-{offset}"), 0, offset)
+        wait_for(lambda: all(one.trouble for one in made.health()), "both to be tried")
+        assert made.is_full
+        assert [one.refused for one in made.health()] == [0, 0]
+
+
 def test_what_is_held_back_is_told_at_the_end(receiver: Receiver) -> None:
     to = receiver.url.replace("http://", "json://")
     with messenger_to("--to", to) as made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_alerts import Simulated, alert, always, closed, event, told
 
-from fomo_stream.notify.delivery import FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_WISH_S, Answer, Outbox
-from fomo_stream.notify.desk import Message
+from fomo_stream.notify.delivery import FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_WISH_S, MOST_KEPT, Answer, Outbox
+from fomo_stream.notify.desk import Message, Place
 
 AGAIN, REFUSED = Answer("again", "HTTP 503"), Answer("refused", "HTTP 404")
 answers = st.one_of(
@@ -121,6 +122,35 @@ def test_waits_double_up_to_a_minute_with_jitter_and_a_target_may_ask_for_more()
     assert waits([AGAIN] * 3, luck=0.0) == [FIRST_WAIT_S / 2, 1, 2]
     assert waits([Answer("again", after=30.0), AGAIN]) == [30, 2]
     assert waits([Answer("again", after=1e9)]) == [LONGEST_WISH_S]
+
+
+def test_of_a_target_that_is_down_the_oldest_messages_are_given_up_and_the_newest_wait() -> None:
+    run = Simulated([("programs", always), ("programs", lambda now: AGAIN if now < 9_000 else Answer("sent"))])
+    many = 2 * MOST_KEPT
+    for offset in range(many):
+        run.read(event(alert(offset), f"key-{offset}"), 2 * offset)
+        run.read(None, 2 * offset + 1)
+        run.wait(0.5)
+        if offset % 100 == 0:
+            assert run.ledger.committable()[0] >= 2 * (offset - MOST_KEPT), "what is given up keeps no offset"
+    down = run.boxes[1][2]
+    assert (len(down), down.refused, down.sent) == (MOST_KEPT, many - MOST_KEPT, 0)
+    assert down.retried < 100, "tried about once a minute, however many come"
+    run.wait(10_000.0)
+    assert told(run.arrived[0]) == [("opened", f"0-{offset}") for offset in range(many)]
+    assert told(run.arrived[1]) == [("opened", f"0-{offset}") for offset in range(many - MOST_KEPT, many)]
+    assert run.ledger.committable() == {0: 2 * many}
+
+
+def test_records_that_give_no_message_take_no_memory_while_one_waits() -> None:
+    run = Simulated([("programs", always), ("people", lambda _now: AGAIN)])
+    run.read(event(alert(0)), 0)
+    for offset in range(1, 20_000):
+        run.read(event(alert(offset, 0)), offset)
+        if offset % 1000 == 0:
+            assert run.ledger.committable() == {0: 0}
+    tracked = [one for one in gc.get_objects() if isinstance(one, Place)]
+    assert len(tracked) < 2_000
 
 
 def test_the_age_of_the_oldest_message_is_known() -> None:

@@ -16,7 +16,7 @@ from brokers import wait_for
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.ops import http
-from fomo_stream.ops.http import CONNECTIONS, HttpServer, Sources
+from fomo_stream.ops.http import CONNECTIONS, MOST_BYTES, HttpServer, Sources
 
 LARGE = b"x" * (8 << 20)  # more than the buffers of a connection hold
 
@@ -141,6 +141,10 @@ def test_nothing_can_be_changed(server: HttpServer, method: str) -> None:
         (b"\xff\x00 \xfe\r\n\r\n", 400),
         (b"GET /livez HTTP/1.0\r\n\r\n", 200),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (MOST_BYTES // 6), 431),
+        (b"GET /" + b"x" * MOST_BYTES, 431),
+        (b"GET /livez HTTP/1.1\r\nX: " + b"x" * (MOST_BYTES - 100) + b"\r\n\r\n", 200),
+        (b"POST /livez HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", 405),
     ],
 )
 def test_requests_that_are_no_http_are_refused(server: HttpServer, request_: bytes, status: int) -> None:
@@ -180,6 +184,40 @@ def test_silent_and_slow_clients_do_not_keep_others_from_an_answer(
         for path in ("/livez", "/metrics", "/"):
             assert ask(server, path)[0].status == 200
         wait_for(lambda: len(connections()) <= CONNECTIONS, "the threads of closed connections to end")
+
+
+def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http._Handler, "timeout", 0.3)
+    with HttpServer("127.0.0.1", 0, told.sources()) as server, send(server, b"GET / HTTP/1.1\r\nX: ") as client:
+        client.settimeout(0.05)
+        for _ in range(200):
+            client.sendall(b"x")
+            try:
+                assert client.recv(1) == b"", "it is disconnected without an answer"
+                break
+            except TimeoutError:
+                continue
+        else:
+            raise AssertionError("a client may send for ever")
+
+
+def test_metrics_and_status_are_made_once_a_second_however_often_they_are_asked_for(
+    server: HttpServer, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    told.metrics = lambda: made.append("metrics") or b"%d" % len(made)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(http, "FRESH_S", 1e9)
+    answers: list[bytes] = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(server, "/metrics")[1])) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (made, answers) == (["metrics"], [b"1"] * 20)
+    before, told.status = ask(server, "/status.json")[1], b'{"rate": 4}'
+    assert ask(server, "/status.json")[1] == before
+    monkeypatch.setattr(http, "FRESH_S", 1e-9)
+    assert (ask(server, "/metrics")[1], ask(server, "/status.json")[1]) == (b"2", b'{"rate": 4}')
 
 
 @pytest.mark.parametrize("request_", [b"", b"GET /livez HTTP/1.1\r\n", b"GET /status.json HTTP/1.1\r\n\r\n"])

@@ -87,6 +87,14 @@ def test_every_metric_has_its_type_its_description_and_a_value() -> None:
     assert all(name.startswith("process_") for name in families), "metrics that are in no table"
 
 
+def test_windows_that_labels_tell_of_share_one_series() -> None:
+    metrics = Metrics(["night", "--min-severity"])
+    names = ["night", "--min-severity", *(f"told {number}" for number in range(100))]
+    metrics.scored(batch(*[result(0.5, None) | {"suppressed": name} for name in names]))
+    found = {labels: value for (name, labels), value in exposed(metrics, snapshot()).items() if "suppressed" in name}
+    assert found == {("night",): 1, ("--min-severity",): 1, ("feedback",): 100}
+
+
 def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:
     found = exposed(Metrics(), snapshot(BUSY, WAITING, not_ready=("sensors[4] waits",)))
     assert found["fomo_ready", ()] == 0

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -39,6 +40,8 @@ START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imp
 REFRESH_MS = 10_000  # a client sees new partitions within this time
 HEARTBEAT_MS = 1000  # members learn of a rebalance by the answer to a heartbeat
 LEAST_FETCH_MS, MOST_FETCH_MS = 10, 500  # requests are not sent more often than this; the client's own default
+# The client may return a value and set an exception. Python's own call in a loop does not look; this one always does.
+HEADERS = methodcaller("headers")
 
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:
@@ -209,6 +212,14 @@ def range_now(client: Any, partition: TopicPartition, timeout_s: float) -> tuple
             if error.args[0].code() not in NO_LEADER or time.monotonic() >= deadline:
                 raise
             time.sleep(ASK_AGAIN_S)
+
+
+def headers_of(message: Any) -> list[tuple[str, bytes | None]]:
+    """The headers of a message; none where a name is not UTF-8, which the client cannot read."""
+    try:
+        return HEADERS(message) or []
+    except (SystemError, UnicodeDecodeError):
+        return []
 
 
 def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:

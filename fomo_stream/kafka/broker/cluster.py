@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, explained, make_admin, make_reader
 from fomo_stream.logs import kv
 from fomo_stream.settings.flags import BrokerFlags
-from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class Cluster:
 
     admin: AdminClient  # exists after `connect`
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    def __init__(self, settings: BrokerFlags) -> None:
         self._settings = settings
         # Some brokers create a topic when a client asks about it; this consumer does not trigger that.
         self._reader = make_reader(settings)

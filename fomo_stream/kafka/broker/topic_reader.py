@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from fomo_stream.kafka.broker.clients import make_reader, range_now
-from fomo_stream.partition.record import Headers, Record
+from fomo_stream.kafka.broker.clients import headers_of, make_reader, range_now
+from fomo_stream.partition.record import Record
 from fomo_stream.settings.flags import BrokerFlags
 
 POLL_S = 0.2
-# The client may return a value and set an exception. Python's own call in a loop does not look; this one always does.
-_HEADERS = methodcaller("headers")
 
 # The first offset to read, and the one to stop before; None: the end that the broker reports.
 Range = tuple[int, int | None]
@@ -131,14 +128,6 @@ def _is_end(message: Any, end: int | None) -> bool:
     if message.error() is None:
         return end is not None and message.offset() >= end - 1
     return end is None or message.offset() >= end
-
-
-def headers_of(message: Any) -> Headers:
-    """The headers of a client's message; none if a name is not UTF-8, as the client then gives no header at all."""
-    try:
-        return _HEADERS(message) or []
-    except (SystemError, UnicodeDecodeError):
-        return []
 
 
 def to_record(message: Message) -> Record:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import seconds_per_record
-from fomo_stream.wording import counted
+from fomo_stream.wording import clean, counted
 
 WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "incid.", "delay", "time"]
 NARROW = 76  # columns of a terminal below which the table has less
@@ -41,17 +41,17 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
     with console.capture() as capture:
         partial = [] if report["source"].get("is_complete", True) else ["Not complete: the replay was ended early."]
         for line in [*partial, *(report.get("notes") or [])[:1], *(report.get("summary") or [])]:
-            console.print(Text(_clean(line)))
+            console.print(Text(clean(line)))
         console.print()
         console.print(_table(report, console))
         if console.width >= NARROW and any(_metric(one, "alert_precision") for one in report["detectors"]):
             console.print(Text(f"{CAPTION}{_sign(console)}.", style="dim"))
         for line in _explained(report):
-            console.print(Text(_clean(line)))
+            console.print(Text(clean(line)))
         for line in (report.get("notes") or [])[1:]:
-            console.print(Text(f"Note: {_clean(line)}", style="dim"))
+            console.print(Text(f"Note: {clean(line)}", style="dim"))
         for path in written:
-            console.print(Text.assemble("Report: ", (_clean(str(path)), "bold")), soft_wrap=True)
+            console.print(Text.assemble("Report: ", (clean(str(path)), "bold")), soft_wrap=True)
     lines = (line.rstrip() for line in capture.get().splitlines())
     text = "\n".join(lines).strip("\n")
     encoding = console.encoding
@@ -93,7 +93,7 @@ def _table(report: Report, console: Console) -> Table:
     for title in shown:
         table.add_column(title, justify="right", no_wrap=True)
     for detector, row in zip(detectors, rows, strict=True):
-        texts = [Text(_clean(detector["name"])), *(Text(row[title]) for title in shown)]
+        texts = [Text(clean(detector["name"])), *(Text(row[title]) for title in shown)]
         table.add_row(*texts, style="bold" if detector.get("kind") == "own" else "")
     return table
 
@@ -147,8 +147,3 @@ def in_units(seconds: float) -> str:
     unit, size, _ = next(unit for unit in UNITS if seconds < unit[2])
     number = seconds / size
     return f"{number:.0f} {unit}" if number >= 10 or not number else f"{number:.1f} {unit}"
-
-
-def _clean(text: str) -> str:
-    """Without control characters: names and records come from others and could change the terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
