@@ -11,7 +11,7 @@ import heapq
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -32,12 +32,9 @@ from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result, nothing
 from fomo_stream.records.schema import shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
-from fomo_stream.settings.notify import TARGETS
-from fomo_stream.settings.sources import option
 from fomo_stream.wording import clean, counted
 
 if TYPE_CHECKING:
-    from fomo_stream.cli.telling import Tell
     from fomo_stream.settings.commands import ScoreSettings
 
 LINES_SHOWN = 5  # of those that cannot be read
@@ -49,8 +46,6 @@ MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an er
 
 def run_score(settings: ScoreSettings) -> int:
     """Score `settings.file` to `settings.output`, with a summary on standard error; returns the exit code."""
-    if not settings.notify and (given := [name for name in TARGETS if name in settings.given]):
-        raise ConfigError(f"{option(given[0])} is for messages about incidents: add --notify")
     stdin = settings.file == "-"
     if stdin and sys.stdin is None:
         raise ConfigError("standard input is closed; open it, or name a file")
@@ -62,9 +57,8 @@ def run_score(settings: ScoreSettings) -> int:
             nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
         ):
             table = open_table(settings, stream, name, _note)
-            with _telling(settings, name) as tell:
-                scoring = Scoring(settings, table, out, _note, tell)
-                scoring.run()
+            scoring = Scoring(settings, table, out, _note)
+            scoring.run()
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
         if settings.output != STANDARD_OUTPUT:
             raise FomoError(f"the reader of {settings.output} has ended") from None
@@ -74,14 +68,6 @@ def run_score(settings: ScoreSettings) -> int:
         raise FomoError(f"cannot write the results to {place}: {error.strerror}") from None
     scoring.check_skipped()
     return 0
-
-
-def _telling(settings: ScoreSettings, name: str) -> AbstractContextManager[Tell | None]:
-    if not settings.notify:
-        return nullcontext()
-    from fomo_stream.cli.telling import telling  # the libraries of messages
-
-    return telling(settings, name)
 
 
 def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
@@ -97,10 +83,8 @@ def _note(text: str) -> None:
 class Scoring:
     """One run over one input: reads lines, has them scored, and writes them in order."""
 
-    def __init__(
-        self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note, tell: Tell | None = None
-    ) -> None:
-        self._settings, self._table, self._note, self._tell = settings, table, note, tell
+    def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
+        self._settings, self._table, self._note = settings, table, note
         wanted = settings.explain != "none", settings.outliers_only, settings.has_rules
         form = Form(settings.result_field, settings.scores_only, *wanted)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
@@ -211,8 +195,6 @@ class Scoring:
                 self._counts["missing"] += result["missing"]
                 self._counts["suppressed"] += "suppressed" in result
         self._writer.write(lines, results)
-        if self._tell is not None:
-            self._tell(lines, scored)
 
     def _follow(self, line: int, result: Result) -> None:
         """Add an outlier to its incident."""

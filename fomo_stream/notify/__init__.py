@@ -1,6 +1,6 @@
-"""Messages to people about incidents: `fomo-stream notify`, and the same from `score` and `replay`.
+"""Messages to people and programs about incidents: `fomo-stream notify`.
 
-`events` reads the records of a topic of alerts. `desk` decides what is told, and when; `messages` writes it. `delivery`
-keeps the order of each target, and knows which offsets may be committed. All these only compute. `targets` sends,
-`messenger` runs all of it with threads, and `service` feeds it from a topic. `rehearsal` prints in place of sending.
+`events` reads the records of a topic of alerts. `policy` decides which of them are told; `messages` writes it.
+`delivery` keeps the order of each target, and what waits for it. All these only compute. `targets` sends, `messenger`
+runs all of it with threads, and `service` feeds it from a topic.
 """

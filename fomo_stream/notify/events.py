@@ -6,18 +6,13 @@ there, and texts are cut and made printable.
 
 from __future__ import annotations
 
-import sys
-import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-import orjson
-
 from fomo_stream.errors import RecordError
 from fomo_stream.wording import clean
 
-Kind = Literal["alert", "silent", "rate", "closed"]
 About = Literal["outlier", "silence", "rate"]
 
 NO_RESULT, UNKNOWN_STATUS, INCOMPLETE = "no_result", "unknown_status", "incomplete"  # why a record is skipped
@@ -29,15 +24,14 @@ MOST = (1 << 63) - 1  # of a whole number: JSON with more is not written
 YEAR_2200 = 7_258_118_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute")
-FACTS = ("explanation", "of", "records", *NUMBERS)
-REASON = ("feature", "cause", "share", "value", "expected", "usual", "low", "high", "scope", "with")
 
 
 class Event(NamedTuple):
-    """One record about an incident. kind: an alert; the opening of a silence or of an unusual rate; or an end."""
+    """One record about an incident: an alert; the opening of a silence or of an unusual rate; or an end."""
 
-    kind: Kind
     about: About
+    is_first: bool  # it opens its incident
+    is_end: bool
     incident: str
     topic: str
     partition: int | None
@@ -46,19 +40,13 @@ class Event(NamedTuple):
     began: int | None  # the first record's time, likewise, where it is known
     key: str | None
     severity: str
-    is_first: bool  # whether it opens its incident
-    detail: bytes  # the rest as JSON, compressed because thousands of incidents can be open
+    alerts: int  # so far, where the record says so
+    facts: Mapping[str, Any]  # NUMBERS, explanation, of and reasons; None where the record does not say it
 
     @property
     def identity(self) -> str:
         """The name of the incident among those of all topics."""
         return f"{self.topic}:{self.incident}"
-
-    def facts(self) -> dict[str, Any]:
-        """What `detail` holds; None where the record does not say it."""
-        found: dict[str, Any] = orjson.loads(zlib.decompress(self.detail))
-        reasons = [dict(zip(REASON, values, strict=True)) for values in found.get("reasons", ())]
-        return {**dict.fromkeys(FACTS), **found, "reasons": reasons}
 
 
 def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
@@ -70,12 +58,8 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     if not isinstance(result, Mapping):
         raise RecordError(NO_RESULT, f"the record has no result in the field {field}")
     status = result.get("status")
-    kind: Kind
-    if status in ("closed", "silent", "rate"):
-        kind = status
-    elif result.get("outlier") is True:
-        kind = "alert"
-    else:
+    is_alert = status not in ("closed", "silent", "rate")
+    if is_alert and result.get("outlier") is not True:
         raise RecordError(UNKNOWN_STATUS, "the result is neither of an alert nor of an incident")
     incident = _text(result.get("incident"), NAME)
     if not incident:
@@ -83,29 +67,38 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     partition, offset = _integer(result.get("partition")), _integer(result.get("offset"))
     timestamp = _time(result.get("timestamp"))
     first, last, worst = (_mapping(result.get(name)) for name in ("from", "to", "worst"))
-    began = _time(first.get("timestamp"))
-    if kind == "alert":
+    is_first, is_end = not is_alert and status != "closed", status == "closed"
+    if is_alert:
         is_first = incident in (f"{partition}-{offset}", str(offset))
-        began = timestamp if is_first else None
     else:
-        is_first = kind != "closed"
-        place = last if kind == "closed" and last else first
+        place = last if is_end and last else first
         offset, timestamp = _integer(place.get("offset")), _time(place.get("timestamp"))
+    # the end of a silence or of a rate is told from that of alerts by its name
+    about: About = "outlier"
+    if status == "silent" or (is_end and incident.endswith("-silent")):
+        about = "silence"
+    elif status == "rate" or (is_end and incident.endswith("-rate")):
+        about = "rate"
     severity = result.get("severity") or worst.get("severity")
-    own_key = _text(result.get("key"), NAME)
+    own_key, reasons = _text(result.get("key"), NAME), result.get("reasons")
+    reasons = reasons[:MOST_REASONS] if isinstance(reasons, list) else []
+    facts: dict[str, Any] = {name: _number(result.get(name)) for name in NUMBERS}
+    facts["score"] = _number(worst.get("score")) if facts["score"] is None else facts["score"]
+    facts |= {name: _text(result.get(name), TEXT) or None for name in ("explanation", "of")}
     return Event(
-        kind,
-        _about(kind, incident),
-        incident,
-        sys.intern(_text(result.get("topic"), NAME) or ""),
-        partition,
-        offset,
-        timestamp,
-        began,
-        own_key if own_key is not None else key,
-        severity if severity in SEVERITIES else "warning",
-        is_first,
-        zlib.compress(orjson.dumps(_detail(result, worst)), 1),
+        about=about,
+        is_first=is_first,
+        is_end=is_end,
+        incident=incident,
+        topic=_text(result.get("topic"), NAME) or "",
+        partition=partition,
+        offset=offset,
+        timestamp=timestamp,
+        began=_time(first.get("timestamp")) if not is_alert else timestamp if is_first else None,
+        key=key if own_key is None else own_key,
+        severity=severity if severity in SEVERITIES else "warning",
+        alerts=_integer(result.get("records")) or 1,
+        facts=facts | {"reasons": [_reason(one) for one in reasons if isinstance(one, Mapping)]},
     )
 
 
@@ -125,57 +118,27 @@ def key_of_field(fields: Mapping[str, Any], path: str) -> str | None:
 
 
 def iso(timestamp: int | None) -> str | None:
-    """A time in UTC, as 2026-10-01T06:30:00Z; None if there is none, or none that a calendar has."""
-    try:
-        moment = None if timestamp is None else _EPOCH + timedelta(milliseconds=timestamp)
-    except OverflowError:
+    """A time in UTC, as 2026-10-01T06:30:00Z; None if there is none."""
+    if timestamp is None:
         return None
-    return None if moment is None else moment.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+    return (_EPOCH + timedelta(milliseconds=timestamp)).replace(microsecond=0, tzinfo=None).isoformat() + "Z"
 
 
-def _about(kind: Kind, incident: str) -> About:
-    """The end of a silence or of a rate is told from that of alerts by its name."""
-    if kind == "silent" or (kind == "closed" and incident.endswith("-silent")):
-        return "silence"
-    if kind == "rate" or (kind == "closed" and incident.endswith("-rate")):
-        return "rate"
-    return "outlier"
-
-
-def _detail(result: Mapping[str, Any], worst: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in ("explanation", "of"):
-        if text := _text(result.get(name), TEXT):
-            found[name] = text
-    for name in NUMBERS:
-        number = _number(result.get(name))
-        found |= {} if number is None else {name: number}
-    if "score" not in found and (score := _number(worst.get("score"))) is not None:
-        found["score"] = score
-    if (records := _integer(result.get("records"))) is not None:
-        found["records"] = records
-    reasons = result.get("reasons")
-    if isinstance(reasons, list):
-        found["reasons"] = [_reason(one) for one in reasons[:MOST_REASONS] if isinstance(one, Mapping)]
-    return found
-
-
-def _reason(given: Mapping[str, Any]) -> list[Any]:
-    """The values of REASON; with a schema, text and the ends of the range have fields of their own."""
+def _reason(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With a schema, text and the ends of the range have fields of their own."""
     value, limits = given.get("value"), given.get("range")
     if value is None:
         value = given.get("text")
     plain = value if isinstance(value, bool) else _number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (given.get("low"), given.get("high"))
-    found = {
-        **{name: _text(given.get(name), NAME) for name in ("cause", "scope", "with")},
-        **{name: _number(given.get(name)) for name in ("share", "expected", "usual")},
+    return {
         "feature": _text(given.get("feature"), NAME) or "",
+        **{name: _text(given.get(name), NAME) for name in ("cause", "scope", "with")},
         "value": _text(value, NAME) if plain is None else plain,
+        **{name: _number(given.get(name)) for name in ("share", "expected", "usual")},
         "low": _number(low),
         "high": _number(high),
     }
-    return [found[name] for name in REASON]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

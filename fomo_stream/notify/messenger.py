@@ -1,4 +1,4 @@
-"""Desk, queues and targets together, with a thread for each target."""
+"""Policy, queues and targets together, with a thread for each target."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import logging
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
 from fomo_stream.logs import Throttle, kv, place_of
-from fomo_stream.notify.delivery import FEW_WAITING, MOST_WAITING, Answer, Job, Ledger, Outbox
-from fomo_stream.notify.desk import Desk, Due, Open, Place
+from fomo_stream.notify.delivery import FEW_WAITING, MOST_WAITING, Answer, Job, Outbox
 from fomo_stream.notify.events import Event
-from fomo_stream.notify.targets import REFRESH_S, Target
-from fomo_stream.settings.notify import MessageFlags
+from fomo_stream.notify.messages import message_of
+from fomo_stream.notify.policy import Policy
+from fomo_stream.notify.targets import Target
+from fomo_stream.settings.notify import NotifySettings
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ class Health(NamedTuple):
     refused: int
     retried: int
     waiting: int
+    held: int
     oldest_s: float
     trouble: str
 
@@ -41,13 +42,14 @@ class Messenger:
     Nothing here waits for a target: see `is_full`, and `finish`.
     """
 
-    def __init__(self, settings: MessageFlags, targets: Sequence[Target]) -> None:
-        has_people = any(target.audience == "people" for target in targets)
-        self.desk = Desk(settings.update_every, settings.throttle, settings.group_above, has_people)
-        self.ledger = Ledger()
-        self.skipped: Counter[str] = Counter()  # records that say nothing of an incident, by reason
-        self._boxes = [(target, Outbox(random.random)) for target in targets]
-        self._changed = threading.Condition()  # held by whoever uses desk, ledger and boxes
+    def __init__(self, settings: NotifySettings, targets: Sequence[Target]) -> None:
+        self._link = settings.status_url
+        self._policy = Policy()
+        limits = [settings.per_hour if target.is_for_people else 0 for target in targets]
+        boxes = [Outbox(limit, random.random, self._link) for limit in limits]
+        self._boxes = list(zip(targets, boxes, strict=True))
+        self._next: dict[int, int] = {}  # by partition, the offset of the next record to read
+        self._changed = threading.Condition()  # held by whoever uses the boxes
         self._stopped = False
         self._was_full = False
         self._throttle = Throttle()
@@ -70,41 +72,45 @@ class Messenger:
     def take(self, event: Event | None, partition: int, offset: int) -> None:
         """A record that was read next in its partition, and what it says; None: nothing of an incident."""
         with self._changed:
-            place = self.ledger.read(partition, offset)
-            if event is not None:
-                self._add(self.desk.take(event, place, time.monotonic()))
-
-    def recall(self, event: Event, partition: int, offset: int) -> None:
-        """A record that was told before."""
-        with self._changed:
-            self.desk.recall(event, Place(partition, offset), time.monotonic())  # which is not waited for
-
-    def turn(self) -> None:
-        """Send what is due by the clock."""
-        with self._changed:
-            self._add(self.desk.due(time.monotonic()))
+            self._next[partition] = offset + 1
+            kind = None if event is None else self._policy.take(event)
+            if event is None or kind is None:
+                return
+            message, now = message_of(kind, event, self._link), time.monotonic()
+            for target, box in self._boxes:
+                lost = box.add(message, partition, offset, now)
+                if lost is not None and (suppressed := self._throttle.allow(f"{target.name} behind")) is not None:
+                    log.error(kv("message_given_up", target=target.name, message=lost.id, suppressed=suppressed))
+            self._changed.notify_all()
 
     def start(self, partition: int, offset: int) -> None:
         """A partition begins with this offset."""
         with self._changed:
-            self.ledger.start(partition, offset)
+            self._next[partition] = offset
 
     def forget(self, partition: int) -> None:
         """A partition was taken away: others tell of what is not told yet."""
         with self._changed:
-            self.ledger.forget(partition)
-            self.desk.forget(partition)
+            self._next.pop(partition, None)
+            self._policy.begin_again()
+            for _, box in self._boxes:
+                box.forget(partition)
 
     def committable(self) -> dict[int, int]:
         """By partition, the offset before which every message was answered."""
         with self._changed:
-            return self.ledger.committable()
+            waiting = [box.first_waiting() for _, box in self._boxes]
+            return {
+                number: min([end, *(one.get(number, end) for one in waiting)]) for number, end in self._next.items()
+            }
 
     def finish(self, seconds: float) -> bool:
         """Send what is held back, and wait for all answers; False if they did not come in time."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            self._add(self.desk.flush(time.monotonic()))
+            for _, box in self._boxes:
+                box.flush(time.monotonic())
+            self._changed.notify_all()
             while any(len(box) for _, box in self._boxes):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -130,46 +136,23 @@ class Messenger:
         now = time.monotonic()
         with self._changed:
             return [
-                Health(target.name, box.sent, box.refused, box.retried, len(box), box.oldest(now), box.trouble)
-                for target, box in self._boxes
+                Health(one.name, box.sent, box.refused, box.retried, len(box), box.held, box.oldest(now), box.trouble)
+                for one, box in self._boxes
             ]
-
-    def _add(self, notices: Sequence[Due]) -> None:
-        now = time.monotonic()
-        for notice in notices:
-            for target, box in self._boxes:
-                if target.audience == notice.audience:
-                    lost = box.add(notice.message, notice.places, now)
-                    if lost is not None and (suppressed := self._throttle.allow(f"{target.name} behind")) is not None:
-                        about = kv("message_given_up", target=target.name, message=lost.id, suppressed=suppressed)
-                        log.error(about)
-        if notices:
-            self._changed.notify_all()
 
     # -- the thread of a target ------------------------------------------------------------------------------
 
     def _work(self, target: Target, box: Outbox) -> None:
-        refresh_at = time.monotonic() + REFRESH_S
         while True:
             with self._changed:
                 if self._stopped:
                     return
                 now = time.monotonic()
-                is_due = now >= refresh_at
-                incidents = list(self.desk.open.values()) if is_due else []
-                job = None if is_due else box.next(now)
-                if not is_due and job is None:
-                    self._changed.wait(max(0.0, min(IDLE_S, box.due - now, refresh_at - now)))
+                job = box.next(now)
+                if job is None:
+                    self._changed.wait(max(0.0, min(IDLE_S, box.due - now)))
                     continue
-            if job is None:
-                answer = self._refresh(target, incidents)
-                if answer is not None and answer.kind != "sent":
-                    self._note("refresh", target, answer, "")
-                refresh_at = time.monotonic() + REFRESH_S
-                continue
             answer = self._send(target, job)
-            if answer.kind != "sent":
-                self._note(answer.kind, target, answer, job.message.id)
             with self._changed:
                 had_trouble = box.trouble
                 box.answered(job, answer, time.monotonic())
@@ -177,21 +160,14 @@ class Messenger:
             if had_trouble and answer.kind != "again":
                 log.info(kv("target_reachable", target=target.name))
 
-    def _refresh(self, target: Target, incidents: list[Open]) -> Answer | None:
-        try:
-            return target.refresh(incidents)
-        except Exception as error:  # a defect of this program; messages must go on
-            return Answer("again", f"{type(error).__name__} at {place_of(error)}")
-
     def _send(self, target: Target, job: Job) -> Answer:
         try:
-            return target.send(job.message)
-        except Exception as error:  # a defect of this program or of a template; other messages must go on
+            answer = target.send(job.message)
+        except Exception as error:  # a defect of this program; other messages must go on
             log.error(kv("message_failed", message=job.message.id, error=type(error).__name__, at=place_of(error)))
-            return Answer("refused", type(error).__name__)
-
-    def _note(self, kind: str, target: Target, answer: Answer, message: str) -> None:
-        if kind == "refused":
-            log.error(kv("message_refused", target=target.name, message=message, reason=answer.why))
-        elif (suppressed := self._throttle.allow(target.name)) is not None:
+            answer = Answer("refused", type(error).__name__)
+        if answer.kind == "refused":
+            log.error(kv("message_refused", target=target.name, message=job.message.id, reason=answer.why))
+        elif answer.kind == "again" and (suppressed := self._throttle.allow(target.name)) is not None:
             log.warning(kv("target_trouble", target=target.name, reason=answer.why, suppressed=suppressed))
+        return answer

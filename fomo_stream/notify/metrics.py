@@ -16,34 +16,25 @@ from fomo_stream.ops.metric import PREFIX, Metric
 prometheus_client.disable_created_metrics()
 
 TARGET = ("target",)
-METRICS = (
-    Metric("notify_ready", "gauge", "1 while messages can be sent, else 0; /readyz has the reasons."),
-    Metric("notify_sent", "counter", "Messages that a target has taken.", TARGET),
-    Metric("notify_failed", "counter", "Messages that a target has refused for good, or that were given up.", TARGET),
-    Metric("notify_retried", "counter", "Tries that failed and are repeated.", TARGET),
-    Metric("notify_waiting", "gauge", "Messages that wait for a target.", TARGET),
-    Metric("notify_oldest_unsent_seconds", "gauge", "Age of the oldest message that waits; 0: none.", TARGET),
-    Metric("notify_open_incidents", "gauge", "Incidents that are open."),
-    Metric("notify_held", "gauge", "Messages to people that are held back, to be told together."),
-    Metric(
-        "notify_skipped", "counter", "Records of the topic that say nothing of an incident, by reason.", ("reason",)
+OF_TARGETS = {  # by field of Health
+    "sent": Metric("notify_sent", "counter", "Messages that a target has taken.", TARGET),
+    "refused": Metric("notify_failed", "counter", "Messages refused for good, or given up.", TARGET),
+    "retried": Metric("notify_retried", "counter", "Tries that failed and are repeated.", TARGET),
+    "waiting": Metric("notify_waiting", "gauge", "Messages that wait for a target.", TARGET),
+    "oldest_s": Metric(
+        "notify_oldest_unsent_seconds", "gauge", "Age of the oldest message that waits; 0: none.", TARGET
     ),
-)
+    "held": Metric("notify_held", "gauge", "Messages to people that are held back, to be told together.", TARGET),
+}
+READY = Metric("notify_ready", "gauge", "1 while messages can be sent, else 0; /readyz has the reasons.")
+SKIPPED = Metric("notify_skipped", "counter", "Records that say nothing of an incident, by reason.", ("reason",))
+METRICS = (READY, SKIPPED, *OF_TARGETS.values())
 
 
-def exposition(found: Sequence[Health], skipped: Mapping[str, int], n_open: int, n_held: int, is_ready: bool) -> bytes:
+def exposition(found: Sequence[Health], skipped: Mapping[str, int], is_ready: bool) -> bytes:
     """All metrics in the text format of Prometheus."""
-    values: dict[str, Mapping[str, float]] = {
-        "notify_ready": {"": float(is_ready)},
-        "notify_sent": {one.name: one.sent for one in found},
-        "notify_failed": {one.name: one.refused for one in found},
-        "notify_retried": {one.name: one.retried for one in found},
-        "notify_waiting": {one.name: one.waiting for one in found},
-        "notify_oldest_unsent_seconds": {one.name: one.oldest_s for one in found},
-        "notify_open_incidents": {"": n_open},
-        "notify_held": {"": n_held},
-        "notify_skipped": dict(skipped),
-    }
+    values: dict[Metric, Mapping[str, float]] = {READY: {"": float(is_ready)}, SKIPPED: dict(skipped)}
+    values |= {metric: {one.name: getattr(one, field) for one in found} for field, metric in OF_TARGETS.items()}
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Values(values))
     ProcessCollector(registry=registry)
@@ -51,13 +42,13 @@ def exposition(found: Sequence[Health], skipped: Mapping[str, int], n_open: int,
 
 
 class _Values(Collector):
-    def __init__(self, values: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, values: Mapping[Metric, Mapping[str, float]]) -> None:
         self._values = values
 
     def collect(self) -> Iterator[Family]:
-        for metric in METRICS:
+        for metric, values in self._values.items():
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             family = kind(PREFIX + metric.name, metric.text, labels=metric.labels)
-            for label, value in self._values[metric.name].items():
+            for label, value in values.items():
                 family.add_metric([label] if metric.labels else [], value)
             yield family

@@ -1,4 +1,4 @@
-"""Posts JSON over HTTP, for targets that are programs, and says what the answer means."""
+"""Exchanges JSON over HTTP with targets that are programs, and says what the answer means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import SplitResult, unquote
@@ -19,69 +19,68 @@ from fomo_stream import __version__
 from fomo_stream.notify.delivery import Answer
 
 PATIENCE = 3  # a whole exchange may take so many times the timeout: a server may send a byte at a time
-LOOK_S = 0.5  # between two looks at exchanges that take too long
+LARGEST = 1 << 20  # bytes of an answer that are read
 AGAIN = (408, 425, 429)  # statuses below 500 after which it is tried again
 
 
 class Poster:
-    """Posts JSON. It follows no redirect, which could take a secret to another host, and reads no body.
+    """Exchanges JSON. It follows no redirect, which could take a secret to another host.
 
     timeout: seconds. Several threads may use it.
     """
 
     def __init__(self, context: ssl.SSLContext, timeout: float) -> None:
         self._context, self._timeout = context, timeout
-        self._ends: dict[http.client.HTTPConnection, float] = {}  # until when each may be open
-        self._lock = threading.Lock()
-        self._watch: threading.Thread | None = None
 
     def post(self, url: SplitResult, body: bytes, headers: dict[str, str]) -> Answer:
-        """Raises nothing that a network or a server can cause."""
-        more = {"Content-Type": "application/json", "User-Agent": f"fomo-stream/{__version__}", **headers}
+        """Raises nothing that a network or a server can cause. What the server says besides a status is not read."""
+        return self._exchange("POST", url, body, {"Content-Type": "application/json", **headers})[0]
+
+    def get(self, url: SplitResult) -> tuple[Answer, bytes]:
+        """The same, with what the server says, which is cut after LARGEST."""
+        return self._exchange("GET", url, None, {})
+
+    def _exchange(
+        self, method: str, url: SplitResult, body: bytes | None, more: dict[str, str]
+    ) -> tuple[Answer, bytes]:
+        headers = {"User-Agent": f"fomo-stream/{__version__}", **more}
         if url.username is not None:
             pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
-            more["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        path, host = (url.path or "/") + (f"?{url.query}" if url.query else ""), url.hostname or ""
         end = time.monotonic() + PATIENCE * self._timeout
         try:
-            with self._connected(url, end) as connection:
-                connection.request("POST", path, body, more)
+            connection = http.client.HTTPConnection(host, url.port, timeout=self._timeout)
+            if url.scheme == "https":
+                connection = http.client.HTTPSConnection(host, url.port, timeout=self._timeout, context=self._context)
+            with closing(connection), _broken_at(connection, end):
+                connection.request(method, path, body, headers)
                 response = connection.getresponse()
-                return answer_of(response.status, response.headers.get("Retry-After", ""))
+                answer = answer_of(response.status, response.headers.get("Retry-After", ""))
+                return answer, response.read(LARGEST) if method == "GET" else b""
         except ssl.SSLCertVerificationError as error:
-            return Answer("again", f"its certificate is not trusted: {error.verify_message}")
+            return Answer("again", f"its certificate is not trusted: {error.verify_message}"), b""
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
-                return Answer("again", f"no answer for {self._timeout:g} s")
-            return Answer("again", getattr(error, "strerror", None) or type(error).__name__)
+                return Answer("again", f"no answer for {self._timeout:g} s"), b""
+            return Answer("again", getattr(error, "strerror", None) or type(error).__name__), b""
 
-    @contextmanager
-    def _connected(self, url: SplitResult, end: float) -> Iterator[http.client.HTTPConnection]:
-        """A connection, which is broken at its end at the latest."""
-        host = url.hostname or ""
-        connection = http.client.HTTPConnection(host, url.port, timeout=self._timeout)
-        if url.scheme == "https":
-            connection = http.client.HTTPSConnection(host, url.port, timeout=self._timeout, context=self._context)
-        with self._lock:
-            self._ends[connection] = end
-            if self._watch is None:
-                self._watch = threading.Thread(target=self._break_late, name="fomo-notify-watch", daemon=True)
-                self._watch.start()
-        try:
-            yield connection
-        finally:
-            with self._lock:
-                del self._ends[connection]
-            connection.close()
 
-    def _break_late(self) -> None:
-        while True:
-            time.sleep(LOOK_S)
-            with self._lock:
-                for connection, end in self._ends.items():
-                    if time.monotonic() >= end:
-                        with suppress(OSError, AttributeError):  # it has no socket yet, or none any more
-                            connection.sock.shutdown(socket.SHUT_RDWR)
+@contextmanager
+def _broken_at(connection: http.client.HTTPConnection, end: float) -> Iterator[None]:
+    """At this time the connection is broken, whatever it does."""
+
+    def break_it() -> None:
+        with suppress(OSError, AttributeError):  # it has no socket yet, or none any more
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, end - time.monotonic()), break_it)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def answer_of(status: int, after: str = "") -> Answer:

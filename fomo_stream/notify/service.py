@@ -1,12 +1,11 @@
 """`fomo-stream notify`: reads a topic of alerts as a consumer group, and tells people.
 
 Effects happen in this order: a record is read; its messages are sent; all targets answer; its offset is committed. So a
-crash repeats messages, and loses none. Before its committed offset a partition is read again for `--look-back` records,
-without messages, only to know which incidents are open: Alertmanager has to be told of these again and again.
+crash repeats messages, and loses none.
 
 `--start` is for the partitions that the topic has when the group begins. Those that are added later, and those of a
 topic that was created again, are read from their beginning. So the group commits a start for each partition when it
-begins, and beside each offset the id of the topic.
+begins at `latest`, and beside each offset the id of the topic.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from fomo_stream.kafka.broker.clients import (
 )
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.registry import codec_for
+from fomo_stream.kafka.topics.setup import start_at_latest
 from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.notify.events import UNEXPECTED, Event, key_of_field, key_text, read_event
-from fomo_stream.notify.messages import Template
+from fomo_stream.notify.messages import message_of
 from fomo_stream.notify.messenger import Messenger
 from fomo_stream.notify.metrics import exposition
-from fomo_stream.notify.rehearsal import Rehearsal
-from fomo_stream.notify.targets import Target, targets_of
+from fomo_stream.notify.policy import Policy
+from fomo_stream.notify.targets import targets_of
 from fomo_stream.ops.http import HttpServer, Sources
 from fomo_stream.settings.notify import NotifySettings
 
@@ -97,16 +97,13 @@ class Service:
 
     def __init__(self, settings: NotifySettings) -> None:
         self._settings = settings
-        self._targets: list[Target] = targets_of(settings, Template(settings.template, settings.status_url), time.time)
         self._events = Events(settings)
-        self._messenger = Messenger(settings, self._targets)
+        self._messenger = Messenger(settings, targets_of(settings, time.time))
         self._stop = threading.Event()
         self._cluster = Cluster(settings)
-        self._topic = self._seen = ("", 0)  # its id and number of partitions: as it is read, and at the last look
+        self._topic_id = ""  # empty where brokers have none
         self._look_at = 0.0
-        self._has_begun = False  # whether the group has a start for each partition
-        self._starts: dict[int, int] = {}  # by assigned partition: the offset from which on records are told
-        self._committed: dict[int, int] = {}
+        self._committed: dict[int, int | None] = {}  # by assigned partition; None: nothing yet
         self._paused = False
         self._trouble = "the group has given it no partition yet"
         self._turned = time.monotonic()
@@ -118,18 +115,18 @@ class Service:
 
     def run(self) -> None:
         """Tell of incidents until `stop`. Raises BrokerError."""
-        with self._serve(), closing(self._cluster):
-            self._wait_for_topic()
-            with self._messenger, explaining(f"topic {self._settings.alerts} cannot be read"):
-                while not self._stop.is_set():
-                    self._follow()
+        reading = explaining(f"topic {self._settings.alerts} cannot be read")
+        with self._serve(), closing(self._cluster), self._messenger, reading:
+            while not self._stop.is_set():
+                self._follow()
 
     def _follow(self) -> None:
         """Be a member of the group until `stop`, or until the topic was created again."""
         consumer = make_follower(self._settings)
-        consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
-        log.info(kv("started", topic=self._settings.alerts, group=self._settings.group))
         try:
+            self._wait_for_topic(consumer)
+            consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
+            log.info(kv("started", topic=self._settings.alerts, group=self._settings.group))
             self._loop(consumer)
             if not self._messenger.finish(FINISH_S):
                 log.warning(kv("not_sent", effect="what was not answered is told again after the next start"))
@@ -137,7 +134,6 @@ class Service:
         finally:
             with suppress(KafkaException, RuntimeError):
                 consumer.close()
-        self._topic = self._seen
 
     def _loop(self, consumer: Consumer) -> None:
         commit_at = 0.0
@@ -149,16 +145,13 @@ class Service:
                     self._failed(message.error())
                 elif not self._receive(message):
                     break  # it ends; the rest is read again
-            self._messenger.turn()
             if time.monotonic() >= commit_at:
                 self._commit(consumer)
                 commit_at = time.monotonic() + COMMIT_S
 
     def _receive(self, message: Any) -> bool:
         """Tell what a message says; False: the process ends, and it was not read."""
-        partition, offset = message.partition(), message.offset()
-        start = self._starts.get(partition)
-        if start is None:  # it was taken away since
+        if message.partition() not in self._committed:  # it was taken away since
             return True
         while True:
             try:
@@ -173,10 +166,7 @@ class Service:
                 self._turned = time.monotonic()
         self._trouble = ""
         try:
-            if offset >= start:
-                self._messenger.take(event, partition, offset)
-            elif event is not None:
-                self._messenger.recall(event, partition, offset)
+            self._messenger.take(event, message.partition(), message.offset())
         except Exception as error:
             self._events.skip(message, error)
         return True
@@ -203,9 +193,9 @@ class Service:
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + LOOK_S
+        is_another = False
         with suppress(BrokerError):  # the consumer tells of it, too
-            self._seen = look(self._cluster, self._settings)
-        is_another = _differ(self._topic[0], self._seen[0])
+            is_another = _differ(self._topic_id, look(self._cluster, self._settings)[0])
         if is_another:
             log.warning(kv("topic_recreated", topic=self._settings.alerts, effect="reading from its beginning"))
         return is_another
@@ -215,7 +205,6 @@ class Service:
     def _assigned(self, consumer: Consumer, given: list[TopicPartition]) -> None:
         while True:
             try:
-                self._begin(consumer)
                 places = [self._place(consumer, one) for one in consumer.committed(given, timeout=TIMEOUT_S)]
                 break
             except KafkaException as error:
@@ -230,37 +219,22 @@ class Service:
         self._trouble = ""
         log.info(kv("assigned", partitions=",".join(str(one.partition) for one in given)))
 
-    def _begin(self, consumer: Consumer) -> None:
-        """Commit a start for all partitions if the group has none: after a crash `latest` would be later."""
-        if self._has_begun:
-            return
-        topic, (topic_id, count) = self._settings.alerts, self._topic
-        every = consumer.committed([TopicPartition(topic, number) for number in range(count)], timeout=TIMEOUT_S)
-        if all(one.offset < 0 for one in every):
-            ranges = [range_now(consumer, one, TIMEOUT_S) for one in every]
-            starts = [first if self._settings.start == "earliest" else end for first, end in ranges]
-            offsets = [TopicPartition(topic, number, start, topic_id) for number, start in enumerate(starts)]
-            consumer.commit(offsets=offsets, asynchronous=False)
-        self._has_begun = True
-
     def _place(self, consumer: Consumer, committed: TopicPartition) -> TopicPartition:
         """Where a partition is read from."""
         first, end = range_now(consumer, committed, TIMEOUT_S)
         number, start = committed.partition, committed.offset
-        if start < 0 or _differ(committed.metadata or "", self._topic[0]):
+        if start < 0 or _differ(committed.metadata or "", self._topic_id):
             start = first
         elif not first <= start <= end:
             log.warning(kv("offset_lost", partition=number, offset=start, first=first, end=end))
             start = first
-        self._starts[number] = start
         self._messenger.start(number, start)
-        self._committed.pop(number, None)
-        return TopicPartition(committed.topic, number, max(first, start - self._settings.look_back))
+        self._committed[number] = None
+        return TopicPartition(committed.topic, number, start)
 
     def _revoked(self, consumer: Consumer, taken: list[TopicPartition]) -> None:
         self._commit(consumer)
         for one in taken:
-            self._starts.pop(one.partition, None)
             self._committed.pop(one.partition, None)
             self._messenger.forget(one.partition)
         log.info(kv("released", partitions=",".join(str(one.partition) for one in taken)))
@@ -270,7 +244,7 @@ class Service:
         changed = {number: offset for number, offset in found if self._committed.get(number) != offset}
         if not changed:
             return
-        topic, topic_id = self._settings.alerts, self._topic[0]
+        topic, topic_id = self._settings.alerts, self._topic_id
         try:
             consumer.commit(
                 offsets=[TopicPartition(topic, number, offset, topic_id) for number, offset in changed.items()],
@@ -281,12 +255,14 @@ class Service:
             if self._throttle.allow("commit") is not None:
                 log.warning(kv("consumer_error", reason=error.args[0].str()))
 
-    def _wait_for_topic(self) -> None:
+    def _wait_for_topic(self, consumer: Consumer) -> None:
         """Raises BrokerError; with --wait it is tried again."""
         while not self._stop.is_set():
             try:
                 self._cluster.connect()
-                self._topic = self._seen = look(self._cluster, self._settings)
+                self._topic_id, count = look(self._cluster, self._settings)
+                if self._settings.start == "latest":
+                    start_at_latest(consumer, self._settings.alerts, count)
                 return
             except BrokerError as error:
                 if not self._settings.wait:
@@ -313,14 +289,7 @@ class Service:
 
     def metrics(self) -> bytes:
         """In the text format of Prometheus."""
-        messenger = self._messenger
-        return exposition(
-            messenger.health(),
-            self._events.skipped,
-            len(messenger.desk.open),
-            messenger.desk.held,
-            not self.not_ready(),
-        )
+        return exposition(self._messenger.health(), self._events.skipped, not self.not_ready())
 
     def _serve(self) -> AbstractContextManager[object]:
         if self._settings.health_port is None:
@@ -340,13 +309,12 @@ def look(cluster: Cluster, settings: NotifySettings) -> tuple[str, int]:
 
 
 def rehearse(settings: NotifySettings, out: TextIO) -> None:
-    """Print the messages about all that the topic holds now. Times are those of the records. Commits nothing."""
+    """Print the messages about all that the topic holds now, without limit. Sends and commits nothing."""
     from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader  # numpy
 
-    template = Template(settings.template, settings.status_url)
     if settings.has_target:
-        targets_of(settings, template, time.time)  # only to refuse wrong ones
-    rehearsal, events = Rehearsal(settings, template, out), Events(settings)
+        targets_of(settings, time.time)  # only to refuse wrong ones
+    policy, events = Policy(), Events(settings)
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
         _, count = look(cluster, settings)
@@ -354,12 +322,13 @@ def rehearse(settings: NotifySettings, out: TextIO) -> None:
     with explaining(what), TopicReader(settings) as reader:
         ends = {number: (0, reader.range_now(settings.alerts, number, TIMEOUT_S)[1]) for number in range(count)}
         try:
-            for message in reader.read(settings.alerts, ends, PATIENCE_S):
-                if (event := events.read(message)) is not None:
-                    rehearsal.take(event, message.partition(), message.offset())
+            for read in reader.read(settings.alerts, ends, PATIENCE_S):
+                event = events.read(read)
+                if event is not None and (kind := policy.take(event)) is not None:
+                    message = message_of(kind, event, settings.status_url)
+                    print(message.title, *(f"  {line}" for line in message.text.splitlines()), "", sep="\n", file=out)
         except NoProgressError as error:
             raise BrokerError(f"{what}: nothing came for {PATIENCE_S:g} s ({error})") from None
-    rehearsal.finish()
 
 
 def _differ(one: str, other: str) -> bool:

@@ -12,26 +12,24 @@ import logging
 import re
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Protocol
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import orjson
 
 from fomo_stream.errors import ConfigError, needs_extra
 from fomo_stream.notify.delivery import Answer
-from fomo_stream.notify.desk import Audience, Message, Open
-from fomo_stream.notify.events import About, iso
-from fomo_stream.notify.messages import Template, facts
+from fomo_stream.notify.events import About, Event, iso
+from fomo_stream.notify.messages import Message, facts
 from fomo_stream.notify.posting import Poster, answer_of
-from fomo_stream.settings.notify import TargetFlags
+from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.wording import did_you_mean
 
 LARGEST_FILE = 1 << 20
-REFRESH_S, LASTS_S = 60.0, 600.0  # Alertmanager is told again of what is open, which else ends by itself
-BATCH = 500  # alerts in one request
+LASTS_S = 7 * 86_400.0  # an alert fires for so long where its end is not told
 ALERT_NAMES: dict[About, str] = {"outlier": "FomoOutlier", "silence": "FomoSilence", "rate": "FomoRate"}
 SIGNATURE, IDEMPOTENCY = "Fomo-Signature", "Idempotency-Key"
 
@@ -42,48 +40,36 @@ class Target(Protocol):
     """Where messages go. Each is used by one thread."""
 
     name: str  # shows no secret
-    audience: Audience
+    is_for_people: bool  # who get a limited number of messages; programs are told everything
 
     def send(self, message: Message) -> Answer:
         """Send a message. Raises nothing that a target or a network can cause."""
 
-    def refresh(self, incidents: Sequence[Open]) -> Answer | None:
-        """Tell again of the incidents that are open; None: it needs no such thing."""
 
-
-def targets_of(settings: TargetFlags, template: Template, now: Clock) -> list[Target]:
+def targets_of(settings: NotifySettings, now: Clock) -> list[Target]:
     """All targets that the settings name. Raises ConfigError. now: the time of day."""
     kinds: list[tuple[str, str]] = [("webhook", url) for url in settings.webhook]
     kinds += [("alertmanager", url) for url in settings.alertmanager]
     kinds += [("to", url) for url in settings.to]
     if settings.targets_file is not None:
         kinds += _lines(settings.targets_file)
-    secret = _secret(settings)
+    secret, link = _secret(settings), settings.status_url
     if secret is not None and "webhook" not in dict(kinds):
         raise ConfigError("a secret for webhooks is given, but no --webhook", "leave it out, or add the webhook")
     poster = Poster(_context(settings.target_ca), settings.target_timeout)
-    words = Words(template, settings.status_url, now)
     found: list[Target] = []
     for kind, url in kinds:
         if kind == "to":
-            found.append(People(url, template))
+            found.append(People(url))
         elif kind == "webhook":
-            found.append(Webhook(_checked(url, "--webhook"), poster, words, secret))
+            found.append(Webhook(_checked(url, "--webhook"), poster, secret, link, now))
         else:
-            found.append(Alertmanager(_checked(url, "--alertmanager"), poster, words))
+            found.append(Alertmanager(_checked(url, "--alertmanager"), poster, link, now))
     names: dict[str, int] = {}
     for target in found:  # two may be at one host
         names[target.name] = count = names.get(target.name, 0) + 1
         target.name += f"#{count}" if count > 1 else ""
     return found
-
-
-class Words(NamedTuple):
-    """What a message to a program is made with."""
-
-    template: Template
-    link: str | None  # to the status page
-    now: Clock
 
 
 class Webhook:
@@ -93,22 +79,20 @@ class Webhook:
     `TIME.BODY` with the secret as key.
     """
 
-    audience: Audience = "programs"
+    is_for_people = False
 
-    def __init__(self, url: SplitResult, poster: Poster, words: Words, secret: bytes | None) -> None:
+    def __init__(self, url: SplitResult, poster: Poster, secret: bytes | None, link: str | None, now: Clock) -> None:
         self.name = _shown(url)
-        self._url, self._poster, self._words, self._secret = url, poster, words, secret
+        self._url, self._poster, self._secret, self._link, self._now = url, poster, secret, link, now
 
     def send(self, message: Message) -> Answer:
-        text = self._words.template.text(message)
-        body = orjson.dumps({**facts(message, self._words.link), "title": text.title, "text": text.body})
-        headers = {IDEMPOTENCY: _ascii(message.id)}
+        assert message.event is not None
+        more = {"link": self._link, "title": message.title, "text": message.text}
+        body = orjson.dumps({**facts(message.kind, message.event), **more})
+        headers = {IDEMPOTENCY: message.id.encode("ascii", "backslashreplace").decode()}
         if self._secret is not None:
-            headers[SIGNATURE] = signature(self._secret, int(self._words.now()), body)
+            headers[SIGNATURE] = signature(self._secret, int(self._now()), body)
         return self._poster.post(self._url, body, headers)
-
-    def refresh(self, incidents: Sequence[Open]) -> None:
-        return None
 
 
 def signature(secret: bytes, time: int, body: bytes) -> str:
@@ -121,64 +105,68 @@ def signature(secret: bytes, time: int, body: bytes) -> str:
 
 
 class Alertmanager:
-    """Tells an Alertmanager of each incident: it fires from its opening to its end.
+    """Tells an Alertmanager of each incident: it fires from its opening to its end, or for LASTS_S at most.
 
-    Alertmanager ends an alert that is not told again. So open incidents are told every REFRESH_S seconds, to last for
-    LASTS_S more.
+    The severity and the key of the opening are labels, and the end of an incident may have others. So at the end
+    Alertmanager is asked for the labels of what fires.
     """
 
-    audience: Audience = "programs"
+    is_for_people = False
 
-    def __init__(self, url: SplitResult, poster: Poster, words: Words) -> None:
+    def __init__(self, url: SplitResult, poster: Poster, link: str | None, now: Clock) -> None:
         self.name = _shown(url)
         path = url.path.rstrip("/")
         self._url = url._replace(path=path if path.endswith("/api/v2/alerts") else f"{path}/api/v2/alerts")
-        self._poster, self._words = poster, words
+        self._poster, self._link, self._now = poster, link, now
 
     def send(self, message: Message) -> Answer:
-        severities: Iterable[str] = [(message.first or message.event).severity]
-        if message.first is None and message.kind == "closed":
-            severities = ("warning", "critical")  # the severity of its opening is a label, and not known here
-        return self._post([self._alert(message, severity) for severity in severities])
-
-    def refresh(self, incidents: Sequence[Open]) -> Answer:
-        for start in range(0, len(incidents), BATCH):
-            some = incidents[start : start + BATCH]
-            answer = self._post([self._alert(one.message("updated"), one.first.severity) for one in some])
-            if answer.kind != "sent":
+        event, now = message.event, self._now()
+        assert event is not None
+        every = [_labels(event, event.severity)]
+        if message.kind == "closed":
+            answer, firing = self._firing(event)
+            if answer.kind == "again":
                 return answer
-        return Answer("sent")
-
-    def _post(self, alerts: Sequence[dict[str, Any]]) -> Answer:
-        return self._poster.post(self._url, orjson.dumps(alerts), {})
-
-    def _alert(self, message: Message, severity: str) -> dict[str, Any]:
-        event, now, link = message.event, self._words.now(), self._words.link
-        labels = {"alertname": ALERT_NAMES[event.about], "topic": event.topic, "incident": event.incident}
-        labels |= {"severity": severity, "key": event.key or ""}
-        labels["partition"] = "" if event.partition is None else str(event.partition)
-        text = self._words.template.text(message)
-        began = (message.first or event).began
-        starts = now if began is None or not 0 < began <= now * 1000 else began / 1000
+            every = firing or [_labels(event, severity) for severity in ("warning", "critical")]
+        starts = now if event.began is None or not 0 < event.began <= now * 1000 else event.began / 1000
         alert: dict[str, Any] = {
-            "labels": {name: value for name, value in labels.items() if value},
-            "annotations": {"summary": text.title, "description": text.body},
+            "annotations": {"summary": message.title, "description": message.text},
             "startsAt": _rfc3339(starts),
             "endsAt": _rfc3339(now if message.kind == "closed" else now + LASTS_S),
+            **({"generatorURL": self._link} if self._link else {}),
         }
-        return alert | ({"generatorURL": link} if link else {})
+        return self._poster.post(self._url, orjson.dumps([{"labels": labels, **alert} for labels in every]), {})
+
+    def _firing(self, event: Event) -> tuple[Answer, list[Any]]:
+        """The labels of the alerts about an incident, as far as Alertmanager says them."""
+        labels = {
+            name: value for name, value in _labels(event, "").items() if name in ("alertname", "incident", "topic")
+        }
+        wanted = [("filter", f"{name}={orjson.dumps(value).decode()}") for name, value in labels.items()]
+        query = "&".join(filter(None, (self._url.query, urlencode(wanted))))
+        answer, body = self._poster.get(self._url._replace(query=query))
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            return answer, [one["labels"] for one in orjson.loads(body) if labels.items() <= one["labels"].items()]
+        return answer, []
+
+
+def _labels(event: Event, severity: str) -> dict[str, str]:
+    partition = "" if event.partition is None else str(event.partition)
+    labels = {"alertname": ALERT_NAMES[event.about], "topic": event.topic, "partition": partition}
+    labels |= {"key": event.key or "", "severity": severity, "incident": event.incident}
+    return {name: value for name, value in labels.items() if value}
 
 
 class People:
     """Slack, Teams, mail and others, by the library apprise. Raises ConfigError for an address that it cannot use."""
 
-    audience: Audience = "people"
+    is_for_people = True
 
-    def __init__(self, url: str, template: Template) -> None:
+    def __init__(self, url: str) -> None:
         scheme = url.partition(":")[0].lower()
         with needs_extra("--to", "notify"):
             import apprise
-        self._apprise, self._template = apprise, template
+        self._apprise = apprise
         logger = logging.getLogger("apprise")  # its lines may hold addresses with tokens
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
@@ -194,13 +182,13 @@ class People:
         except Exception:  # a defect of a plugin; its text could hold the address
             self._service = None
         if self._service is None:
-            known = sorted(str(one) for one in apprise.plugins.N_MGR.schemas())
+            known = [str(one) for one in apprise.plugins.N_MGR.schemas()]
+            if scheme in known:
+                raise ConfigError(f"--to {scheme}://...: parts of the address are missing or wrong", _TO)
             if "://" not in url:
                 raise ConfigError("--to: an address begins with a scheme, as slack:// or mailtos://", _TO)
-            if scheme not in known:
-                hint = "; did you mean --webhook?" if scheme in ("http", "https") else did_you_mean(scheme, known)
-                raise ConfigError(f"--to {scheme}://...: apprise knows no such address{hint}", _TO)
-            raise ConfigError(f"--to {scheme}://...: parts of the address are missing or wrong", _TO)
+            hint = "; did you mean --webhook?" if scheme in ("http", "https") else did_you_mean(scheme, known)
+            raise ConfigError(f"--to {scheme}://...: apprise knows no such address{hint}", _TO)
         if "overflow=" not in url:  # a service that takes only short messages would refuse a long one for good
             self._service.overflow_mode = apprise.OverflowMode.SPLIT
         host = ""
@@ -213,15 +201,14 @@ class People:
     def send(self, message: Message) -> Answer:
         kinds = self._apprise.NotifyType
         kind = kinds.SUCCESS if message.kind == "closed" else kinds.FAILURE if message.severity == "critical" else None
-        text = self._template.text(message)
         logger = logging.getLogger("apprise")
         self._failures.begin()
         logger.addHandler(self._failures)
         try:
             assert self._service is not None
             sent = self._service.notify(
-                body=text.body or text.title,
-                title=text.title if text.body else "",
+                body=message.text or message.title,
+                title=message.title if message.text else "",
                 notify_type=kind or kinds.WARNING,
                 body_format=self._apprise.NotifyFormat.TEXT,
             )
@@ -230,9 +217,6 @@ class People:
         finally:
             logger.removeHandler(self._failures)
         return Answer("sent") if sent else answer_of(self._failures.status)
-
-    def refresh(self, incidents: Sequence[Open]) -> None:
-        return None
 
 
 _TO = "see https://appriseit.com/services for the addresses"
@@ -259,21 +243,17 @@ class _Failures(logging.Handler):
 
 def _checked(url: str, flag: str) -> SplitResult:
     """An address of HTTP. Raises ConfigError, which shows no more of it than its scheme."""
-    try:
+    scheme, is_plain = url.partition(":")[0].lower(), url.isascii() and url.isprintable() and " " not in url
+    if scheme not in ("http", "https"):
+        if "://" not in url:
+            raise ConfigError(f"{flag}: an address without scheme; write it as https://host/path")
+        hint = did_you_mean(scheme, ("http", "https")) or "; did you mean --to?"
+        raise ConfigError(f"{flag} {scheme}://...: it needs http:// or https://{hint}")
+    with suppress(ValueError):  # of a port that is no number, or a name that no host can have
         parts = urlsplit(url)
-        parts.port  # noqa: B018 (raises ValueError)
-    except ValueError:
-        raise ConfigError(f"{flag}: an address is not a URL", "write it as https://host/path") from None
-    if parts.scheme not in ("http", "https"):
-        scheme = parts.scheme or "an address without scheme"
-        hint = did_you_mean(scheme, ("http", "https"))
-        hint = hint or ("; did you mean --to?" if parts.scheme else "; write it as https://host/path")
-        raise ConfigError(f"{flag} {scheme}{'://...' if parts.scheme else ''}: it needs http:// or https://{hint}")
-    is_plain = url.isascii() and url.isprintable() and " " not in url
-    with suppress(UnicodeError):
-        if is_plain and (parts.hostname or "").encode("idna"):
+        if is_plain and parts.port != 0 and (parts.hostname or "").encode("idna"):
             return parts
-    raise ConfigError(f"{flag} {parts.scheme}://...: it names no host, or has characters that a URL cannot have")
+    raise ConfigError(f"{flag}: an address is not a URL with a host", "write it as https://host/path")
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
@@ -294,7 +274,7 @@ def _lines(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _secret(settings: TargetFlags) -> bytes | None:
+def _secret(settings: NotifySettings) -> bytes | None:
     if settings.webhook_secret_file is None:
         return None if settings.webhook_secret is None else settings.webhook_secret.encode()
     text = _file(settings.webhook_secret_file, "--webhook-secret-file").strip()
@@ -340,8 +320,3 @@ def _shown(url: SplitResult) -> str:
 def _rfc3339(seconds: float) -> str:
     whole = iso(int(seconds * 1000)) or "1970-01-01T00:00:00Z"
     return f"{whole[:-1]}.{int(seconds * 1000) % 1000:03d}Z"
-
-
-def _ascii(text: str) -> str:
-    """For a header."""
-    return text.encode("ascii", "backslashreplace").decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -68,13 +67,10 @@ def replay_settings(
 
 def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
     """The plan; mistakes in the settings are named before anything is read."""
-    from fomo_stream.notify.messages import Template
     from fomo_stream.replaying.detectors.rivals import check_rivals
     from fomo_stream.replaying.detectors.variants import variants
     from fomo_stream.replaying.plan import make_plan
 
-    if settings.notify:
-        Template(settings.template, settings.status_url)  # a bad one is refused
     variants(settings)
     check_rivals(settings.compare)
     outputs = {"--report": _html_of(settings), "--json": settings.json_, "--scores-file": settings.scores_file}
@@ -106,9 +102,7 @@ def _suggested(plan: Plan, path: Path, progress: Progress, is_stopped: Callable[
     for rate in [rate for rate in RATES if rate < given.alert_rate]:
         if advice.after <= given.incidents_per_day or is_stopped():
             break
-        lower = replace(
-            plan, settings=plan.settings.model_copy(update={"alert_rate": rate, "scores_file": None, "notify": False})
-        )
+        lower = replace(plan, settings=plan.settings.model_copy(update={"alert_rate": rate, "scores_file": None}))
         _, alerts = _replayed(lower, progress, is_stopped)
         advice = advise(alerts, rate, given.incidents_per_day, given.incident_quiet)
     text = configuration(given, found, advice, plan.source.name, alerts.records)
@@ -119,7 +113,6 @@ def _suggested(plan: Plan, path: Path, progress: Progress, is_stopped: Callable[
 def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], Alerts]:
     """The report, and with --suggest the alerts."""
     from fomo_stream.replaying.partition import Job
-    from fomo_stream.replaying.telling import print_told
 
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
@@ -134,8 +127,6 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
             progress.end()
         if settings.scores_file is not None:
             join_parts(settings.scores_file, [job.scores for job in jobs])
-        if settings.notify:
-            print_told([job.told for job in jobs], settings, plan.axis == "time", sys.stdout)
         alerts = Alerts()
         for outcome in outcomes:
             if outcome.alerts is not None:

@@ -23,7 +23,6 @@ from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alerts
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Incident, Int, IsStopped, Judgement, Sample
 from fomo_stream.replaying.output import written_to
-from fomo_stream.replaying.telling import append_told
 from fomo_stream.settings.replay import ReplaySettings
 
 if TYPE_CHECKING:
@@ -212,11 +211,6 @@ class Job:
         """The part of --scores-file of this partition."""
         return self.folder / f"{self.partition}.scores"
 
-    @property
-    def told(self) -> Path:
-        """What people would have been told of this partition: see `fomo_stream.replaying.telling`."""
-        return self.folder / f"{self.partition}.told"
-
 
 @dataclass
 class Outcome:
@@ -291,8 +285,6 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
             alerts.add(block, job.plan.axis == "time")
         if settings.scores_file is not None:
             _append_scores(job.scores, block, settings)
-        if settings.notify:
-            append_told(job.told, block, job.plan.source.name, job.plan.axis == "time")
         advance(len(block) + sum(block.skipped.values()))
     model = detectors.first.model
     return Outcome(

@@ -17,7 +17,6 @@ from fomo_stream.settings.flags import (
     RecordFlags,
     decimal_flag,
 )
-from fomo_stream.settings.notify import TargetFlags
 from fomo_stream.settings.rules import split_names
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
@@ -102,7 +101,7 @@ class DemoSettings(DetectorFlags):
     )
 
 
-class ScoreSettings(RecordFlags, TargetFlags):
+class ScoreSettings(RecordFlags):
     """`fomo-stream score`: read CSV, JSON lines or Avro and write it with scores, without Kafka."""
 
     file: str = Field(
@@ -128,17 +127,6 @@ class ScoreSettings(RecordFlags, TargetFlags):
         min_length=1,
     )
     outliers_only: bool = flag("Output", False, "write only the records that are outliers")
-    notify: bool = flag(
-        "Messages", False, "tell of incidents, as the command notify does; with --dry-run on standard error"
-    )
-
-    @model_validator(mode="after")
-    def _somebody_is_told(self) -> Self:
-        if self.notify and not self.dry_run and not self.has_target:
-            raise ValueError("--notify needs a target: --webhook, --alertmanager, --to or --targets-file; or --dry-run")
-        if not self.notify and self.dry_run:
-            raise ValueError("--dry-run prints messages about incidents: add --notify")
-        return self
 
     @model_validator(mode="after")
     def _context_has_no_past(self) -> Self:

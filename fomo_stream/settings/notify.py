@@ -1,12 +1,11 @@
-"""Settings of `fomo-stream notify`, and of the same messages from `score` and `replay`."""
+"""Settings of `fomo-stream notify`."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -14,26 +13,18 @@ from fomo_stream.settings.flags import BrokerFlags, RegistryFlags, seconds_of
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
-TARGETS = ("webhook", "alertmanager", "to", "targets_file")
-LONGEST_S = 30 * 86_400
-MOST_LOOK_BACK = 1_000_000
+LONGEST_S = 300.0  # to wait for an answer
 
 
 def seconds(value: Any) -> Any:
-    """`30s`, `5m`, `2h`, `1d` or `4w` in seconds; 0 is 0. Raises ValueError.
+    """`90s` or `2m` in seconds. Raises ValueError.
 
-    >>> seconds("5m"), seconds("0")
-    (300.0, 0.0)
+    >>> seconds("5m")
+    300.0
     """
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        return value
-    text = str(value).replace(" ", "")
-    try:
-        found = 0.0 if re.fullmatch(r"0+", text) else seconds_of(text)
-    except ValueError as error:
-        raise ValueError(f"{error}; 0 for none") from None
-    if found > LONGEST_S:
-        raise ValueError("at most 30d")
+    found = seconds_of(value.replace(" ", "")) if isinstance(value, str) else value
+    if not isinstance(found, float) or not 0.1 <= found <= LONGEST_S:
+        raise ValueError("a time from 0.1s to 5m")
     return found
 
 
@@ -44,45 +35,8 @@ Urls = Annotated[
 ]
 
 
-class MessageFlags(BaseFlags):
-    """What messages say, and how often they come; shared by `notify`, `score` and `replay`."""
-
-    template: str = flag(
-        "Messages",
-        "default",
-        "what messages to people say: default, short, or a file with a template of your own",
-        metavar="NAME|FILE",
-        min_length=1,
-    )
-    status_url: str | None = flag(
-        "Messages", None, "address of the status page, which messages then link to", metavar="URL", min_length=1
-    )
-    update_every: Seconds = flag(
-        "Messages",
-        1800.0,
-        "tell at most so often of an open incident that it goes on; 0: never (default: 30m)",
-        metavar="TIME",
-    )
-    throttle: Seconds = flag(
-        "Messages",
-        300.0,
-        "tell people at most so often of a new incident of one key; the next message tells of those held back; 0: of "
-        "each at once (default: 5m)",
-        metavar="TIME",
-    )
-    group_above: int = flag(
-        "Messages",
-        10,
-        "messages to people within a minute, at most; what comes then is told in one message at its end",
-        metavar="N",
-        ge=1,
-        le=1000,
-    )
-    dry_run: bool = flag("Messages", False, "print the messages in place of sending them")
-
-
-class TargetFlags(MessageFlags):
-    """Where messages go; shared by `notify` and `score`. Addresses and secrets are shown in no message."""
+class NotifySettings(BrokerFlags, RegistryFlags):
+    """`fomo-stream notify`: tell people of incidents. Addresses and secrets are shown in no message."""
 
     webhook: Urls = flag(
         "Targets", (), "post each message as JSON to this address; repeatable", metavar="URL", repeated=True, repr=False
@@ -124,28 +78,19 @@ class TargetFlags(MessageFlags):
         "Targets", 10.0, "a target that does not answer for so long is asked again (default: 10s)", metavar="TIME"
     )
 
-    @field_validator("target_timeout")
-    @classmethod
-    def _timeout_is_one(cls, value: float) -> float:
-        if not 0.1 <= value <= 300:
-            raise ValueError("a time from 0.1s to 5m")
-        return value
-
-    @model_validator(mode="after")
-    def _secret_is_one(self) -> Self:
-        if self.webhook_secret is not None and self.webhook_secret_file is not None:
-            raise ValueError("--webhook-secret and --webhook-secret-file both give the secret; leave one out")
-        return self
-
-    @property
-    def has_target(self) -> bool:
-        """Whether any target is given."""
-        return bool(self.webhook or self.alertmanager or self.to or self.targets_file)
-
-
-class NotifySettings(TargetFlags, BrokerFlags, RegistryFlags):
-    """`fomo-stream notify`: tell people of incidents."""
-
+    per_hour: int = flag(
+        "Messages",
+        60,
+        "messages to people within an hour, at most, for each --to; then one message says what was held back; 0: any "
+        "number",
+        metavar="N",
+        ge=0,
+        le=100_000,
+    )
+    status_url: str | None = flag(
+        "Messages", None, "address of the status page, which messages then link to", metavar="URL", min_length=1
+    )
+    dry_run: bool = flag("Messages", False, "print the messages in place of sending them")
     alerts: str = flag("Topics", ..., "topic of alerts to read", metavar="TOPIC", min_length=1)
     group: str = flag(
         "Broker",
@@ -155,15 +100,6 @@ class NotifySettings(TargetFlags, BrokerFlags, RegistryFlags):
     )
     start: Literal["earliest", "latest"] = flag(
         "Topics", "latest", "where a group without offsets starts; --dry-run reads from the first record on"
-    )
-    look_back: int = flag(
-        "Topics",
-        10_000,
-        "records of a partition before its start that are read again, to know which incidents are open; they give no "
-        "messages",
-        metavar="N",
-        ge=0,
-        le=MOST_LOOK_BACK,
     )
     result_field: str = with_default(ServiceSettings, "result_field", "fomo")
     key: str | None = flag(
@@ -188,12 +124,19 @@ class NotifySettings(TargetFlags, BrokerFlags, RegistryFlags):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
+        if self.webhook_secret is not None and self.webhook_secret_file is not None:
+            raise ValueError("--webhook-secret and --webhook-secret-file both give the secret; leave one out")
         self.group = self.group or f"{self.alerts}-notify"
         if not self.dry_run and not self.has_target:
             raise ValueError(
                 "give at least one target: --webhook, --alertmanager, --to or --targets-file; or --dry-run"
             )
         return self
+
+    @property
+    def has_target(self) -> bool:
+        """Whether any target is given."""
+        return bool(self.webhook or self.alertmanager or self.to or self.targets_file)
 
     def of_codec(self) -> ServiceSettings:
         """The settings that the codec of a topic's values takes."""

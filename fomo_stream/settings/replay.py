@@ -10,14 +10,13 @@ from pydantic import Field, model_validator
 
 from fomo_stream.settings.commands import GivenFlags
 from fomo_stream.settings.flags import Names, decimal_flag
-from fomo_stream.settings.notify import MessageFlags
 from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, option, with_default
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
 
 
-class ReplaySettings(GivenFlags, MessageFlags):
+class ReplaySettings(GivenFlags):
     """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
 
     writes_alerts: ClassVar[bool] = False
@@ -82,7 +81,6 @@ class ReplaySettings(GivenFlags, MessageFlags):
         "leave few incidents",
         metavar="FILE",
     )
-    notify: bool = flag("Messages", False, "with --dry-run: print the messages that people would have got")
     incidents_per_day: float = flag(
         "Report", 1.25, "incidents a day, at most, that the configuration of --suggest should leave", metavar="N", gt=0
     )
@@ -90,14 +88,6 @@ class ReplaySettings(GivenFlags, MessageFlags):
         "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
     )
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
-
-    @model_validator(mode="after")
-    def _nobody_is_told(self) -> Self:
-        if self.notify and not self.dry_run:
-            raise ValueError("a replay sends no messages about the past: add --dry-run, which prints them")
-        if self.dry_run and not self.notify:
-            raise ValueError("--dry-run prints messages about incidents: add --notify")
-        return self
 
     @model_validator(mode="after")
     def _source_is_one(self) -> Self:

@@ -95,11 +95,6 @@ class BaseFlags(BaseSettings):
 
     _flags: Mapping[str, Any] = PrivateAttr({})  # that `load` was given
 
-    @property
-    def given(self) -> frozenset[str]:
-        """The settings that have a flag, by name; not those of the environment or the file."""
-        return frozenset(self._flags)
-
     config: Path | None = flag("General", None, "YAML or TOML file with settings, named like the flags", metavar="FILE")
     log_level: LogLevel = flag("General", "warning", "log lines of this level and of the levels above it")
 

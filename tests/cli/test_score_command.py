@@ -75,7 +75,7 @@ def test_names_and_values_of_others_change_no_terminal_and_forge_no_line(
     path, names = tmp_path / "in.csv", [f"{name}{odd}" for name in ("number", "text", "empty", "cells")]
     rows = [f"{i % 7},{odd}t,,{odd if i == 58 else i % 4}" for i in range(60)]
     path.write_bytes("\n".join([",".join(f'"{name}"' for name in names), *rows, '"a\n', ""]).encode())
-    flags = ["-o", tmp_path / "out.csv", "--key", names[1], "--notify", "--dry-run"]
+    flags = ["-o", tmp_path / "out.csv", "--key", names[1]]
     for more in (
         flags,
         [*flags, "--features", f"{names[0]},{names[2]}"],

@@ -34,7 +34,6 @@ from charts import (
 from documents import Document, table_rows
 
 from fomo_stream.kafka.registry.client import RegistryClient
-from fomo_stream.notify.messages import Template
 from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.service import ServiceSettings
@@ -134,10 +133,9 @@ BAD: list[tuple[Object, str]] = [
     ({"podAnnotations": {"checksum/config": "x"}}, "invalid propertyName 'checksum/config'"),
     ({"notify": {"enabled": True}}, "settings.alerts is required: notify reads"),
     (notify(), "notify.targets.existingSecret is required"),
-    (notify(settings={"throtle": "5m"}), "notify.settings.throtle is not known; names are alertmanager, group"),
+    (notify(settings={"per-day": 5}), "notify.settings.per-day is not known; names are alertmanager, group"),
     (notify(settings={"webhook": "https://h"}), "webhook may hold a secret"),
     (notify(settings={"alertmanager": "http://a:b@h"}), "alertmanager has a secret"),
-    (notify(settings={"alertmanager": "http://h", "template": "short"}, template="a"), "exclude each other"),
     ({"strimzi": {"topics": {"config": {"min.insync.replicas": 1}}}}, "as strimzi.topics.minInsyncReplicas"),
     ({"strimzi": {"user": {"enabled": True}}}, "strimzi.cluster is required"),
     ({"strimzi": {"cluster": "c", "topics": {"enabled": True}}}, "strimzi.topics needs `partitions`"),
@@ -244,18 +242,16 @@ def test_notify_reads_its_settings_and_its_secrets_by_files(tmp_path: Path, monk
         (tmp_path / file).write_text(text)
     monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", "x")
     settings = load(NotifySettings, {"config": str(tmp_path / "fomo.toml")})
-    assert (settings.alerts, settings.group, settings.throttle) == ("pages", "Sensors_1-notify", 600.0)
+    assert (settings.alerts, settings.group, settings.per_hour) == ("pages", "Sensors_1-notify", 20)
     assert settings.alertmanager == ("http://alertmanager:9093",)
     assert settings.bootstrap == "kafka.kafka.svc:9093"
     assert settings.kafka["security.protocol"] == "SASL_SSL"
     assert settings.registry["bearer.auth.credentials.source"] == "STATIC_TOKEN"
-    Template(str(tmp_path / Path(settings.template).name))
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-    files = (settings.targets_file, settings.webhook_secret_file, Path(settings.template))
+    files = (settings.targets_file, settings.webhook_secret_file)
     assert {str(file.parent) for file in files if file is not None} == {
         "/etc/fomo/targets",
         "/etc/fomo/webhook-secret",
-        "/etc/fomo/config",
     }
     assert {str(file.parent) for file in files if file is not None} <= mounts
     egress = found.one("NetworkPolicy", name)["spec"]["egress"]

@@ -20,7 +20,7 @@ from services import unique
 
 sys.path.append(str(Path(__file__).parents[1] / "notify"))
 
-from made_alerts import alert, closed, silent
+from made_alerts import alert, closed
 from receivers import Receiver, Reply, Request, receiving
 
 from fomo_stream.cli.parser import parse
@@ -117,7 +117,7 @@ def test_incidents_are_told_through_outages_and_restarts(broker: Broker, topic: 
     seen = len(receiver.requests)
     second = Command(broker, topic, "--webhook", receiver.url)
     receiver.wait_for(lambda requests: len(requests) == seen + 2)
-    assert names(receiver)[seen:] == ["sensors:0-10:opened:1", "sensors:0-10:closed:1"]
+    assert names(receiver)[seen:] == ["sensors:0-10:opened", "sensors:0-10:closed"]
     write(broker, topic, closed(2, 6, 2))
     ended = receiver.wait_for(lambda requests: len(requests) == seen + 3)[-1].json
     assert (ended["kind"], ended["incident"], ended["began"]) == ("closed", "0-2", "2025-10-09T08:53:22Z")
@@ -142,7 +142,7 @@ def test_a_kill_after_an_answer_repeats_a_message_with_the_same_name(
     first.process.communicate()
     receiver.answer = None
     second = Command(broker, topic, "--webhook", receiver.url)
-    expected = {f"sensors:0-{number}:{kind}:1" for number in (1, 2) for kind in ("opened", "closed")}
+    expected = {f"sensors:0-{number}:{kind}" for number in (1, 2) for kind in ("opened", "closed")}
     receiver.wait_for(lambda requests: len(requests) > 4 and set(names(receiver)) == expected)
     second.stop()
     assert set(names(receiver)) == expected
@@ -158,7 +158,7 @@ def test_what_comes_after_a_kill_of_one_that_was_ready_is_told(broker: Broker, t
     second = Command(broker, topic, "--webhook", receiver.url)
     receiver.wait_for(lambda requests: bool(requests))
     second.stop()
-    assert names(receiver) == ["sensors:0-2:opened:1"]
+    assert names(receiver) == ["sensors:0-2:opened"]
 
 
 def test_alerts_in_partitions_that_are_added_are_all_told(broker: Broker, receiver: Receiver, real_kafka: None) -> None:
@@ -175,7 +175,7 @@ def test_alerts_in_partitions_that_are_added_are_all_told(broker: Broker, receiv
     broker.grow_topic(topic, 5)
     write(broker, topic, *(alert(number) for number in range(50, 80)))  # while nobody reads
     second = Command(broker, topic, "--webhook", receiver.url)
-    expected = {f"sensors:0-{number}:opened:1" for number in (*range(10, 40), *range(50, 80))}
+    expected = {f"sensors:0-{number}:opened" for number in (*range(10, 40), *range(50, 80))}
     receiver.wait_for(lambda requests: set(names(receiver)) == expected)
     second.stop()
 
@@ -195,7 +195,7 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(
     broker.delete_topic(topic)
     broker.create_topic(topic, 1)
     write(broker, topic, *map(alert, range(100, 107)))
-    expected = {f"sensors:0-{number}:opened:1" for number in (*range(before), *range(100, 107))}
+    expected = {f"sensors:0-{number}:opened" for number in (*range(before), *range(100, 107))}
     receiver.wait_for(lambda requests: set(names(receiver)) == expected)
     assert "topic_recreated" in command.stop()
 
@@ -208,21 +208,7 @@ def test_odd_records_stop_nothing(broker: Broker, topic: str, receiver: Receiver
     receiver.wait_for(lambda requests: len(requests) == len(odd) + 1)
     wait_for(lambda: broker.committed(f"{topic}-notify", topic) == len(odd) + 5, "the commit")
     command.stop()
-    assert set(names(receiver)) == {f"sensors:0-{number}:opened:1" for number in (2, 3, 4, 5, 9)}
-
-
-def test_what_is_open_is_known_after_a_restart(broker: Broker, topic: str, receiver: Receiver) -> None:
-    group = f"{topic}-notify"
-    first = Command(broker, topic, "--alertmanager", receiver.url)
-    first.ready()
-    write(broker, topic, silent(5), keys=["s-17"])
-    receiver.wait_for(lambda requests: len(requests) == 1)
-    wait_for(lambda: broker.committed(group, topic) == 1, "the commit")
-    first.stop()
-    second = Command(broker, topic, "--alertmanager", receiver.url)
-    wait_for(lambda: "fomo_notify_open_incidents 1.0" in second.get("/metrics"), "the incident to be known")
-    second.stop()
-    assert len(receiver.requests) == 1
+    assert set(names(receiver)) == {f"sensors:0-{number}:opened" for number in (2, 3, 4, 5, 9)}
 
 
 def test_two_instances_share_the_work(broker: Broker, topic: str, receiver: Receiver) -> None:

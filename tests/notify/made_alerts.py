@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fomo_stream.notify.delivery import Answer, Ledger, Outbox
-from fomo_stream.notify.desk import Audience, Desk, Due, Message
+from fomo_stream.notify.delivery import Answer, Outbox
 from fomo_stream.notify.events import Event, read_event
+from fomo_stream.notify.messages import Message, message_of
+from fomo_stream.notify.policy import Policy
 
 TIME = 1_760_000_000_000  # milliseconds since 1970
 REASON = {"feature": "flow", "cause": "value", "share": 0.9, "value": 9.0, "usual": 3.0, "range": [2.0, 4.0]}
@@ -61,34 +62,34 @@ def event(result: dict[str, Any], key: str | None = "pump-7") -> Event:
 
 
 class Simulated:
-    """Desk, ledger and one outbox for each target, as `Messenger` has them, by a clock that only moves here.
+    """Policy, and an outbox for each target, as `Messenger` has them, by a clock that only moves here.
 
-    targets: their audience, and what they answer at a time.
+    targets: what each answers at a time. per_hour: messages to each target, at most.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[tuple[Audience, Callable[[float], Answer]]],
-        update_every: float = 1800.0,
-        throttle: float = 300.0,
-        most: int = 10,
-    ) -> None:
+    def __init__(self, *targets: Callable[[float], Answer], per_hour: int = 0) -> None:
         self.now = 0.0
-        self.desk = Desk(update_every, throttle, most, any(audience == "people" for audience, _ in targets))
-        self.ledger = Ledger()
-        self.boxes = [(audience, answers, Outbox(lambda: 1.0)) for audience, answers in targets]
+        self.policy = Policy()
+        self.next: dict[int, int] = {}
+        self.boxes = [(answers, Outbox(per_hour, lambda: 1.0)) for answers in targets]
         self.arrived: list[list[Message]] = [[] for _ in targets]  # by target
         self.answered: list[list[Message]] = [[] for _ in targets]  # taken, or refused for good
 
     def read(self, event: Event | None, offset: int, partition: int = 0) -> None:
-        place = self.ledger.read(partition, offset)
-        if event is not None:
-            self._add(self.desk.take(event, place, self.now))
+        self.next[partition] = offset + 1
+        kind = None if event is None else self.policy.take(event)
+        if event is not None and kind is not None:
+            for _, box in self.boxes:
+                box.add(message_of(kind, event), partition, offset, self.now)
         self.send()
+
+    def committable(self, partition: int = 0) -> int:
+        firsts = [box.first_waiting() for _, box in self.boxes]
+        return min([self.next[partition], *(one[partition] for one in firsts if partition in one)])
 
     def send(self) -> None:
         """Everything that can be sent now."""
-        for number, (_, answers, box) in enumerate(self.boxes):
+        for number, (answers, box) in enumerate(self.boxes):
             while (job := box.next(self.now)) is not None:
                 answer = answers(self.now)
                 box.answered(job, answer, self.now)
@@ -101,21 +102,10 @@ class Simulated:
         """Let time pass."""
         end = self.now + seconds
         while True:
-            times = [self.desk.next_due, *(box.due for *_, box in self.boxes)]
-            self.now = min([end, *(max(one, self.now) for one in times)])
-            self._add(self.desk.due(self.now))
+            self.now = min([end, *(max(box.due, self.now) for _, box in self.boxes)])
             self.send()
             if self.now >= end:
                 return
-
-    def _add(self, notices: Sequence[Due]) -> None:
-        for notice in notices:
-            for audience, _, box in self.boxes:
-                if audience == notice.audience:
-                    box.add(notice.message, notice.places, self.now)
-
-
-TargetOf = tuple[Audience, Callable[[float], Answer]]
 
 
 def always(_now: float) -> Answer:
@@ -123,8 +113,5 @@ def always(_now: float) -> Answer:
 
 
 def told(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Kind and incident of each message, those of several one by one."""
-    found: list[tuple[str, str]] = []
-    for message in messages:
-        found += [(one.kind, one.event.incident) for one in message.held or (message,)]
-    return found
+    """Kind and incident of each message."""
+    return [(one.kind, "" if one.event is None else one.event.incident) for one in messages]

@@ -36,6 +36,7 @@ class Reply(NamedTuple):
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     slow: float = 0.0
+    body: bytes = b""
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Receiver:
     changed: threading.Condition = field(default_factory=threading.Condition)
     released: threading.Event = field(default_factory=threading.Event)  # ends slow answers
     answer: Callable[[Request], Reply] | None = None
+    firing: Callable[[Request], Reply] = lambda _request: Reply(body=b"[]")  # to questions for what fires
 
     def taken(self, request: Request) -> Reply:
         with self.changed:
@@ -72,7 +74,12 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            reply = receiver.taken(Request(self.path, dict(self.headers), body))
+            self._reply(receiver.taken(Request(self.path, dict(self.headers), body)))
+
+        def do_GET(self) -> None:
+            self._reply(receiver.firing(Request(self.path, dict(self.headers), b"")))
+
+        def _reply(self, reply: Reply) -> None:
             if reply.status == 0:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # resets
                 self.connection.close()
@@ -87,9 +94,10 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
                     pass
                 return
             self.send_response(reply.status)
-            for name, value in (*reply.headers, ("Content-Length", "0")):
+            for name, value in (*reply.headers, ("Content-Length", str(len(reply.body)))):
                 self.send_header(name, value)
             self.end_headers()
+            self.wfile.write(reply.body)
 
         def log_message(self, *_: object) -> None:
             """No line for each request."""

@@ -13,8 +13,7 @@ from made_alerts import alert, closed, event
 from receivers import Receiver, Reply, receiving
 
 from fomo_stream.cli.parser import parse
-from fomo_stream.notify import delivery, messenger
-from fomo_stream.notify.messages import Template
+from fomo_stream.notify import delivery
 from fomo_stream.notify.messenger import Messenger
 from fomo_stream.notify.targets import targets_of
 from fomo_stream.settings.notify import NotifySettings
@@ -34,7 +33,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def messenger_to(*flags: str) -> Messenger:
     settings = parse(NotifySettings, ["--alerts", "alerts", *flags], command="notify")
-    return Messenger(settings, targets_of(settings, Template("default"), time.time))
+    return Messenger(settings, targets_of(settings, time.time))
 
 
 BAD = [Reply(500), Reply(0), Reply(429, (("Retry-After", "0"),)), Reply(slow=60.0), Reply(502), Reply(408)]
@@ -51,7 +50,7 @@ def test_failures_of_every_kind_lose_nothing_and_keep_the_order(receiver: Receiv
         (health,) = made.health()
     assert (health.sent, health.refused, health.retried, health.waiting) == (3, 1, 12, 0)
     names = [request.headers["Idempotency-Key"] for request in receiver.requests]
-    expected = [f"sensors:0-{which}" for which in ("7:opened:1", "7:closed:2", "20:opened:1", "20:closed:1")]
+    expected = [f"sensors:0-{which}" for which in ("7:opened", "7:closed", "20:opened", "20:closed")]
     assert list(dict.fromkeys(names)) == expected
     assert names == sorted(names, key=expected.index), "each only after the one before it was answered"
 
@@ -106,7 +105,7 @@ def test_a_target_that_asks_for_an_hour_keeps_no_other_from_its_messages(
         assert (sick.sent, sick.refused, sick.waiting) == (0, many - 700, 700)
         assert made.committable() == {0: many - 700}
         assert len(down.requests) == 1
-    assert f"message_given_up target={down.url} message=sensors:0-0:opened:1" in caplog.text
+    assert f"message_given_up target={down.url} message=sensors:0-0:opened" in caplog.text
 
 
 def test_while_all_targets_are_down_nothing_more_is_read_and_nothing_given_up(receiver: Receiver) -> None:
@@ -119,33 +118,18 @@ def test_while_all_targets_are_down_nothing_more_is_read_and_nothing_given_up(re
         assert [one.refused for one in made.health()] == [0, 0]
 
 
-def test_what_is_held_back_is_told_at_the_end(receiver: Receiver) -> None:
+def test_people_get_a_limited_number_and_at_the_end_what_is_held_back(receiver: Receiver) -> None:
     to = receiver.url.replace("http://", "json://")
-    with messenger_to("--to", to) as made:
+    with messenger_to("--to", to, "--webhook", receiver.url, "--per-hour", "1") as made:
         made.start(0, 0)
         for offset in range(5):
             made.take(event(alert(offset)), 0, offset)
-        receiver.wait_for(lambda requests: len(requests) == 1)
+        receiver.wait_for(lambda requests: len(requests) == 6)
         assert made.committable()[0] <= 1
         assert made.finish(30.0)
         assert made.committable() == {0: 5}
-    assert [one.json["title"] for one in receiver.requests] == [
-        "WARNING: outlier in sensors pump-7",
-        "WARNING: 4 incidents in sensors",
-    ]
-
-
-def test_open_incidents_are_told_again(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messenger, "REFRESH_S", 0.05)
-    with messenger_to("--alertmanager", receiver.url) as made:
-        made.take(event(alert(7)), 0, 0)
-        receiver.wait_for(lambda requests: len(requests) >= 4)
-        made.take(event(closed(7, 9)), 0, 1)
-        assert made.finish(30.0)
-        count = len(receiver.requests)
-        time.sleep(0.2)
-        assert len(receiver.requests) == count, "what has ended is not told again"
-    assert receiver.requests[-1].json[0]["endsAt"] < receiver.requests[0].json[0]["endsAt"]
+    titles = [one.json["title"] for one in receiver.requests if "message" in one.json]
+    assert titles == ["WARNING: outlier in sensors pump-7", "WARNING: 4 messages held back: 4 opened, 0 ended"]
 
 
 def test_the_log_has_no_secret_and_no_content(
@@ -157,6 +141,6 @@ def test_the_log_has_no_secret_and_no_content(
         made.take(event(alert(7)), 0, 0)
         assert made.finish(30.0)
     assert "target_trouble" in caplog.text
-    assert f"message_refused target={receiver.url} message=sensors:0-7:opened:1" in caplog.text
+    assert f"message_refused target={receiver.url} message=sensors:0-7:opened" in caplog.text
     assert "TOKEN" not in caplog.text
     assert "flow" not in caplog.text

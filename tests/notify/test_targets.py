@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from made_alerts import alert, closed, event, silent
-from receivers import Receiver, Reply, certificate, receiving, server_context
+from made_alerts import alert, closed, event
+from receivers import Receiver, Reply, Request, certificate, receiving, server_context
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.notify.delivery import Answer
-from fomo_stream.notify.desk import Message, Open
 from fomo_stream.notify.events import key_text
-from fomo_stream.notify.messages import Template
+from fomo_stream.notify.messages import message_of
 from fomo_stream.notify.targets import LASTS_S, Target, targets_of
 from fomo_stream.settings.notify import NotifySettings
 
 NOW = 1_800_000_000.0
-OPENED = Message("opened", event(alert(7)), event(alert(7)), 1)
-CLOSED = Message("closed", event(closed(7, 9, 3)), event(alert(7)), 3)
+OPENED = message_of("opened", event(alert(7)))
+CLOSED = message_of("closed", event(closed(7, 9, 3)))
 
 
 def settings(*flags: object) -> NotifySettings:
@@ -33,7 +34,7 @@ def settings(*flags: object) -> NotifySettings:
 
 def targets(*flags: object) -> list[Target]:
     made = settings(*flags)
-    return targets_of(made, Template(made.template, made.status_url), lambda: NOW)
+    return targets_of(made, lambda: NOW)
 
 
 def target(*flags: object) -> Target:
@@ -57,7 +58,7 @@ def test_a_webhook_gets_a_signed_message_that_it_can_verify_and_recognise(receiv
     assert made.send(OPENED) == Answer("sent")
     first, again = receiver.requests
     assert first.path == "/hook?a=1"
-    assert first.headers["Idempotency-Key"] == again.headers["Idempotency-Key"] == "sensors:0-7:opened:1"
+    assert first.headers["Idempotency-Key"] == again.headers["Idempotency-Key"] == "sensors:0-7:opened"
     signed = dict(part.split("=") for part in first.headers["Fomo-Signature"].split(","))
     expected = hmac.new(b"Hush!", f"{signed['t']}.".encode() + first.body, hashlib.sha256).hexdigest()
     assert signed == {"t": str(int(NOW)), "v1": expected}
@@ -146,13 +147,26 @@ def test_certificates_are_verified_and_an_authority_can_be_added(tmp_path: Path)
 # --- Alertmanager
 
 
+def firing(receiver: Receiver) -> None:
+    """Answer with what was told so far, as Alertmanager does."""
+
+    def answer(request: Request) -> Reply:
+        wanted = parse_qs(urlsplit(request.path).query)["filter"]
+        told = [one for had in receiver.requests for one in had.json if 'incident="0-7"' in wanted]
+        return Reply(body=json.dumps([*told, {"labels": {"incident": "0-70"}}]).encode())
+
+    receiver.firing = answer
+
+
 def test_alertmanager_is_told_of_opening_and_end_with_the_same_labels(receiver: Receiver) -> None:
     made = target("--alertmanager", f"{receiver.url}/prefix/", "--status-url", "http://status.example.com")
-    assert [made.send(OPENED), made.send(CLOSED)] == [Answer("sent")] * 2
+    firing(receiver)
+    ended = message_of("closed", event(closed(7, 9, 3, severity="critical"), None))
+    assert [made.send(OPENED), made.send(ended)] == [Answer("sent")] * 2
     assert {one.path for one in receiver.requests} == {"/prefix/api/v2/alerts"}
-    (firing,), (resolved,) = (one.json for one in receiver.requests)
-    assert firing["labels"] == resolved["labels"]
-    assert firing["labels"] == {
+    (told,), (resolved,) = (one.json for one in receiver.requests)
+    assert told["labels"] == resolved["labels"]
+    assert told["labels"] == {
         "alertname": "FomoOutlier",
         "topic": "sensors",
         "partition": "0",
@@ -160,36 +174,32 @@ def test_alertmanager_is_told_of_opening_and_end_with_the_same_labels(receiver: 
         "severity": "warning",
         "incident": "0-7",
     }
-    assert firing["startsAt"] == resolved["startsAt"] == "2025-10-09T08:53:27.000Z"
-    assert (firing["endsAt"], resolved["endsAt"]) == ("2027-01-15T08:10:00.000Z", "2027-01-15T08:00:00.000Z")
-    assert LASTS_S == 600
-    assert firing["generatorURL"] == "http://status.example.com"
-    assert set(firing["annotations"]) == {"summary", "description"}
+    assert told["startsAt"] == resolved["startsAt"] == "2025-10-09T08:53:27.000Z"
+    assert (told["endsAt"], resolved["endsAt"]) == ("2027-01-22T08:00:00.000Z", "2027-01-15T08:00:00.000Z")
+    assert LASTS_S == 7 * 86_400
+    assert told["generatorURL"] == "http://status.example.com"
+    assert set(told["annotations"]) == {"summary", "description"}
 
 
-def test_alertmanager_is_told_again_of_what_is_open(receiver: Receiver) -> None:
-    made = target("--alertmanager", receiver.url)
-    incidents = [Open(0, event(silent(n)), event(silent(n)), 1, 0.0) for n in range(1100)]
-    assert made.refresh(incidents) == Answer("sent")
-    assert [len(one.json) for one in receiver.requests] == [500, 500, 100]
-    assert receiver.requests[0].json[0]["labels"]["alertname"] == "FomoSilence"
-    receiver.replies.append(Reply(500))
-    answer = made.refresh(incidents)
-    assert answer is not None
-    assert answer.kind == "again"
-    assert target("--webhook", receiver.url).refresh(incidents) is None
-
-
-def test_an_end_of_what_is_not_known_ends_each_severity(receiver: Receiver) -> None:
-    target("--alertmanager", receiver.url).send(CLOSED._replace(first=None))
+@pytest.mark.parametrize("body", [b"[]", b"{}", b"[1]", b"no", b'[{"labels": 1}]', b"\xff"])
+@pytest.mark.parametrize("status", [200, 405])
+def test_an_end_of_what_does_not_fire_ends_each_severity(receiver: Receiver, body: bytes, status: int) -> None:
+    receiver.firing = lambda _request: Reply(status, body=body)
+    assert target("--alertmanager", receiver.url).send(CLOSED) == Answer("sent")
     assert [one["labels"]["severity"] for one in receiver.requests[0].json] == ["warning", "critical"]
 
 
-def test_a_time_of_a_record_in_the_future_does_not_begin_after_its_end(receiver: Receiver) -> None:
+def test_an_end_waits_until_alertmanager_says_what_fires(receiver: Receiver) -> None:
+    receiver.firing = lambda _request: Reply(503, (("Retry-After", "7"),))
+    assert target("--alertmanager", receiver.url).send(CLOSED) == Answer("again", "HTTP 503", 7.0)
+    assert not receiver.requests
+
+
+def test_an_alert_about_a_record_of_the_future_begins_now(receiver: Receiver) -> None:
     late = event(alert(7, timestamp=9_000_000_000_000))
-    target("--alertmanager", receiver.url).send(Message("closed", late, late, 1))
+    target("--alertmanager", receiver.url).send(message_of("opened", late))
     (told,) = receiver.requests[0].json
-    assert told["startsAt"] == told["endsAt"]
+    assert told["startsAt"] == "2027-01-15T08:00:00.000Z"
 
 
 # --- people
@@ -223,9 +233,9 @@ def test_the_status_behind_apprise_says_whether_to_try_again(receiver: Receiver,
         (["--webhook", "htps://TOKEN@host/TOKEN"], ["--webhook htps://", "did you mean https?"]),
         (["--webhook", "slack://TOKEN/x"], ["did you mean --to?"]),
         (["--webhook", "TOKEN"], ["without scheme"]),
-        (["--webhook", "http://host:TOKEN/"], ["not a URL"]),
-        (["--webhook", "https:///TOKEN"], ["names no host"]),
-        (["--alertmanager", "http://alert..manager/TOKEN"], ["names no host"]),
+        (["--webhook", "http://host:TOKEN/"], ["not a URL with a host"]),
+        (["--webhook", "https:///TOKEN"], ["not a URL with a host"]),
+        (["--alertmanager", "http://alert..manager/TOKEN"], ["not a URL with a host"]),
         (["--alertmanager", "ftp://TOKEN"], ["--alertmanager ftp://"]),
         (["--to", "slak://TOKEN/x"], ["--to slak://", "did you mean slack?"]),
         (["--to", "slack://TOKEN"], ["parts of the address are missing"]),
@@ -238,8 +248,8 @@ def test_the_status_behind_apprise_says_whether_to_try_again(receiver: Receiver,
         ),
         (["--targets-file", "nothing"], ["--targets-file nothing: cannot be read"]),
         (["--webhook", "http://h", "--target-ca", "nothing"], ["--target-ca nothing: cannot be read"]),
-        (["--webhook", "http://h", "--template", "defalt"], ["no such file or template; did you mean default?"]),
-        (["--webhook", "http://h", "--throttle", "5"], ["--throttle 5", "90s, 30m, 12h, 7d or 2w; 0 for none"]),
+        (["--webhook", "http://h", "--target-timeout", "5"], ["--target-timeout 5", "90s, 30m, 12h, 7d or 2w"]),
+        (["--webhook", "http://h", "--target-timeout", "1h"], ["--target-timeout 1h", "from 0.1s to 5m"]),
         ([], ["give at least one target"]),
         (["--webhook", "http://h", "--webhook-secret", "TOKEN", "--webhook-secret-file", "f"], ["leave one out"]),
         (["--webhok", "http://TOKEN"], ["there is no flag --webhok; did you mean --webhook?"]),
@@ -277,7 +287,7 @@ def test_addresses_may_come_by_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FOMO_ALERTS", "alerts")
     made = parse(NotifySettings, [], command="notify")
     assert made.webhook == ("http://a/x,y", "http://b")
-    assert (made.group, made.update_every, made.throttle) == ("alerts-notify", 1800.0, 300.0)
+    assert (made.group, made.per_hour, made.target_timeout) == ("alerts-notify", 60, 10.0)
     assert "http://a" not in repr(made)
 
 
@@ -290,7 +300,7 @@ def test_without_the_library_the_message_says_how_to_install_it(monkeypatch: pyt
 def test_nothing_is_lost_of_a_long_name(receiver: Receiver) -> None:
     odd: dict[str, Any] = alert(7, topic="häfen\n" + "x" * 500)
     made = event(odd, key_text("Pumpe\u2028\x00" * 100))
-    assert target("--webhook", receiver.url).send(Message("opened", made, made, 1)) == Answer("sent")
-    assert target("--alertmanager", receiver.url).send(Message("opened", made, made, 1)) == Answer("sent")
+    assert target("--webhook", receiver.url).send(message_of("opened", made)) == Answer("sent")
+    assert target("--alertmanager", receiver.url).send(message_of("opened", made)) == Answer("sent")
     assert receiver.requests[0].json["topic"].startswith("häfen ")
     assert len(receiver.requests[0].json["key"]) == 200

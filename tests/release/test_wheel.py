@@ -242,7 +242,6 @@ def test_installed_adapters(code: str, installed: Installed, rows: np.ndarray) -
     ("extra", "command"),
     [
         ("notify", "notify --alerts a --to json://127.0.0.1"),
-        ("notify", "score rows.csv --notify --to json://127.0.0.1"),
         ("parquet", "replay --file rows.parquet"),
         ("registry", "score rows.avro"),
         ("registry", "--topic t --registry http://127.0.0.1:1"),

@@ -72,7 +72,6 @@ bearer.auth.credentials.source: STATIC_TOKEN
 {{- $own := dict "group" (printf "%s-notify" .Values.settings.group) -}}
 {{- if .Values.notify.targets.existingSecret }}{{ $_ := set $own "targets-file" (printf "/etc/fomo/targets/%s" .Values.notify.targets.key) }}{{ end -}}
 {{- if .Values.notify.webhookSecret.existingSecret }}{{ $_ := set $own "webhook-secret-file" (printf "/etc/fomo/webhook-secret/%s" .Values.notify.webhookSecret.key) }}{{ end -}}
-{{- if .Values.notify.template }}{{ $_ := set $own "template" "/etc/fomo/config/message.j2" }}{{ end -}}
 {{- range $name, $value := merge (dict) (default dict .Values.notify.settings) $own $shared }}
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
 {{ $name }} = {{ include "fomo-stream.tomlValue" $value }}

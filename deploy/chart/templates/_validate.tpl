@@ -86,7 +86,7 @@
 {{- define "fomo-stream.validateNotify" -}}
 {{- $notify := .Values.notify -}}{{- $settings := default dict $notify.settings -}}
 {{- $topic := required "settings.alerts is required: notify reads the topic that it names" .Values.settings.alerts -}}
-{{- $ofNotify := list "alertmanager" "group" "group-above" "log-level" "look-back" "start" "status-url" "target-ca" "target-timeout" "template" "throttle" "update-every" -}}
+{{- $ofNotify := list "alertmanager" "group" "log-level" "per-hour" "start" "status-url" "target-ca" "target-timeout" -}}
 {{- range $name, $value := $settings -}}
 {{- if has $name (list "webhook" "to" "webhook-secret" "targets-file" "webhook-secret-file") -}}
 {{- fail (printf "notify.settings: %s may hold a secret, and would become part of a ConfigMap; use notify.targets and notify.webhookSecret" $name) -}}
@@ -100,9 +100,6 @@
 {{- end -}}
 {{- if not (or $notify.targets.existingSecret $settings.alertmanager) -}}
 {{- fail "notify.targets.existingSecret is required: the Secret with the targets; or name an Alertmanager in notify.settings" -}}
-{{- end -}}
-{{- if and $notify.template $settings.template -}}
-{{- fail "notify.template and notify.settings.template exclude each other" -}}
 {{- end -}}
 {{- end -}}
 
