@@ -30,7 +30,6 @@ from fomo_stream.kafka.broker.clients import (
 )
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.registry import codec_for
-from fomo_stream.kafka.topics.setup import start_at_latest
 from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.notify.events import UNEXPECTED, Event, key_of_field, key_text, read_event
 from fomo_stream.notify.messages import message_of
@@ -101,7 +100,8 @@ class Service:
         self._messenger = Messenger(settings, targets_of(settings, time.time))
         self._stop = threading.Event()
         self._cluster = Cluster(settings)
-        self._topic_id = ""  # empty where brokers have none
+        self._topic_id, self._count = "", 0  # of the topic that is read: see `look`
+        self._has_begun = self._settings.start == "earliest"  # whether the group has a start for each partition
         self._look_at = 0.0
         self._committed: dict[int, int | None] = {}  # by assigned partition; None: nothing yet
         self._paused = False
@@ -122,9 +122,9 @@ class Service:
 
     def _follow(self) -> None:
         """Be a member of the group until `stop`, or until the topic was created again."""
+        self._wait_for_topic()
         consumer = make_follower(self._settings)
         try:
-            self._wait_for_topic(consumer)
             consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
             log.info(kv("started", topic=self._settings.alerts, group=self._settings.group))
             self._loop(consumer)
@@ -205,6 +205,7 @@ class Service:
     def _assigned(self, consumer: Consumer, given: list[TopicPartition]) -> None:
         while True:
             try:
+                self._begin(consumer)
                 places = [self._place(consumer, one) for one in consumer.committed(given, timeout=TIMEOUT_S)]
                 break
             except KafkaException as error:
@@ -218,6 +219,17 @@ class Service:
         self._commit(consumer)
         self._trouble = ""
         log.info(kv("assigned", partitions=",".join(str(one.partition) for one in given)))
+
+    def _begin(self, consumer: Consumer) -> None:
+        """Commit `latest` for all partitions if the group has no offsets: after a crash it would be later."""
+        if self._has_begun:
+            return
+        every = [TopicPartition(self._settings.alerts, number) for number in range(self._count)]
+        if all(one.offset < 0 for one in consumer.committed(every, timeout=TIMEOUT_S)):
+            for one in every:
+                one.offset = range_now(consumer, one, TIMEOUT_S)[1]
+            consumer.commit(offsets=every, asynchronous=False)
+        self._has_begun = True
 
     def _place(self, consumer: Consumer, committed: TopicPartition) -> TopicPartition:
         """Where a partition is read from."""
@@ -255,14 +267,12 @@ class Service:
             if self._throttle.allow("commit") is not None:
                 log.warning(kv("consumer_error", reason=error.args[0].str()))
 
-    def _wait_for_topic(self, consumer: Consumer) -> None:
+    def _wait_for_topic(self) -> None:
         """Raises BrokerError; with --wait it is tried again."""
         while not self._stop.is_set():
             try:
                 self._cluster.connect()
-                self._topic_id, count = look(self._cluster, self._settings)
-                if self._settings.start == "latest":
-                    start_at_latest(consumer, self._settings.alerts, count)
+                self._topic_id, self._count = look(self._cluster, self._settings)
                 return
             except BrokerError as error:
                 if not self._settings.wait:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +39,9 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 # What a setting affects. state: the stored state of a group; a change needs --reset-state. group: all instances of a
 # group, which agree on it; it can change while the group has no members. local: the instance that has it.
 Scope = Literal["state", "group", "local"]
+# Of messages, in earlier builds.
+GONE = ("throttle", "update-every", "group-above", "template", "look-back", "notify")
+GONE_TEXT = ": it is gone; --per-hour of notify limits messages, and Alertmanager groups and repeats them"
 OF_RESULTS = ("Records", "Detector", "Throughput")  # groups of `--help`, outside of which no setting changes a score
 
 
@@ -64,6 +67,11 @@ def flag(
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
     extra["repeated"] = repeated
     return Field(default, description=text, json_schema_extra=extra, **constraints)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """What to write in place of a setting that there is not."""
+    return GONE_TEXT if name.lstrip("-") in GONE else did_you_mean(name, known)
 
 
 def with_default(cls: type[BaseFlags], name: str, default: Any) -> Any:
@@ -235,7 +243,7 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     for key in values:
         # one file can serve several commands
         if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):
-            hint = did_you_mean(key, [option(name)[2:] for name in fields])
+            hint = near(key, [option(name)[2:] for name in fields])
             raise ConfigError(f"--config {path}{_at_line(path, (key,))}: there is no setting {key}{hint}")
     return {key: value for key, value in values.items() if key in fields}
 

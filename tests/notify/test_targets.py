@@ -253,6 +253,7 @@ def test_the_status_behind_apprise_says_whether_to_try_again(receiver: Receiver,
         ([], ["give at least one target"]),
         (["--webhook", "http://h", "--webhook-secret", "TOKEN", "--webhook-secret-file", "f"], ["leave one out"]),
         (["--webhok", "http://TOKEN"], ["there is no flag --webhok; did you mean --webhook?"]),
+        (["--webhook", "http://h", "--throttle", "5m"], ["--throttle: it is gone; --per-hour of notify limits"]),
     ],
 )
 def test_mistakes_are_refused_at_the_start_and_show_no_secret(
