@@ -131,14 +131,10 @@ def _reason(given: Mapping[str, Any]) -> dict[str, Any]:
         value = given.get("text")
     plain = value if isinstance(value, bool) else _number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (given.get("low"), given.get("high"))
-    return {
-        "feature": _text(given.get("feature"), NAME) or "",
-        **{name: _text(given.get(name), NAME) for name in ("cause", "scope", "with")},
-        "value": _text(value, NAME) if plain is None else plain,
-        **{name: _number(given.get(name)) for name in ("share", "expected", "usual")},
-        "low": _number(low),
-        "high": _number(high),
-    }
+    found: dict[str, Any] = {name: _text(given.get(name), NAME) for name in ("feature", "cause", "scope", "with")}
+    numbers = {**given, "low": low, "high": high}
+    found |= {name: _number(numbers.get(name)) for name in ("share", "expected", "usual", "low", "high")}
+    return found | {"value": _text(value, NAME) if plain is None else plain}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

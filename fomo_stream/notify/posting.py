@@ -9,10 +9,11 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from urllib.parse import SplitResult, unquote
 
 from fomo_stream import __version__
@@ -32,18 +33,14 @@ class Poster:
     def __init__(self, context: ssl.SSLContext, timeout: float) -> None:
         self._context, self._timeout = context, timeout
 
-    def post(self, url: SplitResult, body: bytes, headers: dict[str, str]) -> Answer:
-        """Raises nothing that a network or a server can cause. What the server says besides a status is not read."""
-        return self._exchange("POST", url, body, {"Content-Type": "application/json", **headers})[0]
-
-    def get(self, url: SplitResult) -> tuple[Answer, bytes]:
-        """The same, with what the server says, which is cut after LARGEST."""
-        return self._exchange("GET", url, None, {})
-
-    def _exchange(
-        self, method: str, url: SplitResult, body: bytes | None, more: dict[str, str]
+    def exchange(
+        self, url: SplitResult, body: bytes | None = None, more: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Answer, bytes]:
-        headers = {"User-Agent": f"fomo-stream/{__version__}", **more}
+        """POST a body, or GET, and what the server says, cut after LARGEST; to a POST only the status is read.
+
+        Raises nothing that a network or a server can cause.
+        """
+        headers = {"Content-Type": "application/json", "User-Agent": f"fomo-stream/{__version__}", **more}
         if url.username is not None:
             pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
@@ -53,11 +50,16 @@ class Poster:
             connection = http.client.HTTPConnection(host, url.port, timeout=self._timeout)
             if url.scheme == "https":
                 connection = http.client.HTTPSConnection(host, url.port, timeout=self._timeout, context=self._context)
-            with closing(connection), _broken_at(connection, end):
-                connection.request(method, path, body, headers)
+            with closing(connection), _broken_at(connection, end) as sockets:
+                connection.connect()
+                sockets.append(connection.sock)
+                connection.request("GET" if body is None else "POST", path, body, headers)
                 response = connection.getresponse()
                 answer = answer_of(response.status, response.headers.get("Retry-After", ""))
-                return answer, response.read(LARGEST) if method == "GET" else b""
+                said = response.read(LARGEST) if body is None else b""
+                if body is None and response.length and len(said) < LARGEST:
+                    raise http.client.IncompleteRead(said)
+                return answer, said
         except ssl.SSLCertVerificationError as error:
             return Answer("again", f"its certificate is not trusted: {error.verify_message}"), b""
         except (OSError, UnicodeError, http.client.HTTPException) as error:
@@ -67,18 +69,20 @@ class Poster:
 
 
 @contextmanager
-def _broken_at(connection: http.client.HTTPConnection, end: float) -> Iterator[None]:
-    """At this time the connection is broken, whatever it does."""
+def _broken_at(connection: http.client.HTTPConnection, end: float) -> Iterator[list[socket.socket]]:
+    """At this time the connection is broken, whatever it does. Yields a list of its sockets, which it may give away."""
+    sockets: list[socket.socket] = []
 
     def break_it() -> None:
-        with suppress(OSError, AttributeError):  # it has no socket yet, or none any more
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        for one in (connection.sock, *sockets):
+            with suppress(OSError, AttributeError):  # it has no socket yet, or none any more
+                one.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(max(0.0, end - time.monotonic()), break_it)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield sockets
     finally:
         timer.cancel()
 

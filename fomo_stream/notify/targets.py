@@ -28,7 +28,6 @@ from fomo_stream.notify.posting import Poster, answer_of
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.wording import did_you_mean
 
-LARGEST_FILE = 1 << 20
 LASTS_S = 7 * 86_400.0  # an alert fires for so long where its end is not told
 ALERT_NAMES: dict[About, str] = {"outlier": "FomoOutlier", "silence": "FomoSilence", "rate": "FomoRate"}
 SIGNATURE, IDEMPOTENCY = "Fomo-Signature", "Idempotency-Key"
@@ -92,7 +91,7 @@ class Webhook:
         headers = {IDEMPOTENCY: message.id.encode("ascii", "backslashreplace").decode()}
         if self._secret is not None:
             headers[SIGNATURE] = signature(self._secret, int(self._now()), body)
-        return self._poster.post(self._url, body, headers)
+        return self._poster.exchange(self._url, body, headers)[0]
 
 
 def signature(secret: bytes, time: int, body: bytes) -> str:
@@ -135,16 +134,15 @@ class Alertmanager:
             "endsAt": _rfc3339(now if message.kind == "closed" else now + LASTS_S),
             **({"generatorURL": self._link} if self._link else {}),
         }
-        return self._poster.post(self._url, orjson.dumps([{"labels": labels, **alert} for labels in every]), {})
+        return self._poster.exchange(self._url, orjson.dumps([{"labels": labels, **alert} for labels in every]))[0]
 
     def _firing(self, event: Event) -> tuple[Answer, list[Any]]:
         """The labels of the alerts about an incident, as far as Alertmanager says them."""
-        labels = {
-            name: value for name, value in _labels(event, "").items() if name in ("alertname", "incident", "topic")
-        }
+        names = {"alertname", "incident", "topic"}
+        labels = {name: value for name, value in _labels(event, "").items() if name in names}
         wanted = [("filter", f"{name}={orjson.dumps(value).decode()}") for name, value in labels.items()]
         query = "&".join(filter(None, (self._url.query, urlencode(wanted))))
-        answer, body = self._poster.get(self._url._replace(query=query))
+        answer, body = self._poster.exchange(self._url._replace(query=query))
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             return answer, [one["labels"] for one in orjson.loads(body) if labels.items() <= one["labels"].items()]
         return answer, []
@@ -277,25 +275,17 @@ def _lines(path: Path) -> list[tuple[str, str]]:
 def _secret(settings: NotifySettings) -> bytes | None:
     if settings.webhook_secret_file is None:
         return None if settings.webhook_secret is None else settings.webhook_secret.encode()
-    text = _file(settings.webhook_secret_file, "--webhook-secret-file").strip()
-    if not text:
-        raise ConfigError(f"--webhook-secret-file {settings.webhook_secret_file}: the file is empty")
-    return text.encode()
+    if text := _file(settings.webhook_secret_file, "--webhook-secret-file").strip():
+        return text.encode()
+    raise ConfigError(f"--webhook-secret-file {settings.webhook_secret_file}: the file is empty")
 
 
 def _file(path: Path, flag: str) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
-            raise ConfigError(f"{flag} {path}: it is larger than {LARGEST_FILE >> 20} MiB")
-        return content.decode()
-    except OSError as error:
-        raise ConfigError(
-            f"{flag} {path}: cannot be read: {error.strerror}", "check its name and permissions"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{flag} {path}: it is not UTF-8 text") from None
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{flag} {path}: cannot be read: {reason}", "check its name and permissions") from None
 
 
 def _context(authority: Path | None) -> ssl.SSLContext:
@@ -304,10 +294,9 @@ def _context(authority: Path | None) -> ssl.SSLContext:
     if authority is not None:
         try:
             context.load_verify_locations(cafile=str(authority))
-        except ssl.SSLError:
-            raise ConfigError(f"--target-ca {authority}: it has no certificates in the format PEM") from None
         except OSError as error:
-            raise ConfigError(f"--target-ca {authority}: cannot be read: {error.strerror}") from None
+            reason = "it has no certificates in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+            raise ConfigError(f"--target-ca {authority}: cannot be read: {reason}") from None
     return context
 
 

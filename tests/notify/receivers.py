@@ -37,6 +37,7 @@ class Reply(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     slow: float = 0.0
     body: bytes = b""
+    letters_s: float = 0.0  # between the bytes of the body
 
 
 @dataclass
@@ -97,7 +98,11 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
             for name, value in (*reply.headers, ("Content-Length", str(len(reply.body)))):
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(reply.body)
+            for number in range(len(reply.body) if reply.letters_s else 0):
+                self.wfile.write(reply.body[number : number + 1])
+                if receiver.released.wait(reply.letters_s):
+                    return
+            self.wfile.write(b"" if reply.letters_s else reply.body)
 
         def log_message(self, *_: object) -> None:
             """No line for each request."""

@@ -189,6 +189,14 @@ def test_an_end_of_what_does_not_fire_ends_each_severity(receiver: Receiver, bod
     assert [one["labels"]["severity"] for one in receiver.requests[0].json] == ["warning", "critical"]
 
 
+def test_a_slow_answer_of_alertmanager_is_given_up_in_time(receiver: Receiver) -> None:
+    receiver.firing = lambda _request: Reply(headers=(("Connection", "close"),), body=b" " * 1000, letters_s=0.05)
+    made = target("--alertmanager", receiver.url, "--target-timeout", "0.3s")
+    began = time.monotonic()
+    assert made.send(CLOSED) == Answer("again", "no answer for 0.3 s")
+    assert time.monotonic() - began < 5
+
+
 def test_an_end_waits_until_alertmanager_says_what_fires(receiver: Receiver) -> None:
     receiver.firing = lambda _request: Reply(503, (("Retry-After", "7"),))
     assert target("--alertmanager", receiver.url).send(CLOSED) == Answer("again", "HTTP 503", 7.0)
