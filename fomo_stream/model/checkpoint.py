@@ -105,7 +105,7 @@ def _missing(path: Path) -> CheckpointError:
 
 
 def resolve_device(device: str = "auto") -> str:
-    """The device: "auto" is the GPU where there is one. Raises ConfigError if this machine lacks the device.
+    """The device of torch: "auto" is the GPU where there is one. Raises ConfigError if this machine lacks the device.
 
     torch, which takes seconds to load, is asked only about a GPU.
     """
@@ -167,10 +167,10 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
     known = shipped_models()
     path = SHIPPED / f"{text}.safetensors" if text in known else Path(text)
     if path.suffix != ".safetensors":
-        elsewhere = " (only in the repository)" if text == "paper-100" else ""  # 9 MB, left out of the wheel
-        raise CheckpointError(
-            f"no model named {text!r}{elsewhere}; shipped: {', '.join(known)}; or give the path of a .safetensors file"
-        )
+        where = "a .safetensors file"
+        if text == "paper-100":  # 9 MB, left out of the wheel and the image
+            where = "fomo_stream/weights/paper-100.safetensors in a clone of the repository, the only place that has it"
+        raise CheckpointError(f"no model named {text!r}; shipped: {', '.join(known)}; or give the path of {where}")
     if not path.exists():
         raise _missing(path)
     return path
@@ -179,14 +179,15 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
 def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> Model:
     """A model ready to score, by shipped name or by path to a .safetensors file; on `device`.
 
-    kernel: see `resolve_kernel`; with torch, the model is a `ZeroShotModel` in eval mode. Raises CheckpointError for an
-    unknown name and for a file that is missing, truncated, altered, or of another format.
+    device: "auto" is the CPU for a model that has kernels there, because it is slower on a GPU; else as in
+    `resolve_device`. kernel: see `resolve_kernel`; with torch, the model is a `ZeroShotModel` in eval mode. Raises
+    CheckpointError for an unknown name and for a file that is missing, truncated, altered, or of another format.
     """
-    target, path = resolve_device(device), checkpoint_path(name_or_path)
-    name, config, weights = _checked(path)
+    target = "cpu" if device == "auto" else resolve_device(device)
+    name, config, weights = _checked(checkpoint_path(name_or_path))
     if resolve_kernel(kernel, target, config) == "numba":
         return CompiledModel(name, config, weights)
-    return _of_torch(name, config, weights, target)
+    return _of_torch(name, config, weights, resolve_device(device))
 
 
 def load_torch_model(name_or_path: str | Path = "default", device: str = "auto") -> ZeroShotModel:
