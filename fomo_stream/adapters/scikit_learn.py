@@ -344,7 +344,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 
         Returns indices into the rows given to `fit` and weights, (n_rows, top) each, the most attended first. Raises
-        ConfigError for a model without attention weights, as all in the package; `paper-100` of the repository has them.
+        ConfigError for a model without attention weights, as all in the package; the `paper-100` of a clone has some.
         """
         check_is_fitted(self)
         from fomo_stream.model.attention import attention_weights, most_attended

@@ -169,6 +169,9 @@ class Outputs:
 
         It is cut if that topic does not accept so many bytes. exception: the cause, if any.
         """
+        if reason == "tombstone" and self._settings.tombstones == "skip":
+            self._observer.tombstone()
+            return
         self._observer.dead_letter(reason)
         suppressed = self._throttle.allow(reason)
         if suppressed is not None:

@@ -82,8 +82,6 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
-    except FileNotFoundError:
-        raise _missing(path) from None
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
@@ -98,10 +96,6 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"{path} has damaged metadata ({error}); fetch it again") from None
     return parsed, tensors
-
-
-def _missing(path: Path) -> CheckpointError:
-    return CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped_models())}")
 
 
 def resolve_device(device: str = "auto") -> str:
@@ -172,7 +166,7 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
             where = "fomo_stream/weights/paper-100.safetensors in a clone of the repository, the only place that has it"
         raise CheckpointError(f"no model named {text!r}; shipped: {', '.join(known)}; or give the path of {where}")
     if not path.exists():
-        raise _missing(path)
+        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(known)}")
     return path
 
 
