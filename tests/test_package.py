@@ -76,5 +76,5 @@ def test_an_audit_is_done_or_fails(
 
 
 def audit(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, AUDIT, *flags]
+    command = [sys.executable, str(AUDIT), *flags]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)

@@ -150,9 +150,14 @@ def test_an_unusable_device_or_kernel_is_refused(asked: dict[str, str], says: st
 
 def test_auto_is_the_gpu_only_for_models_that_run_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[str] = []
+
+    def to(model: ZeroShotModel, device: str) -> ZeroShotModel:
+        moved.append(device)
+        return model
+
     monkeypatch.setattr(checkpoint, "_has_driver", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(ZeroShotModel, "to", lambda model, device: moved.append(device) or model)
+    monkeypatch.setattr(ZeroShotModel, "to", to)
     assert [load_model(name).kernel for name in ("streams", "fusion", "fusion-router")] == ["numba"] * 3
     assert load_model("default", "auto", "numba").kernel == "numba"
     assert moved == []

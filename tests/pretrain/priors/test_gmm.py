@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -174,7 +175,7 @@ def test_the_study_of_transforms_compares_new_mixtures_with_the_same_ones_again(
         assert mixtures_over_epochs(repeated, again) == [12, 12, 12], size
 
 
-def mixtures_over_epochs(config: TrainConfig, reuse: dict[str, int]) -> list[int]:
+def mixtures_over_epochs(config: TrainConfig, reuse: dict[str, Any]) -> list[int]:
     """How many different mixtures the batches of one, two and three epochs show, of 12 datasets each.
 
     Leverages of the inliers tell mixtures apart: a linear transform changes none of them.
