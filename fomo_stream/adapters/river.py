@@ -28,7 +28,7 @@ class FoMoDetector(AnomalyDetector):
     """Zero-shot outlier detection: a pretrained model scores each record against contexts of earlier records.
 
     The default model, "streams", is a weighted sum of measures of how far a record is from the rows of a context. Its
-    29 weights were trained once, on synthetic streams. "fusion-router" has a small transformer, too.
+    29 numbers were trained once, on synthetic streams. "fusion-router" has a small transformer, too.
     Each context is a view: a uniform sample of the records so far, with or without the most outlying fifth, or the last
     records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1), higher
     = more anomalous: how rare such a record is in the long run. They are of the mean over the views, and remember the
