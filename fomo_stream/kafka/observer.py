@@ -70,6 +70,9 @@ class Observer:
     def dead_letter(self, reason: str) -> None:
         """A record could not be used."""
 
+    def tombstone(self) -> None:
+        """A record without a value was passed over."""
+
     def labelled(self, partition: int, due: DueLabels) -> None:
         """Labels about remembered records of a partition took effect."""
 

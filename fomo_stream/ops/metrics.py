@@ -42,6 +42,7 @@ METRICS = (
     Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
     Metric("dead_letters", "counter", "Records that could not be used, by reason.", ("reason",)),
+    Metric("tombstones", "counter", "Records without a value that were passed over: --tombstones skip."),
     Metric("missing_values", "counter", "Feature values that scored records lack."),
     Metric("features", "gauge", "Features that are scored; 0 while they are not known."),
     Metric("schemas", "counter", "Schemas of writers that were not known before."),
@@ -138,6 +139,9 @@ class Metrics(Observer):
 
     def dead_letter(self, reason: str) -> None:
         self._count("dead_letters", reason)
+
+    def tombstone(self) -> None:
+        self._count("tombstones")
 
     def labelled(self, partition: int, due: DueLabels) -> None:
         self._count("labels", n=len(due.labels))

@@ -223,14 +223,14 @@ class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
     model: str = flag(
-        "Detector", "default", "name of a shipped checkpoint, or path to a checkpoint", metavar="NAME", scope="state"
+        "Detector", "default", "streams (the default), fusion-router, fusion, or a file", metavar="NAME", scope="state"
     )
-    device: str = flag("Detector", "auto", "auto, cpu, cuda, or cuda:N for one of several GPUs")
+    device: str = flag("Detector", "auto", "cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch")
     kernel: Literal["auto", "numba", "torch"] = flag(
         "Detector",
         "auto",
-        "what computes the scores; auto: numba on a CPU, torch on a GPU and for models of raw features"
-        " or with softmax attention",
+        "what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax "
+        "attention, else numba",
         scope="state",
     )
     context_size: int = flag(

@@ -109,6 +109,9 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         le=40_000,
     )
 
+    tombstones: Literal["skip", "dead-letter"] = flag(
+        "Records", "dead-letter", "records without a value, as of change data capture: passed over, or a dead letter"
+    )
     max_record_bytes: int = flag(
         "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1
     )

@@ -39,6 +39,7 @@ NOT_SHOWN = {  # what the dashboard leaves out, and why
     "new_fields": "the log names them",
     "keys": "it rises to the number of keys or to --keys, and stays there",
     "own_contexts": "it rises to --own-contexts where so many keys are busy, and stays there",
+    "tombstones": "they are expected where --tombstones skip is set",
     "suppressed": "the log and the results name the rule; it tells a rule that leaves out too much",
     "keys_forgotten": "it says whether --keys is too small, which is asked once",
 }

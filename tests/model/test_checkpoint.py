@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model import checkpoint
 from fomo_stream.model.checkpoint import (
     SHIPPED,
     load_model,
@@ -145,6 +146,33 @@ def test_unknown_names_list_the_shipped_models(name: str) -> None:
 def test_an_unusable_device_or_kernel_is_refused(asked: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_model(**asked)
+
+
+def test_auto_is_the_gpu_only_for_models_that_run_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[str] = []
+
+    def to(model: ZeroShotModel, device: str) -> ZeroShotModel:
+        moved.append(device)
+        return model
+
+    monkeypatch.setattr(checkpoint, "_has_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(ZeroShotModel, "to", to)
+    assert [load_model(name).kernel for name in ("streams", "fusion", "fusion-router")] == ["numba"] * 3
+    assert load_model("default", "auto", "numba").kernel == "numba"
+    assert moved == []
+    for model, kernel in (("paper-100", "auto"), ("default", "torch")):
+        assert load_model(model, "auto", kernel).kernel == "torch"
+        assert moved.pop() == "cuda"
+    load_model("paper-100", "cpu")
+    assert moved == ["cpu"]
+
+
+def test_weights_that_only_the_repository_has_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "streams.safetensors").touch()
+    monkeypatch.setattr(checkpoint, "SHIPPED", tmp_path)  # as in the wheel
+    with pytest.raises(CheckpointError, match=r"shipped: streams; .* fomo_stream/weights/paper-100\.\S+ in a"):
+        load_model("paper-100")
 
 
 @pytest.mark.parametrize("name", shipped_models())
