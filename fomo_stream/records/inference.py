@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
-from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.limits import LONGEST_PATH, MAX_FEATURES
 from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.csv_rows import MISSING
 from fomo_stream.records.files import FORMS
@@ -73,7 +73,6 @@ _RESET = 0.5  # share of the total before that a counter which began again has a
 _FEW_RESETS = 0.05  # of its steps
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records; fewer values may rise in order by chance
-_LONGEST_PATH = 1000  # characters; longer paths would take too long to look up
 _LONG = 10  # digits; whole numbers in text that are as long name something: cards, accounts, telephones
 _RARE = 0.05  # share of records; a rarer leaf has too few values in the context to be compared with
 
@@ -147,7 +146,7 @@ def counter_names(counters: Sequence[str]) -> tuple[str, ...]:
 def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The (path, value) of each leaf, without paths that are too long."""
     for key, value in record.items():
-        if len(prefix) + len(key) > _LONGEST_PATH:
+        if len(prefix) + len(key) > LONGEST_PATH:
             continue
         if isinstance(value, dict):
             yield from leaves_of(value, f"{prefix}{key}.")
