@@ -12,32 +12,34 @@ from fomo_stream.errors import RecordError, SchemaPendingError
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.codec import Codec
 
+MOST_WAITING = 1000  # records of a partition; a client that pauses it may need a second to read on
+
 
 class Decoder:
     """Decodes the records of all partitions. key: field that names the series of a record; None: its own key."""
 
     def __init__(self, codec: Codec, key: str | None) -> None:
         self._codec, self._key = codec, key
-        self._waiting: defaultdict[int, deque[tuple[Record, float]]] = defaultdict(deque)  # by partition
+        # By partition: records, when they came, and what is decoded of them already.
+        self._waiting: defaultdict[int, deque[tuple[Record, float, Pending | None]]] = defaultdict(deque)
 
     def receive(self, record: Record, now: float) -> Iterator[Pending]:
-        """The next record of its partition: decoded, if it and those before it can be. now: seconds, monotonic."""
-        waiting = self._waiting.get(record.partition)
-        if waiting is None:
-            try:
-                yield self._decoded(record, now)
-                return
-            except SchemaPendingError:
-                pass
-        self._waiting[record.partition].append((record, now))
+        """The next record of its partition: decoded, if it and those before it can be. now: seconds, monotonic.
+
+        One behind others that wait is decoded, too, so that the schemas of all are asked for at once.
+        """
+        item = self._decoded(record, now)
+        if item is None or record.partition in self._waiting:
+            self._waiting[record.partition].append((record, now, item))
+        else:
+            yield item
 
     def ready(self, partition: int) -> Iterator[Pending]:
         """The records that have waited and can be decoded now."""
         waiting = self._waiting.get(partition)
         while waiting:
-            try:
-                item = self._decoded(*waiting[0])
-            except SchemaPendingError:
+            record, now, known = waiting[0]
+            if (item := known or self._decoded(record, now)) is None:
                 return
             waiting.popleft()
             yield item
@@ -49,18 +51,24 @@ class Decoder:
 
     @property
     def waiting(self) -> set[int]:
-        """The partitions that wait for a schema."""
-        return {number for number, records in list(self._waiting.items()) if records}
+        """The partitions with so many records that wait for schemas that no more should be read."""
+        return {number for number, records in self._waiting.items() if len(records) >= MOST_WAITING}
+
+    def waits(self, partition: int) -> bool:
+        """Whether records of it wait for schemas. Safe from any thread."""
+        return bool(self._waiting.get(partition))
 
     @property
     def bytes(self) -> int:
         """Size of all values that wait."""
-        return sum(len(record.value or b"") for records in self._waiting.values() for record, _ in records)
+        return sum(len(record.value or b"") for records in self._waiting.values() for record, *_ in records)
 
-    def _decoded(self, record: Record, now: float) -> Pending:
-        """Raises SchemaPendingError."""
+    def _decoded(self, record: Record, now: float) -> Pending | None:
+        """None: its schema is not known yet."""
         try:
             fields = self._codec.decode(record.value, record.headers)
             return Pending(record, fields, now, None, series_key(record, fields, self._key, self._codec))
         except RecordError as error:
             return Pending(record, {}, now, error, None)
+        except SchemaPendingError:
+            return None

@@ -277,7 +277,7 @@ class Pipeline:
 
     def has_waiting(self, partition: Partition) -> bool:
         """Whether records of it were read that are not scored yet."""
-        return bool(len(partition.waiting)) or partition.number in self.decoder.waiting
+        return bool(len(partition.waiting)) or self.decoder.waits(partition.number)
 
     def _tell_news(self) -> None:
         """Tell which writers have schemas that were not known before."""

@@ -101,7 +101,7 @@ def test_a_restart_while_it_waits_loses_nothing(broker: Broker, proxy: Proxy, cl
         broker.read(settings.out, 100)
         proxy.down()
         broker.produce(settings.topic, new, partition=0)
-        wait_for(lambda: running.member.pipeline.decoder.waiting, "records to wait")
+        wait_for(lambda: running.member.pipeline.decoder.waits(0), "records to wait")
     proxy.heal()
     with Running(settings):
         assert numbers(broker.read(settings.out, 150)) == [*range(150)]
