@@ -61,7 +61,7 @@ class Answers:
             protocol_version = "HTTP/1.1"
             wbufsize = -1  # headers and body in one packet
 
-            def do_GET(self) -> None:  # noqa: N802, a name of the base class
+            def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
                 answers.asked[path] += 1
                 for byte in answers.bytes.get(path, b""):
