@@ -7,8 +7,7 @@ are no JSON. So they are hidden from it, and a plan made once for each schema co
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cache, partial
 from io import BytesIO
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import UUID
 
-from fastavro import block_reader, parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.limits import LONGEST_PATH
@@ -124,63 +123,6 @@ class AvroWriter:
         written = BytesIO()
         schemaless_writer(written, _result_schema(), as_written(dict(result)))
         return body + b"\x02" + written.getvalue()  # 2: the second type of the union, null being the first
-
-
-def read_container(stream: BinaryIO) -> Iterator[dict[str, Any] | RecordError]:
-    """The records of an Avro file, block by block. After an error in a block, the next one is read.
-
-    Raises RecordError if the file cannot be read at all, or while it is read, not further.
-    """
-    with _of_a_file():
-        blocks = block_reader(_Forward(stream))  # type: ignore[arg-type]  # it reads and tells
-        writer = AvroWriter(SchemaText(Kind.AVRO, json.dumps(blocks.writer_schema)), "")
-    return _records_of(blocks, writer)
-
-
-def count_in_container(stream: BinaryIO) -> int:
-    """How many records an Avro file says that it has. Raises RecordError."""
-    with _of_a_file():
-        return sum(block.num_records for block in block_reader(stream))
-
-
-def _records_of(blocks: Any, writer: AvroWriter) -> Iterator[dict[str, Any] | RecordError]:
-    with _of_a_file():
-        for block in blocks:
-            content = BytesIO(block.bytes_.read())
-            for _ in range(block.num_records):
-                try:
-                    fields = writer.read_next(content)
-                except RecordError as error:
-                    yield error
-                    break
-                yield fields if isinstance(fields, dict) else RecordError("not_an_object", "it is no record")
-
-
-@contextmanager
-def _of_a_file() -> Iterator[None]:
-    """Raise RecordError in place of the errors of fastavro, and of codecs."""
-    try:
-        yield
-    except (RecordError, OSError):
-        raise
-    except Exception as error:
-        what = str(error) if "codec" in str(error) or "library" in str(error) else type(error).__name__
-        raise RecordError(NOT_AVRO, f"it is no Avro file, or is damaged ({what})") from None
-
-
-class _Forward:
-    """A stream that may be a pipe, which cannot say where it is."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._read, self._at = stream.read, 0
-
-    def read(self, size: int) -> bytes:
-        data = self._read(size)
-        self._at += len(data)
-        return data
-
-    def tell(self) -> int:
-        return self._at
 
 
 class _Plan:
