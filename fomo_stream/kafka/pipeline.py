@@ -27,13 +27,15 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import parse_label
-from fomo_stream.partition.partition import Partition, check_schema, first_detector, rules_of
+from fomo_stream.partition.partition import Partition, Scored, check_schema, first_detector, rules_of
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.evolution import Evolution
 from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
-from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.presence import Presence
+from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.writer import WrittenFields
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+KINDS = {type(None): "absent", str: "text", list: "list"}  # of values that are no numbers
 FEW = 20  # records, of which a sample may not be typical
 
 LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
@@ -73,7 +76,7 @@ class Pipeline:
         self._observer = observer or Observer()
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
-        self._evolution = Evolution()
+        self._evolution, self.presence = Evolution(), Presence()
         self._rules = rules_of(settings)
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
@@ -232,7 +235,8 @@ class Pipeline:
         try:
             schema, left_out = infer_of(settings, sample, roles_of(settings), series)
         except SchemaError as error:
-            log.error(kv("schema_not_inferred", reason=error))
+            if self._throttle.allow("schema_not_inferred") is not None:
+                log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for partition in self.tasks.values():
                 items = partition.waiting.take()
@@ -252,6 +256,7 @@ class Pipeline:
     def _look_at(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
         """Tell once what the user may not expect of the features."""
         self._sample = None
+        self.presence.learn(records)
         for note in input_notes(schema, records):
             log.warning(kv("check_features", note=note))
 
@@ -294,6 +299,26 @@ class Pipeline:
                 else:
                     log.info(kv("schema_of_writer", **change.about))
                     self._observer.schema_seen(change.new_fields)
+
+    def _tell_presence(self, partition: Partition, items: Sequence[Pending], made: Scored) -> None:
+        """Tell once of features that have no values any more, or have them again, and of new fields with numbers."""
+        sound = [item.fields for item in items if item.error is None]
+        if not sound or partition.schema is None:
+            return
+        features, place = partition.schema.features, {"topic": self._settings.topic, "partition": partition.number}
+        n_empty = int((made.missing == len(features)).sum()) - (len(items) - len(sound))
+        changed = self.presence.follow(made.rows, n_empty).tolist()
+        gone = [features[at] for at in changed if self.presence.gone[at]]
+        if gone:
+            now = sorted({KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
+            effect = "these features are missing in the records; were they renamed, or did they become text?"
+            log.warning(kv("schema_incompatible", **place, field=shown(gone), now=",".join(now), effect=effect))
+        if back := [features[at] for at in changed if not self.presence.gone[at]]:
+            log.info(kv("schema_compatible", **place, field=shown(back), effect="these features have values again"))
+        is_json = not isinstance(sound[-1], WrittenFields)  # else its schema tells of new fields
+        if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1])):
+            log.warning(kv("new_fields", **place, fields=shown(new), effect="they are not scored"))
+            self._observer.schema_seen(len(new), 0)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
         """Take one record of the feedback topic; its label takes effect after the labelled record was scored.
@@ -352,6 +377,7 @@ class Pipeline:
             self._sample += [item.fields for item in items if item.error is None]
             if len(self._sample) >= INFER_RECORDS:
                 self._look_at(self.schema, self._sample)
+        self._tell_presence(partition, items, made)
         scored = time.perf_counter()
         now = _of_now(partition, items)
         n_warm = len(items) - len(now)

@@ -50,6 +50,7 @@ class Snapshot:
     partitions: tuple[PartitionSnapshot, ...]
     restore_retries: int = 0  # attempts to restore a partition that had to be repeated
     alerts: str | None = None  # topic of alerts
+    features_missing: int = 0  # that had values before
 
 
 def not_ready(member: Member) -> list[str]:
