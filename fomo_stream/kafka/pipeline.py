@@ -316,7 +316,7 @@ class Pipeline:
         if back := [features[at] for at in changed if not self.presence.gone[at]]:
             log.info(kv("schema_compatible", **place, field=shown(back), effect="these features have values again"))
         is_json = not isinstance(sound[-1], WrittenFields)  # else its schema tells of new fields
-        if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1])):
+        if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1], len(sound))):
             log.warning(kv("new_fields", **place, fields=shown(new), effect="they are not scored"))
             self._observer.schema_seen(len(new), 0)
 

@@ -16,7 +16,7 @@ from fomo_stream.records.inference import leaves_of
 GONE = 100.0  # values in a row that were to be expected; of a feature that half of the records have: 200 records
 LEAST = 0.05  # share of records with a value that is expected of a feature that has had none yet
 MEMORY = 10_000  # records over which that share is taken
-NEW = 20  # records that were looked at, from which on a new field is told
+NEW = 100  # records that have a new field when it is told
 MOST_KNOWN = 10 * MAX_FEATURES  # names
 
 
@@ -50,12 +50,15 @@ class Presence:
         paths = (path for record in records for path, _ in leaves_of(record))
         self._known |= set(islice(paths, MOST_KNOWN * 10))
 
-    def new_fields(self, record: Mapping[str, Any]) -> list[str]:
-        """Fields with numbers that more and more records have, but those of `learn` had not; each is told once."""
+    def new_fields(self, record: Mapping[str, Any], n: int) -> list[str]:
+        """Fields with numbers that records have for some time, but those of `learn` had not; each is told once.
+
+        record: one of the next n.
+        """
         for path, value in islice(leaves_of(record), MAX_FEATURES):
             if type(value) in (int, float) and path not in self._known:
-                self._seen[path] += 1
-        found = [path for path, n in self._seen.items() if n >= NEW] if len(self._known) < MOST_KNOWN else []
+                self._seen[path] += n
+        found = [path for path, count in self._seen.items() if count >= NEW] if len(self._known) < MOST_KNOWN else []
         self._known.update(found)
         for path in found:
             del self._seen[path]

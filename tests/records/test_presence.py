@@ -27,14 +27,14 @@ def told(presence: Presence, rows: np.ndarray, sizes: list[int]) -> list[tuple[i
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=5))
 def test_a_feature_that_goes_away_and_comes_back_is_told_once_each(sizes: list[int]) -> None:
-    rows = np.ones((1000, 3))
-    rows[300:500, 1] = np.nan  # one feature
-    rows[700:900] = np.nan  # all
+    rows = np.ones((1400, 3))
+    rows[300:600, 1] = np.nan  # one feature
+    rows[800:1100] = np.nan  # all
     found = told(Presence(), rows, sizes)
-    for column, expected in ((0, [800, 901]), (1, [400, 501, 800, 901]), (2, [800, 901])):
+    for column, expected in ((0, [900, 1101]), (1, [400, 601, 900, 1101]), (2, [900, 1101])):
         own = [(at, is_gone) for at, one, is_gone in found if one == column]
         assert [is_gone for _, is_gone in own] == [True, False] * (len(expected) // 2)
-        assert all(when <= at < when + 100 for (at, _), when in zip(own, expected, strict=True))
+        assert all(when <= at < when + 150 for (at, _), when in zip(own, expected, strict=True))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
@@ -60,9 +60,9 @@ def test_a_new_field_is_told_once_if_it_stays() -> None:
     base: dict[str, Any] = {"flow": 1.0, "site": "x", "motor": {"rpm": 3}}
     presence.learn([base])
     for _ in range(100):
-        assert presence.new_fields({**base, f"odd{rng.random()}": 1.0, "note": "text", "seen": True}) == []
+        assert presence.new_fields({**base, f"odd{rng.random()}": 1.0, "note": "text", "seen": True}, 20) == []
     renamed = {"flow_m3h": 1.0, "motor": {"speed": 3}}
-    found = [presence.new_fields(renamed) for _ in range(100)]
+    found = [presence.new_fields(renamed, 20) for _ in range(100)]
     assert [one for one in found if one] == [["flow_m3h", "motor.speed"]]
 
 
@@ -70,5 +70,5 @@ def test_absurdly_many_names_cost_little_memory() -> None:
     presence = Presence()
     presence.learn([{f"n{i}": 1 for i in range(200_000)}])
     for at in range(50):
-        presence.new_fields({f"m{at}_{i}": 1 for i in range(5000)})
+        presence.new_fields({f"m{at}_{i}": 1 for i in range(5000)}, 1)
     assert len(presence._known) + len(presence._seen) <= 110_000
