@@ -288,7 +288,7 @@ class Pipeline:
         """Tell which writers have schemas that were not known before."""
         while self.schemas is not None and self.schemas.news:
             news, features = self.schemas.news.popleft(), self.schema
-            place = {"id": news.schema_id, "type": news.writer.name}
+            place = {"id": news.schema_id, "type": shown([news.writer.name])}
             if news.places:  # a schema can be in several subjects
                 own = f"{self._settings.topic}-value"
                 place |= next((one for one in news.places if one.subject == own), news.places[-1])._asdict()
@@ -311,10 +311,10 @@ class Pipeline:
         gone = [features[at] for at in changed if self.presence.gone[at]]
         if gone:
             now = sorted({KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
-            effect = "these features are missing in the records; were they renamed, or did they become text?"
-            log.warning(kv("schema_incompatible", **place, field=shown(gone), now=",".join(now), effect=effect))
+            effect = "the records are scored without them; were they renamed, or did they become text?"
+            log.warning(kv("features_missing", **place, fields=shown(gone), now=",".join(now), effect=effect))
         if back := [features[at] for at in changed if not self.presence.gone[at]]:
-            log.info(kv("schema_compatible", **place, field=shown(back), effect="these features have values again"))
+            log.info(kv("features_back", **place, fields=shown(back)))
         is_json = not isinstance(sound[-1], WrittenFields)  # else its schema tells of new fields
         if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1], len(sound))):
             log.warning(kv("new_fields", **place, fields=shown(new), effect="they are not scored"))
