@@ -70,7 +70,7 @@ class AvroWriter:
         except RecordError:
             raise
         except Exception as error:  # fastavro raises many kinds
-            raise _unsupported(f"the schema is not Avro ({type(error).__name__}: {error})") from None
+            raise _unsupported(f"the schema is not Avro ({type(error).__name__}: {str(error)[:200]})") from None
         self._root = root
         self.name = str(self._reads.get("name", "")) if isinstance(self._reads, dict) else ""
         self._convert = _Plan(self).of(self._reads, "", (), ())

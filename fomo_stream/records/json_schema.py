@@ -84,8 +84,9 @@ class JsonSchemaWriter:
         """
         self.leaves.visit()
         node = self._resolved(node)
-        for choice in (node.get("oneOf"), node.get("anyOf")):  # a field that may be null
-            kept = [one for one in choice or () if isinstance(one, dict) and one.get("type") != "null"]
+        choices = node.get("oneOf"), node.get("anyOf")
+        for choice in (one for one in choices if isinstance(one, list)):  # a field that may be null
+            kept = [one for one in choice if isinstance(one, dict) and one.get("type") != "null"]
             node = self._resolved(kept[0]) if len(kept) == 1 else node
         type_, properties = node.get("type"), node.get("properties")
         if isinstance(type_, list):

@@ -18,6 +18,7 @@ from fomo_stream.errors import FomoError, RecordError, RegistryError, SchemaPend
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.registry import client as client_module
 from fomo_stream.kafka.registry import codec_for
+from fomo_stream.kafka.registry import schemas as schemas_module
 from fomo_stream.kafka.registry.client import MOST_BYTES, RegistryClient
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.records.wire_format import KEY_HEADER
@@ -35,6 +36,7 @@ class Answers:
         self.schemas: dict[str, Any] = {}  # by path: an answer
         self.bytes: dict[str, bytes] = {}  # by path: a whole response, which is sent a byte at a time
         self.asked: Counter[str] = Counter()
+        self.fails = False
         self.holds = threading.Event()  # answers about unknown ids wait for it
         self.holds.set()
         self._ended = threading.Event()
@@ -69,11 +71,16 @@ class Answers:
                     self.wfile.flush()
                     if answers._ended.wait(DRIP_S):
                         return
-                known = answers.schemas.get(path)
+                known, status = answers.schemas.get(path), 500 if answers.fails else 404
+                known = None if answers.fails else known
                 if known is None:
                     answers.holds.wait()
-                body = known if isinstance(known, bytes) else json.dumps(known or {"error_code": 40403}).encode()
-                self.send_response(404 if known is None else 200)
+                body = (
+                    known
+                    if isinstance(known, bytes)
+                    else json.dumps(known or {"error_code": 100 * status + 3}).encode()
+                )
+                self.send_response(status if known is None else 200)
                 self.send_header("Content-Length", str(len(body)))
                 if body.startswith(b"\x1f\x8b"):
                     self.send_header("Content-Encoding", "gzip")
@@ -243,6 +250,23 @@ def test_an_unknown_id_in_a_key_is_asked_for_once(answers: Answers, decoder: Dec
     items = take(decoder, 300)
     assert [item.key for item in items] == [prefix(5000 + at % 3) + b"\x06abc" for at in range(300)]
     assert [answers.asked[f"/schemas/ids/{5000 + i}"] for i in range(3)] == [1, 1, 1]
+
+
+def test_ids_that_were_asked_for_in_an_outage_are_asked_for_again(
+    answers: Answers, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schemas_module, "RETRY_S", 0.05)
+    answers.add(7, READING)
+    answers.fails = True
+    values = [*(prefix(number) for number in range(100, 150)), prefix(7)]
+    for at, value in enumerate(values):
+        assert not list(decoder.receive(record(at, value + BODY, prefix(300 + at % 2) + b"x"), 0.0))
+    wait_for(lambda: answers.asked.total() > 100, "ids to be asked for again")
+    assert not list(decoder.ready(0))
+    answers.fails = False
+    items = take(decoder, 51)
+    assert [item.offset for item in items] == [*range(51)]
+    assert [item.error is None for item in items] == [False] * 50 + [True]
 
 
 def test_pending_schemas_are_told_apart_from_those_that_are_unknown(answers: Answers) -> None:

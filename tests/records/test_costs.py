@@ -137,6 +137,11 @@ def test_a_type_in_itself_has_no_leaves() -> None:
         assert tree.read(bytes.fromhex("12090900000000000004401a00"))["left"]["flow"] == 2.5
 
 
+@pytest.mark.parametrize("choices", [7, {"a": 1}, [], [7, None], "text"])
+def test_choices_that_are_none_are_passed_over(choices: Any) -> None:
+    assert list(json_writer({"properties": {"x": {"oneOf": choices, "type": "number"}}}).leaves) == ["x"]
+
+
 def test_long_names_and_many_former_names_cost_little() -> None:
     inner = {f"f{i}": {"type": "number"} for i in range(5000)}
     long = {"properties": {"x" * 500_000: {"properties": inner}, "flow": {"type": "number"}}}

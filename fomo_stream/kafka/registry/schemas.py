@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.registry.client import Place, RegistryClient
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
 from fomo_stream.settings.service import ServiceSettings
@@ -166,8 +166,9 @@ class Schemas:
         except RecordError as error:
             reason, message = error.reason, f"schema {question.schema_id}: {error}"
         except Exception as error:  # of a schema that nobody has thought of; its records are kept as dead letters
-            log.exception(kv("schema_failed", schema=question.schema_id))
             reason, message = UNSUPPORTED, f"schema {question.schema_id}: {type(error).__name__}"
+            line = kv("schema_failed", schema=question.schema_id, reason=message, at=place_of(error))
+            log.warning(line, exc_info=log.isEnabledFor(logging.DEBUG))
         self._keep(self._failures, question, _Failure(reason, message, time.monotonic() + FAILED_S), MOST_FAILED)
 
     def _keep(self, known: dict[Name, Value], name: Name, value: Value, most: int) -> None:
