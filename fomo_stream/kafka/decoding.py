@@ -20,17 +20,16 @@ class Decoder:
 
     def __init__(self, codec: Codec, key: str | None) -> None:
         self._codec, self._key = codec, key
-        # By partition: records, when they came, and what is decoded of them already.
-        self._waiting: defaultdict[int, deque[tuple[Record, float, Pending | None]]] = defaultdict(deque)
+        self._waiting: defaultdict[int, deque[tuple[Record, float]]] = defaultdict(deque)  # by partition
 
     def receive(self, record: Record, now: float) -> Iterator[Pending]:
         """The next record of its partition: decoded, if it and those before it can be. now: seconds, monotonic.
 
-        One behind others that wait is decoded, too, so that the schemas of all are asked for at once.
+        One behind others that wait is decoded twice, so that the schemas of all are asked for at once.
         """
         item = self._decoded(record, now)
         if item is None or record.partition in self._waiting:
-            self._waiting[record.partition].append((record, now, item))
+            self._waiting[record.partition].append((record, now))
         else:
             yield item
 
@@ -38,8 +37,7 @@ class Decoder:
         """The records that have waited and can be decoded now."""
         waiting = self._waiting.get(partition)
         while waiting:
-            record, now, known = waiting[0]
-            if (item := known or self._decoded(record, now)) is None:
+            if (item := self._decoded(*waiting[0])) is None:
                 return
             waiting.popleft()
             yield item
@@ -61,7 +59,7 @@ class Decoder:
     @property
     def bytes(self) -> int:
         """Size of all values that wait."""
-        return sum(len(record.value or b"") for records in self._waiting.values() for record, *_ in records)
+        return sum(len(record.value or b"") for records in self._waiting.values() for record, _ in records)
 
     def _decoded(self, record: Record, now: float) -> Pending | None:
         """None: its schema is not known yet."""

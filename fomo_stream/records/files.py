@@ -6,6 +6,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,9 +15,8 @@ from typing import Any, BinaryIO, Literal
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 
-from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
+from fomo_stream.errors import ConfigError, FomoError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.csv_rows import MISSING, CsvRows, cell_reader, decoded, number_in
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
@@ -24,18 +24,6 @@ from fomo_stream.records.schema import Schema
 
 BLOCK = 1000  # records of a file that become rows at once
 MOST_ARRAY_BYTES = 4 << 30  # of all arrays of an .npz file, unpacked
-# The last ones: of an array that claims to be huge, of a zip file that is encrypted, and of a damaged header.
-ARRAY_ERRORS = (
-    OSError,
-    BadZipFile,
-    EOFError,
-    ValueError,
-    zlib.error,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    SyntaxError,
-)
 SAMPLE = 100  # first lines that show the decimal mark
 Format = Literal["csv", "jsonl", "avro"]
 FORMATS: dict[str, Format] = {
@@ -263,14 +251,18 @@ def open_records(path: str | Path) -> BinaryIO:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from None
 
 
-def open_arrays(path: Path) -> Any:
-    """The arrays of an .npz file, read when they are asked for, as `np.load` gives them. Raises ARRAY_ERRORS."""
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, NpzFile):
-        raise ValueError("it holds one array; save it with np.savez")
-    if sum(member.file_size for member in archive.zip.infolist()) > MOST_ARRAY_BYTES:
-        raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 30} GiB")
-    return archive
+@contextmanager
+def open_arrays(path: Path) -> Iterator[Any]:
+    """The arrays of an .npz file, read when they are asked for, as `np.load` gives them. Raises ConfigError."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if sum(member.file_size for member in archive.zip.infolist()) > MOST_ARRAY_BYTES:
+                raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 30} GiB")
+            yield archive
+    except FomoError:
+        raise
+    except (OSError, ValueError, BadZipFile, EOFError, zlib.error, MemoryError, RuntimeError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read as npz: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_rows(path: str | Path, schema: Schema) -> np.ndarray:

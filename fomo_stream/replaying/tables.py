@@ -16,16 +16,7 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
-from fomo_stream.records.files import (
-    ARRAY_ERRORS,
-    AVRO_MARK,
-    FORMATS,
-    Line,
-    RecordFile,
-    open_arrays,
-    open_records,
-    text_format,
-)
+from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_arrays, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.wording import did_you_mean
 
@@ -188,12 +179,9 @@ def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
     names: array (d,) of texts, else column_1, column_2 and so on. extra: names of arrays (n,) that are columns, too,
     such as a label or a time. Arrays of Python objects are refused: loading them could run code.
     """
-    try:
-        with open_arrays(path) as archive:
-            wanted = {"X", _NAMES, *extra} if "X" in archive.files else set(archive.files)
-            arrays = {name: archive[name] for name in archive.files if name in wanted}
-    except ARRAY_ERRORS as error:
-        raise ConfigError(f"cannot read {path} as npz: {getattr(error, 'strerror', None) or error}") from None
+    with open_arrays(path) as archive:
+        wanted = {"X", _NAMES, *extra} if "X" in archive.files else set(archive.files)
+        arrays = {name: archive[name] for name in archive.files if name in wanted}
     matrices = [name for name, array in arrays.items() if array.ndim == 2]
     if len(matrices) != 1 and "X" not in matrices:
         has = f"{len(matrices)} arrays" if matrices else "no array"

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -67,9 +68,11 @@ class Answers:
                 path = self.path.partition("?")[0]
                 answers.asked[path] += 1
                 for byte in answers.bytes.get(path, b""):
-                    self.wfile.write(bytes([byte]))
-                    self.wfile.flush()
+                    with suppress(OSError):  # nobody reads on
+                        self.wfile.write(bytes([byte]))
+                        self.wfile.flush()
                     if answers._ended.wait(DRIP_S):
+                        self.close_connection = True
                         return
                 known, status = answers.schemas.get(path), 500 if answers.fails else 404
                 known = None if answers.fails else known
@@ -85,7 +88,9 @@ class Answers:
                 if body.startswith(b"\x1f\x8b"):
                     self.send_header("Content-Encoding", "gzip")
                 self.end_headers()
-                self.wfile.write(body)
+                with suppress(OSError):
+                    self.wfile.write(body)
+                    self.wfile.flush()
 
             def log_message(self, *_values: object) -> None:
                 pass
