@@ -186,7 +186,7 @@ def test_schemas_in_a_circle_and_endless_ones_are_refused(answers: Answers) -> N
 
 @pytest.fixture
 def decoder(answers: Answers) -> Iterator[Decoder]:
-    codec, schemas = codec_for(ServiceSettings(topic="readings", registry=answers.url), of_service=True)
+    codec, schemas = codec_for(ServiceSettings(topic="readings", registry={"url": answers.url}), of_service=True)
     assert schemas is not None
     yield Decoder(codec, None)
     schemas.stop()
@@ -275,7 +275,7 @@ def test_ids_that_were_asked_for_in_an_outage_are_asked_for_again(
 
 
 def test_pending_schemas_are_told_apart_from_those_that_are_unknown(answers: Answers) -> None:
-    codec, schemas = codec_for(ServiceSettings(topic="readings", registry=answers.url), of_service=True)
+    codec, schemas = codec_for(ServiceSettings(topic="readings", registry={"url": answers.url}), of_service=True)
     assert schemas is not None
     answers.holds.clear()
     with pytest.raises(SchemaPendingError):

@@ -190,7 +190,7 @@ class RegistryClient:
 
     def _see_connection(self, _event: str, about: Mapping[str, Any]) -> None:
         """The HTTP library tells what it does, such as to open a connection, or to begin TLS on it."""
-        stream = about.get("return_value")
+        stream: Any = about.get("return_value")
         if hasattr(stream, "start_tls"):
             stream.read = partial(self._read, stream.read)
 

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.registry.client import Place, RegistryClient
@@ -30,7 +30,6 @@ MOST_FAILED = 10_000  # remembered; messages that are no records can name any id
 MOST_ASKED = 10_000  # schemas that the threads try to fetch
 MOST_KNOWN = 1000  # schemas, and writers; more are fetched again when they are needed
 THREADS = 8  # one schema that takes long keeps no other waiting
-Name, Value = TypeVar("Name"), TypeVar("Value")
 
 
 class Question(NamedTuple):
@@ -171,7 +170,7 @@ class Schemas:
             log.warning(line, exc_info=log.isEnabledFor(logging.DEBUG))
         self._keep(self._failures, question, _Failure(reason, message, time.monotonic() + FAILED_S), MOST_FAILED)
 
-    def _keep(self, known: dict[Name, Value], name: Name, value: Value, most: int) -> None:
+    def _keep(self, known: dict[Any, Any], name: object, value: object, most: int) -> None:
         """Note a value under its name; the oldest one is forgotten."""
         with self._lock:
             known[name] = value
