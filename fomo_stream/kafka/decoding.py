@@ -27,17 +27,22 @@ class Decoder:
 
         One behind others that wait is decoded twice, so that the schemas of all are asked for at once.
         """
-        item = self._decoded(record, now)
-        if item is None or record.partition in self._waiting:
-            self._waiting[record.partition].append((record, now))
-        else:
-            yield item
+        try:
+            item = self._decoded(record, now)
+            if record.partition not in self._waiting:
+                yield item
+                return
+        except SchemaPendingError:
+            pass
+        self._waiting[record.partition].append((record, now))
 
     def ready(self, partition: int) -> Iterator[Pending]:
         """The records that have waited and can be decoded now."""
         waiting = self._waiting.get(partition)
         while waiting:
-            if (item := self._decoded(*waiting[0])) is None:
+            try:
+                item = self._decoded(*waiting[0])
+            except SchemaPendingError:
                 return
             waiting.popleft()
             yield item
@@ -47,26 +52,24 @@ class Decoder:
         """Its records that wait are read again, here or elsewhere."""
         self._waiting.pop(partition, None)
 
+    def waits(self, partition: int) -> bool:
+        """Whether records of it wait for schemas. Safe from any thread."""
+        return bool(self._waiting.get(partition))
+
     @property
     def waiting(self) -> set[int]:
         """The partitions with so many records that wait for schemas that no more should be read."""
         return {number for number, records in self._waiting.items() if len(records) >= MOST_WAITING}
-
-    def waits(self, partition: int) -> bool:
-        """Whether records of it wait for schemas. Safe from any thread."""
-        return bool(self._waiting.get(partition))
 
     @property
     def bytes(self) -> int:
         """Size of all values that wait."""
         return sum(len(record.value or b"") for records in self._waiting.values() for record, _ in records)
 
-    def _decoded(self, record: Record, now: float) -> Pending | None:
-        """None: its schema is not known yet."""
+    def _decoded(self, record: Record, now: float) -> Pending:
+        """Raises SchemaPendingError."""
         try:
             fields = self._codec.decode(record.value, record.headers)
             return Pending(record, fields, now, None, series_key(record, fields, self._key, self._codec))
         except RecordError as error:
             return Pending(record, {}, now, error, None)
-        except SchemaPendingError:
-            return None

@@ -27,7 +27,7 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import parse_label
-from fomo_stream.partition.partition import Partition, Scored, check_schema, first_detector, rules_of
+from fomo_stream.partition.partition import Partition, check_schema, first_detector, rules_of
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
@@ -40,6 +40,7 @@ from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.model.config import Model
+    from fomo_stream.partition.partition import Scored
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +77,9 @@ class Pipeline:
         self._observer = observer or Observer()
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
-        self._evolution, self.presence = Evolution(), Presence()
+        self._evolution = Evolution()
         self._rules = rules_of(settings)
+        self.presence = Presence()
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
@@ -235,8 +237,7 @@ class Pipeline:
         try:
             schema, left_out = infer_of(settings, sample, roles_of(settings), series)
         except SchemaError as error:
-            if self._throttle.allow("schema_not_inferred") is not None:
-                log.error(kv("schema_not_inferred", reason=error))
+            log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for partition in self.tasks.values():
                 items = partition.waiting.take()
@@ -255,8 +256,8 @@ class Pipeline:
 
     def _look_at(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
         """Tell once what the user may not expect of the features."""
-        self._sample = None
         self.presence.learn(records)
+        self._sample = None
         for note in input_notes(schema, records):
             log.warning(kv("check_features", note=note))
 
