@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 
 FORMAT = "fomo-stream/1"
+MOST_BYTES = 1 << 30  # of a checkpoint
 DEFAULT_MODEL = "streams"
 TABLE_MODEL = "fusion-router"  # the best one for rows in no order
 KERNELS = ("auto", "numba", "torch")
@@ -79,10 +80,12 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
 def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES >> 30} GiB")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
         ) from None
@@ -93,7 +96,8 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
         raise CheckpointError(f"{path} does not match its digest: it was altered or damaged; fetch it again")
     try:
         parsed = {**metadata, "config": json.loads(metadata["config"]), "training": json.loads(metadata["training"])}
-    except (KeyError, ValueError) as error:
+        ModelConfig.from_dict(parsed["config"])
+    except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} has damaged metadata ({error}); fetch it again") from None
     return parsed, tensors
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,13 @@ def test_every_flipped_weight_byte_is_noticed(saved: Path) -> None:
         {"spaces": "tensor"},
         {"spaces": "whitened,z"},
         {"spaces": ""},
+        {"layers": 10**9},
+        {"width": -1},
+        {"layers": 1, "heads": 0},
+        {"layers": 1, "heads": 3},
+        {"raw_features": 10**9},
+        {"fusion_dropout": float("nan")},
+        {"routers": "9" * 10_000},
     ],
 )
 def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
@@ -97,6 +106,24 @@ def test_half_precision_halves_the_file_and_keeps_the_scores(tmp_path: Path) -> 
     context, queries = torch.randn(50, 3, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
     expected, found = (m.score_queries(m.encode_context(context), queries) for m in (model, loaded))
     torch.testing.assert_close(found, expected, atol=5e-3, rtol=5e-3)
+
+
+def config_of_a_billion_layers(path: Path) -> None:
+    model = ZeroShotModel(PRESETS["tiny"])
+    model.config = replace(PRESETS["tiny"], layers=10**9)
+    save_model(model, path)
+
+
+def deep_metadata(path: Path) -> None:
+    config = "[" * 100_000
+    about = {"format": "fomo-stream/1", "config": config, "training": "{}"}
+    digest = hashlib.sha256(f"{config}\n{{}}\n".encode()).hexdigest()
+    save_file({}, path, metadata={**about, "digest": digest})
+
+
+def huge(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(50 << 30)
 
 
 def broken_weights(path: Path) -> None:
@@ -119,6 +146,9 @@ def weights_of_another_configuration(path: Path) -> None:
         (weights_of_another_configuration, "configuration"),
         (lambda path: save_file({}, path, metadata={"format": "fomo-stream/99"}), "fomo-stream/99"),
         (lambda path: path.write_text("hello"), "not a readable checkpoint"),
+        (config_of_a_billion_layers, "odd.safetensors .* layers = 1000000000, expected 0 to 100"),
+        (deep_metadata, "odd.safetensors has damaged metadata"),
+        (huge, "odd.safetensors .* more than 1 GiB"),
     ],
 )
 def test_what_is_no_whole_checkpoint_is_refused(tmp_path: Path, write: Callable[[Path], Any], says: str) -> None:
