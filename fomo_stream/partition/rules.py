@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import combinations
@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.explanation import name_text, number_text
+from fomo_stream.records.repeats import days_in
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema
+from fomo_stream.records.times import known_time
 from fomo_stream.settings.rules import Rule, Window, zone
 from fomo_stream.wording import did_you_mean
 
@@ -38,6 +40,7 @@ MOST_BYTES = 256 << 10  # of the entry that remembers them, unless one alone is 
 MOST_TOLD = 500  # windows of a partition by feedback: those that end last
 
 Open = tuple[Window, ...]  # the windows that are open
+Span = tuple[int, int]  # from, and to just before, in milliseconds since 1970
 
 
 @lru_cache(maxsize=100_000)
@@ -58,50 +61,46 @@ class Schedule:
 
     >>> night = {"from": "2026-03-29T01:00", "to": "2026-03-29T04:00", "timezone": "Europe/Berlin"}
     >>> window = Window(name="clean", **night)
-    >>> begin = round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
+    >>> begin = 1_774_742_400_000  # midnight in UTC
     >>> [bool(Schedule([window]).at(begin + hour * 3_600_000)) for hour in range(-1, 4)]
     [False, True, True, False, False]
     """
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self.windows = tuple(windows)
-        self._begins = {window: window.begins() for window in self.windows if window.repeat}
-        self._days: dict[int, tuple[list[int], list[Open]]] = {}  # by day: times of change, and what is open from each
+        self._repeated = {window: window.repetitions() for window in self.windows if window.repeat}
+        self._days: dict[int, list[tuple[Window, list[Span]]]] = {}  # by day: the windows with parts in it, and these
 
     def at(self, time: int) -> Open:
-        """The windows that are open, in their order."""
-        edges, found = self._day(time // DAY_MS)
-        return found[bisect_right(edges, time) - 1]
+        """The windows that are open, in their order; none at a time that is no `known_time`."""
+        opened = self._day(time // DAY_MS) if known_time(time) is not None else ()
+        return tuple(window for window, spans in opened if any(begin <= time < end for begin, end in spans))
 
     def is_free(self, times: Iterable[int]) -> bool:
         """Whether no window is open on any of the days of these times."""
-        return not any(any(self._day(day)[1]) for day in {time // DAY_MS for time in times})
+        return not any(self._day(day) for day in {time // DAY_MS for time in times if known_time(time) is not None})
 
-    def spans(self, window: Window, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    def spans(self, window: Window, begin: int, end: int) -> Iterator[Span]:
         """The parts of a window that have something of the time from `begin` to `end`."""
         its, length = zone(window.timezone or "UTC"), window.length
         begins: Iterable[datetime] = [window.from_]
-        if window in self._begins:
-            around = timedelta(days=1)  # clocks may differ by hours
-            first = datetime.fromtimestamp(begin / 1000, UTC).replace(tzinfo=None) - length - around
-            last = datetime.fromtimestamp(end / 1000, UTC).replace(tzinfo=None) + around
-            begins = self._begins[window].between(first, last, inc=True)
+        if window in self._repeated:
+            days, at = self._repeated[window]
+            first, stop = begin // DAY_MS - length.days - 2, end // DAY_MS + 2  # clocks may differ by hours
+            begins = [datetime.combine(day, at) for day in days_in(days, first, stop).tolist()]
         for start in begins:
             if start not in window.without:
                 span = _milliseconds(start.replace(tzinfo=its)), _milliseconds((start + length).replace(tzinfo=its))
                 if span[0] < end and begin < span[1]:
                     yield span
 
-    def _day(self, day: int) -> tuple[list[int], list[Open]]:
+    def _day(self, day: int) -> list[tuple[Window, list[Span]]]:
         known = self._days.get(day)
         if known is None:
-            begin, end = day * DAY_MS, (day + 1) * DAY_MS
-            spans = [(window, list(self.spans(window, begin, end))) for window in self.windows]
-            edges = sorted({begin, *(edge for _, its in spans for span in its for edge in span if begin < edge < end)})
-            found = [tuple(window for window, its in spans if any(a <= edge < b for a, b in its)) for edge in edges]
+            spans = ((window, list(self.spans(window, day * DAY_MS, (day + 1) * DAY_MS))) for window in self.windows)
             if len(self._days) >= DAYS_KNOWN:
                 del self._days[next(iter(self._days))]
-            self._days[day] = known = edges, found
+            self._days[day] = known = [(window, its) for window, its in spans if its]
         return known
 
 
