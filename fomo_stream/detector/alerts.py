@@ -101,27 +101,10 @@ class Peak(NamedTuple):
         return np.asarray(np.maximum(logits - self.top, 0.0) / self.height)
 
 
-class Standard(NamedTuple):
-    """What records are compared with: the last remembered logits, ascending, the peaks of own and remembered ones."""
-
-    ascending: Float
-    own_peak: Peak
-    peak: Peak
-
-    def compared(self, own: Float, remembered: Float, rate: float) -> tuple[Float, Float, Float, Bool, Bool]:
-        """Of records with these logits (n,): p-values, rises, and which are outliers by the first two rules."""
-        p, own_rise, rise = p_values(remembered, self.ascending), self.own_peak.rise(own), self.peak.rise(remembered)
-        top = (own_rise > self.own_peak.clear) | (rise > self.peak.clear)
-        again = ((own > self.own_peak.usual) | (remembered > self.peak.usual)) & (p <= AGAIN * rate)
-        return p, own_rise, rise, top, again
-
-
-class Recent(NamedTuple):
-    """What records of greedy keys, by the numbers of their series (k,), and those of others are compared with."""
-
-    of_all: Standard
-    greedy: Int
-    of_others: Standard
+# The last remembered logits, ascending, and the peaks of own and remembered logits.
+Standard = tuple[Float, Peak, Peak]
+# The series of greedy keys; what the records of others are compared with; and, if there are such keys, what theirs are.
+Recent = tuple[Int, list[Standard]]
 
 
 def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
@@ -178,18 +161,25 @@ class Alerts:
         """
         if self._recent is None:
             self._recent = self._taken(history)
-        recent, own = self._recent, scores.stored_logit
-        p, own_rise, rise, top, again = recent.of_all.compared(own, remembered, self._rate)
-        if len(recent.greedy):
-            others = recent.of_others.compared(own, remembered, self._rate)
-            is_greedy, every = np.isin(batch.slots, recent.greedy), (p, own_rise, rise, top, again)
-            p, own_rise, rise, top, again = (np.where(is_greedy, *pair) for pair in zip(every, others, strict=True))
+        greedy, standards = self._recent
+        own, is_greedy = scores.stored_logit, np.isin(batch.slots, greedy)
+        p, own_rise, rise = np.ones((3, len(own)))
+        top, again = np.zeros((2, len(own)), dtype=bool)
+        for at, (ascending, own_peak, peak) in zip((~is_greedy, is_greedy), standards, strict=False):
+            p[at], own_rise[at], rise[at] = (
+                p_values(remembered[at], ascending),
+                own_peak.rise(own[at]),
+                peak.rise(remembered[at]),
+            )
+            top[at] = (own_rise[at] > own_peak.clear) | (rise[at] > peak.clear)
+            again[at] = (own[at] > own_peak.usual) | (remembered[at] > peak.usual)
+        again &= p <= AGAIN * self._rate
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
         rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
         outlier = self._follow(top, again, rarity <= continued(self._rate), batch, learn)
-        status = Status.OK if np.isfinite(recent.of_all.peak.top) else Status.CALIBRATING
+        status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
         severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
         return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)
 
@@ -199,7 +189,7 @@ class Alerts:
 
     def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
-        ascending = self._taken(history).of_all.ascending
+        ascending = self._taken(history)[1][-1][0]
         return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
 
     def _by_p_value(self, scores: Scores, logits: Float, p: Float, n: int, regime: int) -> Results:
@@ -214,16 +204,14 @@ class Alerts:
         first = max(0, self.stepped - max(self._window, self._peak))
         numbers, own, remembered, outlier = history.scored(first, self.stepped)
         series = history.series(first, self.stepped)[0][numbers - first]
-        greedy = greedy_keys(remembered, series, self._rate)
-
-        def standard(kept: Bool) -> Standard:
+        greedy, standards = greedy_keys(remembered, series, self._rate), list[Standard]()
+        every = np.ones(len(numbers), dtype=bool)
+        for kept in (~np.isin(series, greedy), every) if len(greedy) else (every,):
             window, last = (kept & (numbers >= self.stepped - size) for size in (self._window, self._peak))
-            size = round(self._peak * kept.mean()) if len(kept) else 0
+            size = round(self._peak * kept.sum() / max(1, len(kept)))
             peaks = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))
-            return Standard(np.sort(remembered[window]), *peaks)
-
-        of_all = standard(np.ones(len(numbers), dtype=bool))
-        return Recent(of_all, greedy, standard(~np.isin(series, greedy)) if len(greedy) else of_all)
+            standards.append((np.sort(remembered[window]), *peaks))
+        return greedy, standards
 
     def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:
         """Which of the next records (n,) are outliers, by the three rules; LIMIT is for the second and the third."""

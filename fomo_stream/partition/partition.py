@@ -34,7 +34,7 @@ from fomo_stream.partition.silence import Silence, SilenceConfig
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.result import Result, Source, nothing, results_of
 from fomo_stream.records.schema import Schema, look_up, shown
-from fomo_stream.records.times import known_time, places_at, to_milliseconds
+from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
 from fomo_stream.records.writer import under_features
 from fomo_stream.settings.flags import RecordFlags, seconds_of
 from fomo_stream.settings.rules import in_zone
@@ -318,7 +318,7 @@ class Partition:
         if not names:
             return rows
         places = [places_at(self._time_of(item), names, self._zone) for item in items]
-        return np.column_stack([rows, np.array(places).reshape(len(items), -1)])
+        return np.column_stack([rows, np.reshape(places, (len(items), len(cycles_of(names))))])
 
     def _time_of(self, item: Item) -> int | None:
         field = self._settings.time

@@ -20,7 +20,7 @@ from fomo_stream.wording import did_you_mean
 
 KINDS = ("only", "ignore", "valid", "min_severity")  # what a rule says; each says one of them
 MOST_AT_ONCE = 8  # repetitions of a window that are open together
-MOST_CHARACTERS = 20_000  # of the patterns of a table
+MOST_CHARACTERS, MOST_IN_ALL = 20_000, 400_000  # of the patterns of a table; of all rules, or windows
 Pattern = Annotated[str, Field(max_length=200)]
 Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(lambda value: split_names(value)), Field(max_length=1000)]
 Limit = float | None
@@ -222,6 +222,8 @@ def check_names(tables: Sequence[Table], what: str) -> None:
         raise ValueError(f"two {what} are called {twice}; give each a name of its own")
     if len(names) > MOST_RULES:
         raise ValueError(f"there are {len(names)} {what}; at most {MOST_RULES} are possible")
+    if sum(len(table.model_dump_json()) for table in tables) > MOST_IN_ALL:
+        raise ValueError(f"the {what} together have more than {MOST_IN_ALL:,} characters: use * in patterns")
 
 
 def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
