@@ -101,9 +101,8 @@ class Peak(NamedTuple):
         return np.asarray(np.maximum(logits - self.top, 0.0) / self.height)
 
 
-# The last remembered logits, ascending, and the peaks of own and remembered logits.
-Standard = tuple[Float, Peak, Peak]
-# The series of greedy keys; what the records of others are compared with; and, if there are such keys, what theirs are.
+Standard = tuple[Float, Peak, Peak]  # the last remembered logits, ascending; the peaks of own and remembered ones
+# the series of greedy keys; what the records of others are compared with; and, if there are such keys, what theirs are
 Recent = tuple[Int, list[Standard]]
 
 
@@ -162,17 +161,14 @@ class Alerts:
         if self._recent is None:
             self._recent = self._taken(history)
         greedy, standards = self._recent
-        own, is_greedy = scores.stored_logit, np.isin(batch.slots, greedy)
-        p, own_rise, rise = np.ones((3, len(own)))
-        top, again = np.zeros((2, len(own)), dtype=bool)
+        own, n = scores.stored_logit, len(scores)
+        is_greedy = np.isin(batch.slots, greedy) if len(greedy) else np.zeros(n, dtype=bool)
+        (p, own_rise, rise), (top, again) = np.ones((3, n)), np.zeros((2, n), dtype=bool)
         for at, (ascending, own_peak, peak) in zip((~is_greedy, is_greedy), standards, strict=False):
-            p[at], own_rise[at], rise[at] = (
-                p_values(remembered[at], ascending),
-                own_peak.rise(own[at]),
-                peak.rise(remembered[at]),
-            )
+            x, y = own[at], remembered[at]
+            p[at], own_rise[at], rise[at] = p_values(y, ascending), own_peak.rise(x), peak.rise(y)
             top[at] = (own_rise[at] > own_peak.clear) | (rise[at] > peak.clear)
-            again[at] = (own[at] > own_peak.usual) | (remembered[at] > peak.usual)
+            again[at] = (x > own_peak.usual) | (y > peak.usual)
         again &= p <= AGAIN * self._rate
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
@@ -209,8 +205,8 @@ class Alerts:
         for kept in (~np.isin(series, greedy), every) if len(greedy) else (every,):
             window, last = (kept & (numbers >= self.stepped - size) for size in (self._window, self._peak))
             size = round(self._peak * kept.sum() / max(1, len(kept)))
-            peaks = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))
-            standards.append((np.sort(remembered[window]), *peaks))
+            own_peak, peak = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))
+            standards.append((np.sort(remembered[window]), own_peak, peak))
         return greedy, standards
 
     def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:

@@ -45,7 +45,9 @@ def repetitions(rule: str, start: datetime, zone: tzinfo) -> tuple[NDArray[np.ui
     def numbers(name: str, *default: int) -> list[int]:
         return [int(one) for one in parts[name].split(",")] if name in parts else [*default]
 
-    at = time(*(numbers(f"BY{unit.upper()}", getattr(start, unit))[0] for unit in ("hour", "minute", "second")))
+    clock = (("BYHOUR", start.hour), ("BYMINUTE", start.minute), ("BYSECOND", start.second))
+    hour, minute, second = (numbers(*one)[0] for one in clock)
+    at = time(hour, minute, second)
     freq, is_plain = parts["FREQ"], "BYDAY" not in parts and "BYMONTHDAY" not in parts  # on the day of its start
     month_days = numbers("BYMONTHDAY", *[start.day][: is_plain and freq in ("MONTHLY", "YEARLY")])
     months = numbers("BYMONTH", *[start.month][: is_plain and freq == "YEARLY"])

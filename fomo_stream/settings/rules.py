@@ -185,7 +185,7 @@ class Window(Table):
                 days = days_in(self.repetitions()[0], 0, len(DAYS))
             except ValueError as error:
                 raise ValueError(f"repeat: {error}; write it as iCalendar does: FREQ=WEEKLY;BYDAY=SU") from None
-            if (days[MOST_AT_ONCE:] - days[:-MOST_AT_ONCE] <= self.length).any():
+            if (days[MOST_AT_ONCE:] - days[:-MOST_AT_ONCE] <= np.timedelta64(self.length)).any():
                 raise ValueError(f"it is so long that over {MOST_AT_ONCE} of its repetitions are open at a time")
         return self
 

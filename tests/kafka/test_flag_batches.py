@@ -115,8 +115,8 @@ def test_at_a_time_far_outside_no_window_is_open_and_no_hour_is_known(where: str
     always = {**NIGHT, "from": "1970-01-01T00:00", "to": "1970-01-02T00:00"}
     delivery, of_field = Recording(), where == "field"
     flags = {**QUICK, "time_features": ("hour", "month"), "silence": "5x", "alerts": "t-alerts"}
-    windows = {"maintenance": (Window.model_validate(always),), "time": "at" if of_field else None}
-    pipeline = make_pipeline(delivery, known=False, **flags, **windows)
+    flags |= {"maintenance": (Window.model_validate(always),), "time": "at" if of_field else None}
+    pipeline = make_pipeline(delivery, known=False, **flags)
     pipeline.begin(Schema(("x",)))
     for offset in range(40):
         body = json.dumps({"x": random.Random(offset).gauss(0, 1), "at": at if of_field else 0}).encode()
@@ -129,7 +129,7 @@ def test_at_a_time_far_outside_no_window_is_open_and_no_hour_is_known(where: str
 
 # --- labels that are meant to harm
 
-HARMFUL = {
+HARMFUL: dict[str, dict[str, Any]] = {
     "no interval": {"repeat": "FREQ=DAILY;INTERVAL=0"},
     "each second": {"repeat": f"FREQ=DAILY;BYSECOND={','.join(map(str, range(60)))}"},
     "each minute": {"repeat": f"FREQ=DAILY;BYMINUTE={','.join(map(str, range(60)))}"},
