@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, time, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-FIRST_YEAR, LAST_YEAR = 1970, 2200
+from fomo_stream.limits import FIRST_YEAR, LAST_YEAR
+
 EPOCH = date(FIRST_YEAR, 1, 1).toordinal()
 DAYS = np.arange(f"{FIRST_YEAR}-01-01", f"{LAST_YEAR + 1}-01-01", dtype="M8[D]")
 LONGEST = 300  # characters of a rule
+MOST_AT_ONCE = 8  # repetitions that are open together
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 PARTS = {  # what it may say
     "FREQ": "DAILY|WEEKLY|MONTHLY|YEARLY",
@@ -26,12 +28,12 @@ PARTS = {  # what it may say
 
 
 @lru_cache(maxsize=1000)
-def repetitions(rule: str, start: datetime, zone: tzinfo) -> tuple[NDArray[np.uint8], time]:
+def repetitions(rule: str, start: datetime, zone: tzinfo, length: timedelta) -> tuple[NDArray[np.uint8], time]:
     """On which of DAYS (in bits), and when on them, a rule takes place that begins at `start`, on the clocks of a zone.
 
-    Raises ValueError for what a rule may not say.
+    length: of a repetition. Raises ValueError for what a rule may not say, or if too many are open together.
 
-    >>> found, at = repetitions("FREQ=MONTHLY;BYDAY=-1FR;COUNT=2", datetime(2026, 1, 1, 6), UTC)
+    >>> found, at = repetitions("FREQ=MONTHLY;BYDAY=-1FR;COUNT=2", datetime(2026, 1, 1, 6), UTC, timedelta(hours=1))
     >>> days_in(found, 0, len(DAYS)).astype(str).tolist(), str(at)
     (['2026-01-30', '2026-02-27'], '06:00:00')
     """
@@ -79,6 +81,9 @@ def repetitions(rule: str, start: datetime, zone: tzinfo) -> tuple[NDArray[np.ui
         until = until.replace(tzinfo=UTC).astimezone(zone) if text.endswith("Z") else until
         found[max(0, until.toordinal() - EPOCH + (at <= until.time())) :] = False
     found[np.flatnonzero(found)[numbers("COUNT", len(DAYS))[0] :]] = False
+    days = DAYS[found]
+    if (days[MOST_AT_ONCE:] - days[:-MOST_AT_ONCE] <= np.timedelta64(length)).any():
+        raise ValueError(f"more than {MOST_AT_ONCE} repetitions are open at a time")
     return np.packbits(found), at
 
 

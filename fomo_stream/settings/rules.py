@@ -6,20 +6,19 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.limits import MOST_RULES
-from fomo_stream.records.repeats import DAYS, FIRST_YEAR, LAST_YEAR, days_in, repetitions
+from fomo_stream.limits import FIRST_YEAR, LAST_YEAR, MOST_RULES
 from fomo_stream.wording import did_you_mean
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 KINDS = ("only", "ignore", "valid", "min_severity")  # what a rule says; each says one of them
-MOST_AT_ONCE = 8  # repetitions of a window that are open together
 MOST_CHARACTERS, MOST_IN_ALL = 20_000, 400_000  # of the patterns of a table; of all rules, or windows
 Pattern = Annotated[str, Field(max_length=200)]
 Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(lambda value: split_names(value)), Field(max_length=1000)]
@@ -182,16 +181,16 @@ class Window(Table):
             raise ValueError(f"it ends ({self.to}) before it begins ({self.from_})")
         if self.repeat:
             try:
-                days = days_in(self.repetitions()[0], 0, len(DAYS))
+                self.repetitions()
             except ValueError as error:
                 raise ValueError(f"repeat: {error}; write it as iCalendar does: FREQ=WEEKLY;BYDAY=SU") from None
-            if (days[MOST_AT_ONCE:] - days[:-MOST_AT_ONCE] <= np.timedelta64(self.length)).any():
-                raise ValueError(f"it is so long that over {MOST_AT_ONCE} of its repetitions are open at a time")
         return self
 
-    def repetitions(self) -> tuple[NDArray[np.uint8], time]:
+    def repetitions(self) -> tuple[NDArray[Any], time]:
         """Its days, and when it begins on them, on the clocks of its zone; see `repetitions`."""
-        return repetitions(self.repeat, self.from_, zone(self.timezone or "UTC"))
+        from fomo_stream.records.repeats import repetitions
+
+        return repetitions(self.repeat, self.from_, zone(self.timezone or "UTC"), self.length)
 
     @property
     def length(self) -> timedelta:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fomo_stream.records.repeats import DAYS, WEEKDAYS, days_in, repetitions
 
 BERLIN = ZoneInfo("Europe/Berlin")
-LAST = datetime(2030, 1, 1)
+HOUR, LAST = timedelta(hours=1), datetime(2030, 1, 1)
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[str]:
@@ -57,7 +57,7 @@ def by_dateutil(rule: str, start: datetime) -> list[datetime]:
 
 
 def by_days(rule: str, start: datetime) -> list[datetime]:
-    found, at = repetitions(rule, start, BERLIN)
+    found, at = repetitions(rule, start, BERLIN, HOUR)
     every = [datetime.combine(day, at) for day in days_in(found, 0, len(DAYS)).tolist()]
     return [one for one in every if one < LAST]
 
@@ -97,11 +97,11 @@ def test_days_are_those_of_another_implementation(rule: str, minutes: int) -> No
 )
 def test_what_would_hang_or_is_no_rule_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"not supported|FREQ|hour|does not match|day"):
-        repetitions(rule, datetime(2026, 1, 1), BERLIN)
+        repetitions(rule, datetime(2026, 1, 1), BERLIN, HOUR)
 
 
 @pytest.mark.parametrize("rule", ["FREQ=DAILY;INTERVAL=7;BYDAY=TU", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"])
 def test_a_rule_that_never_takes_place_is_found_out_at_once(rule: str) -> None:
     began = time.process_time()
-    assert not repetitions(rule, datetime(1970, 1, 1), UTC)[0].any()
+    assert not repetitions(rule, datetime(1970, 1, 1), UTC, HOUR)[0].any()
     assert time.process_time() - began < 1
