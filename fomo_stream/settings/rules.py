@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KINDS = ("only", "ignore", "valid", "min_severity")  # what a rule says; each says one of them
-MOST_CHARACTERS, MOST_IN_ALL = 20_000, 400_000  # of the patterns of a table; of all rules, or windows
+MOST_CHARACTERS, MOST_IN_ALL = 100_000, 400_000  # of the patterns of a table; of all rules, or windows
 Pattern = Annotated[str, Field(max_length=200)]
 Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(lambda value: split_names(value)), Field(max_length=1000)]
 Limit = float | None
@@ -237,7 +237,7 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
         found = [_window(event, timezone) for event in events]
     except OSError as error:
         raise ConfigError(f"--calendar {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise ConfigError(f"--calendar {path}: cannot be read as iCalendar: {error}") from None
     if not found:
         raise ConfigError(f"--calendar {path}: it has no event")

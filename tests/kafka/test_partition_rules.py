@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -23,7 +24,7 @@ from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import MAINTENANCE, Partition, first_detector
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.rules import MOST_CHANGES, Rules, RulesLog, Schedule
+from fomo_stream.partition.rules import MOST_CHANGES, Rules, RulesLog, Schedule, matches_key
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.rules import Rule, Window
 
@@ -480,6 +481,15 @@ def test_windows_by_feedback_are_bounded_in_number_and_size() -> None:
     large = rules.telling([window(f"x{n}", SPRING, 9000 + n, keys=("k" * 200,) * 70) for n in range(20)])
     assert [one.name for one in large.told] == [f"x{n}" for n in range(20 - len(large.told), 20)]
     assert 5 < len(large.told) < 20
+
+
+def test_keys_that_were_compared_are_not_kept_whole() -> None:
+    tracemalloc.start()
+    for n in range(300):
+        assert matches_key(f"pump-{n}-{'x' * 500_000}".encode(), ("pump-*",))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 3_000_000
 
 
 def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
