@@ -16,7 +16,7 @@ from fomo_stream.notify.targets import targets_of
 from fomo_stream.partition.partition import Scored
 from fomo_stream.records.files import Line
 from fomo_stream.records.inference import key_of
-from fomo_stream.records.times import to_milliseconds
+from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.settings.commands import ScoreSettings
 
 FINISH_S = 600.0  # to wait for targets at the end of the file
@@ -65,7 +65,7 @@ def _events(settings: ScoreSettings, name: str, lines: Sequence[Line], scored: S
             yield line.number, _event({"topic": name, **one.summary}, key_text(one.key))
         if result is not None and result["outlier"]:
             record = line.record or {}
-            at = None if settings.time is None else to_milliseconds(record.get(settings.time))
+            at = None if settings.time is None else known_time(to_milliseconds(record.get(settings.time)))
             place = {"topic": name, "offset": line.number, "timestamp": at}
             yield line.number, _event({**result, **place}, key_text(key_of(record, settings.key)))
 

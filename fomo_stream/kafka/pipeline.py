@@ -195,7 +195,7 @@ class Pipeline:
                 is_of_labels = offset.topic == self._settings.feedback
                 (partition.labels if is_of_labels else partition).committed = offset.offset
                 self.guard.committed((offset.topic, offset.partition), offset.offset)
-        ages = [clock - timestamp / 1000 for _, timestamp in self._staged if timestamp is not None]
+        ages = [max(0.0, clock - timestamp / 1000) for _, timestamp in self._staged if timestamp is not None]
         self._observer.committed([now - polled_at for polled_at, _ in self._staged], ages, now - began)
 
     def committed_offsets(self) -> dict[TopicPartition, int]:

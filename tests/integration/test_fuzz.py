@@ -125,6 +125,7 @@ class Restarted:
         flags = ["--bootstrap", its.bootstrap, "--topic", its.topic, "--group", its.group]
         for name in sorted(its.model_fields_set - {"bootstrap", "topic", "group", "kafka", "rules", "valid"}):
             value = getattr(its, name)
+            value = value["url"] if isinstance(value, dict) else value
             flags += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value)]
         flags += [f"--kafka.{name}={value}" for name, value in its.kafka.items()]
         self.process = Command(self._folder / f"{self._starts}.log", *flags)
@@ -163,7 +164,7 @@ def test_whatever_comes_with_a_schema_has_an_output_or_a_dead_letter_and_nothing
     name = unique("reading")
 
     def wire(kind: str, schema: str, body: bytes) -> bytes:
-        number = client.register_schema(unique("fuzz"), RegistrySchema(schema, kind))
+        number: int = client.register_schema(unique("fuzz"), RegistrySchema(schema, kind))
         return b"\0" + number.to_bytes(4, "big") + body
 
     fields = [{"name": field, "type": ["null", "double"], "default": None} for field in ("flow", "pressure", "temp")]
