@@ -122,6 +122,20 @@ def test_no_pod_can_ask_the_api_server(name: str) -> None:
         assert account["automountServiceAccountToken"] is False
 
 
+def test_placement_and_annotations_reach_every_pod() -> None:
+    term = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+    wanted = {"sidecar.istio.io/inject": "false"}
+    found = rendered("everything", affinity=affinity, priorityClassName="high", podAnnotations=wanted)
+    pods = [one for one in found.objects if one["kind"] == "Pod"]
+    pods += [one["spec"]["template"] for one in found.objects if one["kind"] in ("StatefulSet", "Deployment", "Job")]
+    assert len(pods) == 4  # instances, notify, the check before an upgrade, the test
+    for pod in pods:
+        assert pod["spec"]["affinity"] == affinity
+        assert pod["spec"]["priorityClassName"] == "high"
+        assert wanted.items() <= pod["metadata"]["annotations"].items()
+
+
 # --- network
 
 
