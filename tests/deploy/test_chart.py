@@ -203,6 +203,16 @@ def test_the_network_policy_lets_the_service_reach_its_registry(url: str, expect
     assert ports(policy["egress"]) == [{53}, {9092}, expected]
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [("http://am:9093", {443, 9093}), ("http://am/am,http://b:1", {443, 80, 1}), ("http://[::1]:9093/a", {443, 9093})],
+)
+def test_the_network_policy_lets_notify_reach_its_alertmanager(url: str, expected: set[int]) -> None:
+    told = {"enabled": True, "settings": {"alertmanager": url}}
+    policy = rendered("default", settings={"alerts": "a"}, notify=told).one("NetworkPolicy", f"{NAME}-notify")["spec"]
+    assert ports(policy["egress"]) == [expected]
+
+
 def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:
     policy = plain("default").one("NetworkPolicy")["spec"]
     assert ports(policy["ingress"]) == [{8080}]
