@@ -122,6 +122,13 @@ def test_no_pod_can_ask_the_api_server(name: str) -> None:
         assert account["automountServiceAccountToken"] is False
 
 
+def test_the_address_of_the_port_can_be_that_of_ipv6() -> None:
+    found = rendered("everything", service={"host": "::"})
+    containers = [container for spec in found.pod_specs() for container in spec["containers"]]
+    hosts = [one["value"] for container in containers for one in container["env"] if one["name"] == "FOMO_HTTP_HOST"]
+    assert hosts == ["::"] * 4
+
+
 def test_placement_and_annotations_reach_every_pod() -> None:
     term = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
