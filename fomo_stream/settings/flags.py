@@ -39,6 +39,13 @@ def seconds_of(text: str) -> float:
     return float(text[:-1]) * SECONDS[text[-1]]
 
 
+def plain(name: str) -> str:
+    """`name`, which goes to the broker with every request. Raises ValueError if a broker may not take it."""
+    if not re.fullmatch(r"[!-~]([ -~]{,247}[!-~])?", name):
+        raise ValueError("a broker takes 1 to 249 letters of ASCII, digits and signs here, without blanks at the ends")
+    return name
+
+
 def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
     """These names in the order of those that are known. Raises ValueError for any other."""
     for name in names:
@@ -108,6 +115,8 @@ class BrokerFlags(BaseFlags):
         for key in value:
             if key in RESERVED_KAFKA_KEYS:
                 raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
+            if key in ("client.id", "client.rack"):
+                plain(value[key])
         return value
 
 
