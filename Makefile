@@ -32,7 +32,7 @@ kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m fomo_stream.loading
 
 audit: $(VENV)/.installed-dev
-	$(BIN)/python .ci/audit
+	$(BIN)/python .ci/audit $(ARGS)
 
 # The documentation as a site, in `site/`.
 docs: $(VENV)/.installed-dev

@@ -1,6 +1,8 @@
 """Limits that users can reach, each defined once: rows, columns and bytes."""
 
+FIRST_YEAR, LAST_YEAR = 1970, 2200  # of times of records that count, and of windows of maintenance
 INFER_RECORDS = 200  # from which the features of a topic are inferred
+LONGEST_PATH = 1000  # characters; longer names of fields would take too long to look up
 MAX_CONTEXT = 5000  # rows that a record is compared with; the checkpoints were trained with at most this many
 MAX_FEATURES = 1000  # columns of a row; with more, data has probably become field names
 MAX_LAGS = 100  # past records that a record is compared together with

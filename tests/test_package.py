@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,12 +40,41 @@ AUDIT = Path(__file__).parents[1] / ".ci" / "audit"
 
 
 @pytest.mark.slow
-def test_an_audit_without_a_network_says_so_and_does_not_fail(tmp_path: Path) -> None:
+def test_an_audit_without_a_network_fails_and_says_why(tmp_path: Path) -> None:
     unreachable = "http://127.0.0.1:1"
     environment = {"HTTPS_PROXY": unreachable, "https_proxy": unreachable, "NO_PROXY": "", "no_proxy": ""}
-    environment = {**os.environ, **environment, "PIP_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, AUDIT], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("audit: not done, the vulnerability database does not answer (")
-    assert done.stdout.count("\n") == 1
+    done = audit(**environment, PIP_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("audit: not done, the vulnerability database does not answer (")
+    assert done.stderr.count("\n") == 1
     assert "://" not in AUDIT.read_text()  # it names no package index
+
+
+UNKNOWN, KNOWN = {"name": "own", "skip_reason": "not found"}, {"name": "numpy", "version": "1", "vulns": []}
+ODD = {**KNOWN, "vulns": [{"id": "V-1", "fix_versions": ["2"]}]}
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "code_offline", "says"),
+    [
+        ([UNKNOWN], 1, 0, "the vulnerability database knows none of the 1 packages"),
+        ([], 1, 0, "the vulnerability database knows none of the 0 packages"),
+        ([UNKNOWN, KNOWN], 0, 0, "audit: 0 vulnerabilities known of 1 packages"),
+        ([ODD, KNOWN], 1, 1, "audit: numpy 1: V-1, fixed in 2"),
+    ],
+)
+def test_an_audit_is_done_or_fails(
+    tmp_path: Path, packages: list[Any], code: int, code_offline: int, says: str
+) -> None:
+    (tmp_path / "pip_audit.py").write_text(f"print({json.dumps({'dependencies': packages})!r})")
+    for flags, wanted in (([], code), (["--may-be-offline"], code_offline)):
+        done = audit(*flags, PYTHONPATH=str(tmp_path))
+        assert done.returncode == wanted, done.stderr
+        assert says in done.stdout + done.stderr
+        if (code, wanted) == (1, 0):
+            assert done.stdout.splitlines()[-1].startswith("audit: WARNING: NOT DONE, ")
+
+
+def audit(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(AUDIT), *flags]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)

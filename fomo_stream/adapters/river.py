@@ -25,8 +25,10 @@ Rows: TypeAlias = NDArray[Any] | Iterable[Mapping[Any, Any]]  # an array (n, d),
 
 
 class FoMoDetector(AnomalyDetector):
-    """Zero-shot outlier detection: a pretrained transformer scores each record against contexts of earlier records.
+    """Zero-shot outlier detection: a pretrained model scores each record against contexts of earlier records.
 
+    The default model, "streams", is a weighted sum of measures of how far a record is from the rows of a context. Its
+    29 numbers were trained once, on synthetic streams. "fusion-router" has a small transformer, too.
     Each context is a view: a uniform sample of the records so far, with or without the most outlying fifth, or the last
     records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1), higher
     = more anomalous: how rare such a record is in the long run. They are of the mean over the views, and remember the
@@ -43,7 +45,7 @@ class FoMoDetector(AnomalyDetector):
     Parameters
     ----------
     model
-        Name of a shipped model, or path of a checkpoint.
+        Name of a shipped model: "streams" (the default), "fusion-router" or "fusion"; or path of a checkpoint.
     context_size
         Maximum number of rows in a context, 4 to 5,000.
     min_context
@@ -56,7 +58,7 @@ class FoMoDetector(AnomalyDetector):
     alert_rate
         Share of ordinary records that are called outliers, at most; real incidents come on top.
     device
-        "auto" (the GPU where there is one), "cpu", "cuda", ...
+        "cpu", "cuda", ... or "auto" (for models that run in torch the GPU where there is one, else the CPU).
     seed
         Seed of the reservoir.
     categorical
@@ -65,8 +67,8 @@ class FoMoDetector(AnomalyDetector):
         Number of earlier records that each record is also compared together with, 0 to 100: the records learned before
         it, and those before it in the same call. Adds the view "past", where that has at most 200 columns.
     kernel
-        What computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
-        features). A pickle is continued by the same kernel only.
+        What computes the scores: "numba", "torch" or "auto" (torch with device "cuda" and for models of raw features
+        or with attention, else numba). A pickle is continued by the same kernel only.
     views
         What records are compared with: "default" (trimmed, all, recent, movement, key), "fast" (trimmed, all, key), or
         a sequence of names of views.

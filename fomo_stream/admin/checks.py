@@ -50,6 +50,8 @@ SLOW_SEGMENT_MS = 3_600_000
 FOR_EVER = -1  # of retention.ms
 NO_LIMIT = (1 << 63) - 1  # of message.timestamp.before.max.ms
 MOST_CLEANUP_MS = 1000
+DEFAULT_BATCH = 1_048_588  # bytes, max.message.bytes of a topic
+MOST_EXPANSION = 1032  # of gzip; of zstd, the client has a limit
 LEAST_RETENTION_MIN = 24 * 60
 CLEANUP = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 LONGEST = "transaction.max.timeout.ms"
@@ -277,7 +279,7 @@ def topics(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     """Existence, partitions and settings of all topics."""
     findings = [*_existence(settings, facts)]
     if settings.topic in facts.topics:
-        findings += [*_partitions(settings, facts), *_state(settings, facts)]
+        findings += [*_input(settings, facts), *_partitions(settings, facts), *_state(settings, facts)]
         for topic in settings.outputs:
             findings += [*_output(settings, facts, topic)]
     hidden = [topic for topic in topics_of(settings) if topic in facts.topics and facts.topics[topic].config is None]
@@ -304,6 +306,17 @@ def _existence(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
         else:
             what = f"{topic} does not exist yet, and it is not known whether this user may create it"
             yield warning(what, f"permit Create on it, or create it: {create(settings, topic, count)}")
+
+
+def _input(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
+    topic = facts.topics[settings.topic]
+    largest = topic.number("max.message.bytes") or 0
+    if largest > DEFAULT_BATCH and (topic.config or {}).get("compression.type") != "uncompressed":
+        what = f"{settings.topic} takes compressed batches of {in_bytes(largest)}"
+        remedy = (
+            f"if you do not trust producers: {alter(settings, settings.topic, f'max.message.bytes={DEFAULT_BATCH}')}"
+        )
+        yield warning(f"{what}: one can fill {in_bytes(2 * MOST_EXPANSION * largest)} of an instance's memory", remedy)
 
 
 def _partitions(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:

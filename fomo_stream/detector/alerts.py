@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
-from fomo_stream.detector.keys import Keys
+from fomo_stream.detector.keys import WHOLE, Keys
 from fomo_stream.detector.rarity import Rarity
 from fomo_stream.detector.results import Results, Scores, Status, severities
 from fomo_stream.detector.series import Batch
@@ -62,6 +62,9 @@ YOUNG = 0.3  # ... and by this more for each time that so many records are missi
 AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
 BORROWED = 1000.0  # records that others count as, see `Alerts.borrow`
 LEAST_HEIGHT = 0.3  # of a peak above the median, in logits
+# A key is greedy that has more than this share of the highest last logits, and so many times as many as of all. Of all
+# then less than a third are of greedy keys. How many are looked at: HIGHEST times the alert rate, but not fewer.
+GREEDY, TIMES, HIGHEST, LEAST_HIGHEST = 0.25, 3.0, 2.0, 40
 RAREST = 2.0**-50  # 1 - score, at least: so that no score is 1
 
 
@@ -98,6 +101,26 @@ class Peak(NamedTuple):
         return np.asarray(np.maximum(logits - self.top, 0.0) / self.height)
 
 
+Standard = tuple[Float, Peak, Peak]  # the last remembered logits, ascending; the peaks of own and remembered ones
+# the series of greedy keys; what the records of others are compared with; and, if there are such keys, what theirs are
+Recent = tuple[Int, list[Standard]]
+
+
+def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
+    """Series of keys (k,) that have more than is fair of the highest of some logits (m,), which are of `series` (m,).
+
+    >>> logits, series = np.arange(1000.0), np.arange(1000) % 50 + 1
+    >>> greedy_keys(logits, series, 0.01), greedy_keys(np.where(series == 7, 5000.0, logits), series, 0.01)
+    (array([], dtype=int64), array([7]))
+    """
+    n = min(len(logits), max(LEAST_HIGHEST, round(HIGHEST * alert_rate * len(logits))))
+    if n == 0 or not (series > WHOLE).any():
+        return np.zeros(0, np.int64)
+    found, counts = np.unique(series[np.argpartition(logits, -n)[-n:]], return_counts=True)
+    shares = (series == found[:, None]).mean(axis=1)
+    return np.asarray(found[(found > WHOLE) & (counts > n * np.maximum(GREEDY, TIMES * shares))], np.int64)
+
+
 class Alerts:
     """Compares records with those before the last step, and says which of them are outliers.
 
@@ -113,6 +136,9 @@ class Alerts:
     So of ordinary records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
+
+    A key that is wild all the time must not hide others. If it has more than GREEDY of the highest last logits, and so
+    many times as many as of all, its records are left out of what those of other keys are compared with.
     """
 
     def __init__(self, config: DetectorConfig, keys: Keys) -> None:
@@ -123,8 +149,7 @@ class Alerts:
         self._keys = keys
         self._load = 0.0  # outliers up to the last step; older ones count less
         self._count = 0  # outliers since the last step
-        # the last remembered logits, ascending, and the peaks of own and remembered logits; None: take from the history
-        self._recent: tuple[Float, Peak, Peak] | None = None
+        self._recent: Recent | None = None  # None: take from the history
 
     def judge(
         self, scores: Scores, remembered: Float, batch: Batch, regime: int, history: History, learn: bool
@@ -135,17 +160,22 @@ class Alerts:
         """
         if self._recent is None:
             self._recent = self._taken(history)
-        ascending, own_peak, peak = self._recent
-        own, p = scores.stored_logit, p_values(remembered, ascending)
-        own_rise, rise = own_peak.rise(own), peak.rise(remembered)
+        greedy, standards = self._recent
+        own, n = scores.stored_logit, len(scores)
+        is_greedy = np.isin(batch.slots, greedy) if len(greedy) else np.zeros(n, dtype=bool)
+        (p, own_rise, rise), (top, again) = np.ones((3, n)), np.zeros((2, n), dtype=bool)
+        for at, (ascending, own_peak, peak) in zip((~is_greedy, is_greedy), standards, strict=False):
+            x, y = own[at], remembered[at]
+            p[at], own_rise[at], rise[at] = p_values(y, ascending), own_peak.rise(x), peak.rise(y)
+            top[at] = (own_rise[at] > own_peak.clear) | (rise[at] > peak.clear)
+            again[at] = (x > own_peak.usual) | (y > peak.usual)
+        again &= p <= AGAIN * self._rate
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
         rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
-        top = (own_rise > own_peak.clear) | (rise > peak.clear)
-        again = ((own > own_peak.usual) | (remembered > peak.usual)) & (p <= AGAIN * self._rate)
         outlier = self._follow(top, again, rarity <= continued(self._rate), batch, learn)
-        status = Status.OK if np.isfinite(peak.top) else Status.CALIBRATING
+        status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
         severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
         return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)
 
@@ -155,7 +185,7 @@ class Alerts:
 
     def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
-        ascending = self._taken(history)[0]
+        ascending = self._taken(history)[1][-1][0]
         return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
 
     def _by_p_value(self, scores: Scores, logits: Float, p: Float, n: int, regime: int) -> Results:
@@ -166,11 +196,18 @@ class Alerts:
         status = Status.OK if is_ready else Status.CALIBRATING
         return Results.of(scores, logits, score, p, regime, outlier, severity, status)
 
-    def _taken(self, history: History) -> tuple[Float, Peak, Peak]:
-        numbers, own, remembered, outlier = history.scored(self.stepped - max(self._window, self._peak), self.stepped)
-        window, last = (int(np.searchsorted(numbers, self.stepped - size)) for size in (self._window, self._peak))
-        own_peak, peak = (Peak.of(one[last:], outlier[last:], self._rate, self._peak) for one in (own, remembered))
-        return np.sort(remembered[window:]), own_peak, peak
+    def _taken(self, history: History) -> Recent:
+        first = max(0, self.stepped - max(self._window, self._peak))
+        numbers, own, remembered, outlier = history.scored(first, self.stepped)
+        series = history.series(first, self.stepped)[0][numbers - first]
+        greedy, standards = greedy_keys(remembered, series, self._rate), list[Standard]()
+        every = np.ones(len(numbers), dtype=bool)
+        for kept in (~np.isin(series, greedy), every) if len(greedy) else (every,):
+            window, last = (kept & (numbers >= self.stepped - size) for size in (self._window, self._peak))
+            size = round(self._peak * kept.sum() / max(1, len(kept)))
+            own_peak, peak = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))
+            standards.append((np.sort(remembered[window]), own_peak, peak))
+        return greedy, standards
 
     def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:
         """Which of the next records (n,) are outliers, by the three rules; LIMIT is for the second and the third."""

@@ -13,6 +13,8 @@ from fomo_stream.kafka.guard import unexpected
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.codec import Codec
 
+MOST_WAITING = 1000  # records of a partition; a client that pauses it may need a second to read on
+
 
 class Decoder:
     """Decodes the records of all partitions. key: field that names the series of a record; None: its own key."""
@@ -22,14 +24,17 @@ class Decoder:
         self._waiting: defaultdict[int, deque[tuple[Record, float]]] = defaultdict(deque)  # by partition
 
     def receive(self, record: Record, now: float) -> Iterator[Pending]:
-        """The next record of its partition: decoded, if it and those before it can be. now: seconds, monotonic."""
-        waiting = self._waiting.get(record.partition)
-        if waiting is None:
-            try:
-                yield self._decoded(record, now)
+        """The next record of its partition: decoded, if it and those before it can be. now: seconds, monotonic.
+
+        One behind others that wait is decoded twice, so that the schemas of all are asked for at once.
+        """
+        try:
+            item = self._decoded(record, now)
+            if record.partition not in self._waiting:
+                yield item
                 return
-            except SchemaPendingError:
-                pass
+        except SchemaPendingError:
+            pass
         self._waiting[record.partition].append((record, now))
 
     def ready(self, partition: int) -> Iterator[Pending]:
@@ -48,10 +53,14 @@ class Decoder:
         """Its records that wait are read again, here or elsewhere."""
         self._waiting.pop(partition, None)
 
+    def waits(self, partition: int) -> bool:
+        """Whether records of it wait for schemas. Safe from any thread."""
+        return bool(self._waiting.get(partition))
+
     @property
     def waiting(self) -> set[int]:
-        """The partitions that wait for a schema."""
-        return {number for number, records in list(self._waiting.items()) if records}
+        """The partitions with so many records that wait for schemas that no more should be read."""
+        return {number for number, records in self._waiting.items() if len(records) >= MOST_WAITING}
 
     @property
     def bytes(self) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.broker.cluster import Place
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.logs import Throttle, kv, place_of
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +17,7 @@ _throttle = Throttle(LOGGED_S)
 
 def unexpected(where: str, error: Exception) -> RecordError:
     """The error of the record at `where`, which raised another one; the log has its traceback at level debug."""
-    frame, last = None, error.__traceback__
-    while last is not None:
-        frame, last = last, last.tb_next
-    line = "" if frame is None else f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}"
+    line = place_of(error)
     about = {"record": where, "error": type(error).__name__, "at": line}
     if (suppressed := _throttle.allow(f"{type(error).__name__} {line}")) is not None:
         log.warning(kv("unexpected", **about, suppressed=suppressed, hint="a fault of fomo-stream: please report it"))

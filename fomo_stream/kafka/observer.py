@@ -70,6 +70,9 @@ class Observer:
     def dead_letter(self, reason: str) -> None:
         """A record could not be used."""
 
+    def tombstone(self) -> None:
+        """A record without a value was passed over."""
+
     def labelled(self, partition: int, due: DueLabels) -> None:
         """Labels about remembered records of a partition took effect."""
 
@@ -79,8 +82,8 @@ class Observer:
     def silence(self, partition: int, notice: Notice) -> None:
         """A key, a partition or the topic is silent, has an odd rate, or no longer."""
 
-    def schema_seen(self, new_fields: int) -> None:
-        """A writer's schema was not known before; it has so many fields that are not scored."""
+    def schema_seen(self, new_fields: int, schemas: int = 1) -> None:
+        """Writers' schemas were not known before, or records without one; they have new fields that are not scored."""
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         """A commit succeeded.

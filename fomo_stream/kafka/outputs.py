@@ -173,6 +173,9 @@ class Outputs:
 
         It is cut as far as that topic does not accept it. exception: the cause, if any.
         """
+        if reason == "tombstone" and self._settings.tombstones == "skip":
+            self._observer.tombstone()
+            return
         self._observer.dead_letter(reason)
         suppressed = self._throttle.allow(reason)
         if suppressed is not None:

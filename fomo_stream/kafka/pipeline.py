@@ -36,14 +36,18 @@ from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.evolution import Evolution
 from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
-from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.presence import Presence
+from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.writer import WrittenFields
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.model.config import Model
+    from fomo_stream.partition.partition import Scored
 
 log = logging.getLogger(__name__)
 
+KINDS = {type(None): "absent", str: "text", list: "list"}  # of values that are no numbers
 FEW = 20  # records, of which a sample may not be typical
 
 LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
@@ -79,6 +83,7 @@ class Pipeline:
         self.guard = Guard()
         self._evolution = Evolution()
         self._rules = rules_of(settings)
+        self.presence = Presence()
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
@@ -190,7 +195,7 @@ class Pipeline:
                 is_of_labels = offset.topic == self._settings.feedback
                 (partition.labels if is_of_labels else partition).committed = offset.offset
                 self.guard.committed((offset.topic, offset.partition), offset.offset)
-        ages = [clock - timestamp / 1000 for _, timestamp in self._staged if timestamp is not None]
+        ages = [max(0.0, clock - timestamp / 1000) for _, timestamp in self._staged if timestamp is not None]
         self._observer.committed([now - polled_at for polled_at, _ in self._staged], ages, now - began)
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
@@ -280,6 +285,7 @@ class Pipeline:
 
     def _look_at(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
         """Tell once what the user may not expect of the features."""
+        self.presence.learn(records)
         self._sample = None
         try:
             notes = input_notes(schema, records)
@@ -311,13 +317,13 @@ class Pipeline:
 
     def has_waiting(self, partition: Partition) -> bool:
         """Whether records of it were read that are not scored yet."""
-        return bool(len(partition.waiting)) or partition.number in self.decoder.waiting
+        return bool(len(partition.waiting)) or self.decoder.waits(partition.number)
 
     def _tell_news(self) -> None:
         """Tell which writers have schemas that were not known before."""
         while self.schemas is not None and self.schemas.news:
             news, features = self.schemas.news.popleft(), self.schema
-            place = {"id": news.schema_id, "type": news.writer.name}
+            place = {"id": news.schema_id, "type": shown([news.writer.name])}
             if news.places:  # a schema can be in several subjects
                 own = f"{self._settings.topic}-value"
                 place |= next((one for one in news.places if one.subject == own), news.places[-1])._asdict()
@@ -328,6 +334,26 @@ class Pipeline:
                 else:
                     log.info(kv("schema_of_writer", **change.about))
                     self._observer.schema_seen(change.new_fields)
+
+    def _tell_presence(self, partition: Partition, items: Sequence[Pending], made: Scored) -> None:
+        """Tell once of features that have no values any more, or have them again, and of new fields with numbers."""
+        sound = [item.fields for item in items if item.error is None]
+        if not sound or partition.schema is None:
+            return
+        features, place = partition.schema.features, {"topic": self._settings.topic, "partition": partition.number}
+        n_empty = int((made.missing == len(features)).sum()) - (len(items) - len(sound))
+        changed = self.presence.follow(made.rows, n_empty).tolist()
+        gone = [features[at] for at in changed if self.presence.gone[at]]
+        if gone:
+            now = sorted({KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
+            effect = "the records are scored without them; were they renamed, or did they become text?"
+            log.warning(kv("features_missing", **place, fields=shown(gone), now=",".join(now), effect=effect))
+        if back := [features[at] for at in changed if not self.presence.gone[at]]:
+            log.info(kv("features_back", **place, fields=shown(back)))
+        is_json = not isinstance(sound[-1], WrittenFields)  # else its schema tells of new fields
+        if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1], len(sound))):
+            log.warning(kv("new_fields", **place, fields=shown(new), effect="they are not scored"))
+            self._observer.schema_seen(len(new), 0)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
         """Take one record of the feedback topic; its label takes effect after the labelled record was scored.
@@ -408,6 +434,7 @@ class Pipeline:
             self._sample += [item.fields for item in items if item.error is None]
             if len(self._sample) >= INFER_RECORDS:
                 self._look_at(self.schema, self._sample)
+        self._tell_presence(partition, items, made)
         scored = time.perf_counter()
         now = _of_now(partition, items)
         n_warm = len(items) - len(now)

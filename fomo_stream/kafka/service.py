@@ -91,6 +91,7 @@ class Service:
             alert_rate=settings.alert_rate,
             partitions=partitions(member, time.monotonic(), time.time()) if member is not None else (),
             restore_retries=member.restorer.retries if member is not None else 0,
+            features_missing=int(member.pipeline.presence.gone.sum()) if member is not None else 0,
         )
 
     def run(self) -> None:

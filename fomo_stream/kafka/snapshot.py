@@ -52,6 +52,7 @@ class Snapshot:
     partitions: tuple[PartitionSnapshot, ...]
     restore_retries: int = 0  # attempts to restore a partition that had to be repeated
     alerts: str | None = None  # topic of alerts
+    features_missing: int = 0  # that had values before
 
 
 def not_ready(member: Member) -> list[str]:
@@ -61,7 +62,7 @@ def not_ready(member: Member) -> list[str]:
     reasons += [reason for reason in (member.search.trouble, member.delivery.trouble) if reason]
     schemas = member.pipeline.schemas
     if schemas is not None and schemas.trouble:
-        for number in sorted(member.pipeline.decoder.waiting):
+        for number in sorted(filter(member.pipeline.decoder.waits, list(member.pipeline.tasks))):
             reasons.append(f"{member.settings.topic}[{number}] waits for the schema of a record: {schemas.trouble}")
     for task in list(member.pipeline.tasks.values()):
         if not task.is_active:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 
 FORMAT = "fomo-stream/1"
+MOST_BYTES = 1 << 30  # of a checkpoint
 DEFAULT_MODEL = "streams"
 TABLE_MODEL = "fusion-router"  # the best one for rows in no order
 KERNELS = ("auto", "numba", "torch")
@@ -79,12 +80,12 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
 def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES >> 30} GiB")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
-    except FileNotFoundError:
-        raise _missing(path) from None
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
         ) from None
@@ -95,17 +96,14 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
         raise CheckpointError(f"{path} does not match its digest: it was altered or damaged; fetch it again")
     try:
         parsed = {**metadata, "config": json.loads(metadata["config"]), "training": json.loads(metadata["training"])}
-    except (KeyError, ValueError) as error:
+        ModelConfig.from_dict(parsed["config"])
+    except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} has damaged metadata ({error}); fetch it again") from None
     return parsed, tensors
 
 
-def _missing(path: Path) -> CheckpointError:
-    return CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped_models())}")
-
-
 def resolve_device(device: str = "auto") -> str:
-    """The device: "auto" is the GPU where there is one. Raises ConfigError if this machine lacks the device.
+    """The device of torch: "auto" is the GPU where there is one. Raises ConfigError if this machine lacks the device.
 
     torch, which takes seconds to load, is asked only about a GPU.
     """
@@ -167,26 +165,27 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
     known = shipped_models()
     path = SHIPPED / f"{text}.safetensors" if text in known else Path(text)
     if path.suffix != ".safetensors":
-        elsewhere = " (only in the repository)" if text == "paper-100" else ""  # 9 MB, left out of the wheel
-        raise CheckpointError(
-            f"no model named {text!r}{elsewhere}; shipped: {', '.join(known)}; or give the path of a .safetensors file"
-        )
+        where = "a .safetensors file"
+        if text == "paper-100":  # 9 MB, left out of the wheel and the image
+            where = "fomo_stream/weights/paper-100.safetensors in a clone of the repository, the only place that has it"
+        raise CheckpointError(f"no model named {text!r}; shipped: {', '.join(known)}; or give the path of {where}")
     if not path.exists():
-        raise _missing(path)
+        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(known)}")
     return path
 
 
 def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> Model:
     """A model ready to score, by shipped name or by path to a .safetensors file; on `device`.
 
-    kernel: see `resolve_kernel`; with torch, the model is a `ZeroShotModel` in eval mode. Raises CheckpointError for an
-    unknown name and for a file that is missing, truncated, altered, or of another format.
+    device: "auto" is the CPU for a model that has kernels there, because it is slower on a GPU; else as in
+    `resolve_device`. kernel: see `resolve_kernel`; with torch, the model is a `ZeroShotModel` in eval mode. Raises
+    CheckpointError for an unknown name and for a file that is missing, truncated, altered, or of another format.
     """
-    target, path = resolve_device(device), checkpoint_path(name_or_path)
-    name, config, weights = _checked(path)
+    target = "cpu" if device == "auto" else resolve_device(device)
+    name, config, weights = _checked(checkpoint_path(name_or_path))
     if resolve_kernel(kernel, target, config) == "numba":
         return CompiledModel(name, config, weights)
-    return _of_torch(name, config, weights, target)
+    return _of_torch(name, config, weights, resolve_device(device))
 
 
 def load_torch_model(name_or_path: str | Path = "default", device: str = "auto") -> ZeroShotModel:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import CheckpointError
 
+MOST_LAYERS, MOST_SIZE = 100, 100_000  # of a model: its weights are made in memory before they are read
 VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
 
 SPACES = ("z", "quantile", "whitened")
@@ -71,6 +72,8 @@ class ModelConfig:
             raise CheckpointError("a model needs a fusion, a transformer, or both")
         if not self.used_spaces or self.used_spaces != tuple(s for s in SPACES if s in self.used_spaces):
             raise CheckpointError(f"configuration has spaces = {self.spaces!r}, expected some of {','.join(SPACES)}")
+        if self.layers and not (self.heads and self.width and self.width % self.heads == 0):
+            raise CheckpointError(f"configuration has heads = {self.heads}, which must divide width = {self.width}")
         if self.attention not in ("softmax", "mean"):
             raise CheckpointError(f"configuration has attention = {self.attention!r}, expected softmax or mean")
 
@@ -99,9 +102,12 @@ class ModelConfig:
         if unknown:
             raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
         for name, value in values.items():
-            wanted = type(known[name])
+            wanted, text = type(known[name]), repr(value)[:60]
             if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise CheckpointError(f"configuration has {name} = {value!r}, expected {wanted.__name__}")
+                raise CheckpointError(f"configuration has {name} = {text}, expected {wanted.__name__}")
+            most = MOST_LAYERS if name == "layers" else MOST_SIZE if wanted is int else 1
+            if wanted is not str and not 0 <= value <= most:
+                raise CheckpointError(f"configuration has {name} = {text}, expected 0 to {most}")
         return cls(**values)
 
 

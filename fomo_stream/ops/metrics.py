@@ -42,10 +42,12 @@ METRICS = (
     Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
     Metric("dead_letters", "counter", "Records that could not be used, by reason.", ("reason",)),
+    Metric("tombstones", "counter", "Records without a value that were passed over: --tombstones skip."),
     Metric("missing_values", "counter", "Feature values that scored records lack."),
     Metric("features", "gauge", "Features that are scored; 0 while they are not known."),
     Metric("schemas", "counter", "Schemas of writers that were not known before."),
-    Metric("new_fields", "counter", "Fields of such schemas that earlier ones did not have, and that are not scored."),
+    Metric("new_fields", "counter", "Fields of schemas, or of JSON, that were not there before and are not scored."),
+    Metric("features_missing", "gauge", "Features that had values before and have none for long; the log names them."),
     Metric("labels", "counter", "Labels that took effect."),
     Metric("regimes", "counter", "Lasting shifts that were announced."),
     Metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", PARTITION),
@@ -139,6 +141,9 @@ class Metrics(Observer):
     def dead_letter(self, reason: str) -> None:
         self._count("dead_letters", reason)
 
+    def tombstone(self) -> None:
+        self._count("tombstones")
+
     def labelled(self, partition: int, due: DueLabels) -> None:
         self._count("labels", n=len(due.labels))
 
@@ -148,8 +153,8 @@ class Metrics(Observer):
     def silence(self, partition: int, notice: Notice) -> None:
         self._count("silence", notice.summary["of"], notice.summary["status"])
 
-    def schema_seen(self, new_fields: int) -> None:
-        self._count("schemas")
+    def schema_seen(self, new_fields: int, schemas: int = 1) -> None:
+        self._count("schemas", n=schemas)
         self._count("new_fields", n=new_fields)
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
@@ -226,6 +231,7 @@ class Metrics(Observer):
         note("alert_rate_requested_ratio", snapshot.alert_rate)
         note("alert_rate_realised_ratio", self.realised_rate)
         note("features", len(snapshot.features))
+        note("features_missing", snapshot.features_missing)
         note("restore_retries", snapshot.restore_retries)
         for level in LEVELS:
             note("silent", sum(partition.silent.get(level, 0) for partition in snapshot.partitions), level)

@@ -31,6 +31,8 @@ NO_KEY = bytes(DIGEST_BYTES)
 EMPTY = -1  # the offset in a slot without a record
 MOST_OPEN = 50_000  # labels of a partition not committed yet; bounds the entry that lists the finished ones
 MOST_MUTED = 10_000  # keys of a partition that labels have muted
+MOST_WINDOW_BYTES = 16 << 10
+LONGEST_KEY = 4096  # bytes, of a label
 MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fit into a record below 1 MB
 
 
@@ -66,7 +68,7 @@ def parse_label(
     except RecordError as error:
         raise _bad(str(error)) from None
     if "maintenance" in record and "outlier" not in record:
-        return Label(None, None, False, window=_window(record))
+        return Label(None, None, False, window=_window(record, len(value or b"")))
     outlier, is_about_key = record.get("outlier"), "mute" in record and "outlier" not in record
     if is_about_key and not isinstance(record["mute"], bool):
         raise _bad('"mute" must be true or false')
@@ -89,7 +91,9 @@ def parse_label(
     return _about(source, key, bool(outlier))
 
 
-def _window(record: Mapping[str, Any]) -> Window | str:
+def _window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
+    if n_bytes > MOST_WINDOW_BYTES:
+        raise _bad(f"maintenance: a message about a window has at most {MOST_WINDOW_BYTES:,} bytes, not {n_bytes:,}")
     content = {"name" if name == "maintenance" else name: value for name, value in record.items()}
     if content.pop("cancel", False) is True and isinstance(content["name"], str):
         return content["name"]
@@ -105,13 +109,14 @@ def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) 
         if type(offset) is not int or not 0 <= offset < 2**63:
             raise _bad('"offset" must be the offset of a record: a whole number, 0 or more')
         return Label(offset, None, outlier)
-    if key is not None:
-        if not isinstance(key, str):
-            raise _bad('"key" must be the key of a record, as text')
-        return Label(None, key.encode(errors="surrogatepass"), outlier)
-    if message_key is None:
+    if key is not None and not isinstance(key, str):
+        raise _bad('"key" must be the key of a record, as text')
+    found = message_key if key is None else key.encode(errors="surrogatepass")
+    if found is None:
         raise _bad('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
-    return Label(None, message_key, outlier)
+    if len(found) > LONGEST_KEY:
+        raise _bad(f'the key has {len(found):,} bytes, more than {LONGEST_KEY:,}: name a record by its "offset"')
+    return Label(None, found, outlier)
 
 
 def _bad(message: str) -> RecordError:

@@ -34,7 +34,7 @@ from fomo_stream.partition.silence import Silence, SilenceConfig
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.result import Result, Source, nothing, results_of
 from fomo_stream.records.schema import Schema, look_up, shown
-from fomo_stream.records.times import places_at, to_milliseconds
+from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
 from fomo_stream.records.writer import under_features
 from fomo_stream.settings.flags import RecordFlags, seconds_of
 from fomo_stream.settings.rules import in_zone
@@ -282,7 +282,7 @@ class Partition:
     def _follow_silence(self, items: Sequence[Item], now: int | None) -> list[Notice]:
         """A record that cannot be read is none: a notice is written like the record that it comes before."""
         records = [
-            (one.key, one.offset, self._time_of(one) if one.timestamp is None else one.timestamp)
+            (one.key, one.offset, self._time_of(one) if one.timestamp is None else known_time(one.timestamp))
             for one in items
             if one.error is None and one.offset >= self.learned_until
         ]
@@ -319,12 +319,12 @@ class Partition:
         if not names:
             return rows
         places = [places_at(self._time_of(item), names, self._zone) for item in items]
-        return np.column_stack([rows, np.array(places).reshape(len(items), -1)])
+        return np.column_stack([rows, np.reshape(places, (len(items), len(cycles_of(names))))])
 
     def _time_of(self, item: Item) -> int | None:
         field = self._settings.time
         time = None if field is None else to_milliseconds(look_up(item.fields, field))
-        return item.timestamp if time is None else time
+        return known_time(item.timestamp if time is None else time)
 
     def _passed(
         self, items: Sequence[Item], windows: Mapping[int, Open], usable: NDArray[np.bool_], missing: NDArray[np.int64]

@@ -6,12 +6,15 @@ result, so a replay says the same as the service.
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
+from datetime import datetime
+from fnmatch import translate
 from functools import lru_cache
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +23,13 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
+from fomo_stream.limits import MOST_RULES
 from fomo_stream.records.explanation import name_text, number_text
+from fomo_stream.records.repeats import days_in
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.rules import Rule, Window, zone
+from fomo_stream.records.times import known_time
+from fomo_stream.settings.rules import AnyTable, Rule, Window, table_of, zone
 from fomo_stream.wording import did_you_mean
 
 Bool = NDArray[np.bool_]
@@ -35,22 +41,31 @@ DAY_MS = 86_400_000
 DAYS_KNOWN = 64  # days of which it is remembered when windows are open
 MOST_CHANGES = 20  # that a state remembers
 MOST_BYTES = 256 << 10  # of the entry that remembers them, unless one alone is larger
-MOST_TOLD = 500  # windows of a partition by feedback: those that end last
+MOST_TOLD, MOST_TOLD_BYTES = 500, 128 << 10  # windows of a partition by feedback: those that end last
+LOOKED_AT = 1000  # characters of a key, so that memory and the time to compare are bounded
+
+log = logging.getLogger(__name__)
 
 Open = tuple[Window, ...]  # the windows that are open
+Span = tuple[int, int]  # from, and to just before, in milliseconds since 1970
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=10_000)
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+    return not patterns or name in patterns or _compiled(patterns).match(name) is not None
+
+
+@lru_cache(maxsize=2 * MOST_RULES)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)))
 
 
 def matches_key(key: Key, patterns: tuple[str, ...]) -> bool:
-    """Whether a key has one of these patterns; without patterns every record does."""
+    """Whether the first LOOKED_AT characters of a key have one of these patterns; without any every record does."""
     if not patterns:
         return True
-    text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-    return text is not None and _matches(text, patterns)
+    text = key[: 4 * LOOKED_AT].decode("utf-8", "replace") if isinstance(key, bytes) else key
+    return text is not None and _matches(text[:LOOKED_AT], patterns)
 
 
 class Schedule:
@@ -58,50 +73,46 @@ class Schedule:
 
     >>> night = {"from": "2026-03-29T01:00", "to": "2026-03-29T04:00", "timezone": "Europe/Berlin"}
     >>> window = Window(name="clean", **night)
-    >>> begin = round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
+    >>> begin = 1_774_742_400_000  # midnight in UTC
     >>> [bool(Schedule([window]).at(begin + hour * 3_600_000)) for hour in range(-1, 4)]
     [False, True, True, False, False]
     """
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self.windows = tuple(windows)
-        self._begins = {window: window.begins() for window in self.windows if window.repeat}
-        self._days: dict[int, tuple[list[int], list[Open]]] = {}  # by day: times of change, and what is open from each
+        self._repeated = {window: window.repetitions() for window in self.windows if window.repeat}
+        self._days: dict[int, list[tuple[Window, list[Span]]]] = {}  # by day: the windows with parts in it, and these
 
     def at(self, time: int) -> Open:
-        """The windows that are open, in their order."""
-        edges, found = self._day(time // DAY_MS)
-        return found[bisect_right(edges, time) - 1]
+        """The windows that are open, in their order; none at a time that is no `known_time`."""
+        opened = self._day(time // DAY_MS) if known_time(time) is not None else ()
+        return tuple(window for window, spans in opened if any(begin <= time < end for begin, end in spans))
 
     def is_free(self, times: Iterable[int]) -> bool:
         """Whether no window is open on any of the days of these times."""
-        return not any(any(self._day(day)[1]) for day in {time // DAY_MS for time in times})
+        return not any(self._day(day) for day in {time // DAY_MS for time in times if known_time(time) is not None})
 
-    def spans(self, window: Window, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    def spans(self, window: Window, begin: int, end: int) -> Iterator[Span]:
         """The parts of a window that have something of the time from `begin` to `end`."""
         its, length = zone(window.timezone or "UTC"), window.length
         begins: Iterable[datetime] = [window.from_]
-        if window in self._begins:
-            around = timedelta(days=1)  # clocks may differ by hours
-            first = datetime.fromtimestamp(begin / 1000, UTC).replace(tzinfo=None) - length - around
-            last = datetime.fromtimestamp(end / 1000, UTC).replace(tzinfo=None) + around
-            begins = self._begins[window].between(first, last, inc=True)
+        if window in self._repeated:
+            days, at = self._repeated[window]
+            first, stop = begin // DAY_MS - length.days - 2, end // DAY_MS + 2  # clocks may differ by hours
+            begins = [datetime.combine(day, at) for day in days_in(days, first, stop).tolist()]
         for start in begins:
             if start not in window.without:
                 span = _milliseconds(start.replace(tzinfo=its)), _milliseconds((start + length).replace(tzinfo=its))
                 if span[0] < end and begin < span[1]:
                     yield span
 
-    def _day(self, day: int) -> tuple[list[int], list[Open]]:
+    def _day(self, day: int) -> list[tuple[Window, list[Span]]]:
         known = self._days.get(day)
         if known is None:
-            begin, end = day * DAY_MS, (day + 1) * DAY_MS
-            spans = [(window, list(self.spans(window, begin, end))) for window in self.windows]
-            edges = sorted({begin, *(edge for _, its in spans for span in its for edge in span if begin < edge < end)})
-            found = [tuple(window for window, its in spans if any(a <= edge < b for a, b in its)) for edge in edges]
+            spans = ((window, list(self.spans(window, day * DAY_MS, (day + 1) * DAY_MS))) for window in self.windows)
             if len(self._days) >= DAYS_KNOWN:
                 del self._days[next(iter(self._days))]
-            self._days[day] = known = edges, found
+            self._days[day] = known = [(window, its) for window, its in spans if its]
         return known
 
 
@@ -180,16 +191,26 @@ class Rules:
         return {name: [one.plain() for one in of_one] for name, of_one in tables.items()}
 
     @classmethod
-    def of_plain(cls, content: Mapping[str, Any]) -> Rules:
-        """The reverse of `plain`."""
-        windows = ([Window(**one) for one in content[name]] for name in ("windows", "told"))
-        return cls([Rule(**one) for one in content["rules"]], *windows)
+    def of_plain(cls, content: Mapping[str, Any], dropped: dict[str, str]) -> Rules:
+        """The reverse of `plain`, without what the bounds of now refuse: it goes to `dropped`, by name, with why."""
+
+        def read(kind: type[AnyTable], tables: Sequence[Mapping[str, Any]]) -> Iterator[AnyTable]:
+            for one in tables:
+                try:
+                    yield table_of(kind, one)
+                except ValueError as error:
+                    dropped[str(one.get("name"))[:100]] = str(error)
+
+        windows = ([*read(Window, content[name])] for name in ("windows", "told"))
+        return cls([*read(Rule, content["rules"])], *windows)
 
     def telling(self, told: Sequence[Window], cancelled: Sequence[str] = ()) -> Rules:
         """After feedback told of these windows, which replace those of the same name, or cancelled some by name."""
         by_name = {one.name: one for one in self.told} | {one.name: one for one in told}
-        kept = [one for name, one in by_name.items() if name not in cancelled]
-        return Rules(self.rules, self.windows, sorted(kept, key=lambda one: one.to)[-MOST_TOLD:])
+        kept = sorted((one for name, one in by_name.items() if name not in cancelled), key=lambda one: one.to)
+        sizes = accumulate(len(orjson.dumps(one.plain())) for one in reversed(kept[-MOST_TOLD:]))
+        n = sum(size <= MOST_TOLD_BYTES for size in sizes)
+        return Rules(self.rules, self.windows, kept[len(kept) - n :])
 
     # -- warnings --------------------------------------------------------------------------------------------
 
@@ -338,10 +359,13 @@ class RulesLog:
     @classmethod
     def decode(cls, value: bytes) -> RulesLog:
         """The reverse of `encode`. Raises DamagedStateError."""
-        log = cls()
+        found, dropped = cls(), dict[str, str]()
         try:
-            log.changes = tuple(Change(int(one["from"]), Rules.of_plain(one)) for one in orjson.loads(value))
-            _ = log.now
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+            changes = ((int(one["from"]), Rules.of_plain(one, dropped)) for one in orjson.loads(value))
+            found.changes = tuple(Change(*change) for change in changes)
+            _ = found.now
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise DamagedStateError(f"the rules are not readable ({error})") from None
-        return log
+        for name, reason in dropped.items():
+            log.warning("rule_dropped name=%s reason=%s", json.dumps(name), json.dumps(reason))
+        return found

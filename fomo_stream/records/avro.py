@@ -7,27 +7,29 @@ are no JSON. So they are hidden from it, and a plan made once for each schema co
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cache, partial
 from io import BytesIO
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import UUID
 
-from fastavro import block_reader, parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from fomo_stream.errors import RecordError, SchemaError
+from fomo_stream.limits import LONGEST_PATH
 from fomo_stream.records.json_values import base64_text, decimal_text, time_text
 from fomo_stream.records.result_schema import NAMESPACE, RESULT, as_written
 from fomo_stream.records.schema_codec import Find
 from fomo_stream.records.wire_format import NO_SCHEMA_ID, VALUE_HEADER, Headers
-from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, Registered, SchemaText
+from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, Leaves, Registered, SchemaText
 
 NOT_AVRO = "not_avro"  # reason of dead letters
 MAX_DEPTH = 100  # levels of a schema
-MOST_ALIASES = 1000  # former paths of the fields of a schema
+MOST_ALIASES = 1000  # former paths of a field, and ten times as many of a schema
+MOST_EMPTY = 100  # values without bytes for each byte of an item: few bytes must not become very many values
 EMPTY = json.dumps({"type": "record", "name": "Scored", "namespace": NAMESPACE, "fields": []})
 
 Node = Any  # a schema, as its JSON
@@ -58,17 +60,17 @@ class AvroWriter:
     def __init__(self, schema: SchemaText, field: str) -> None:
         self._schema, self._field = schema, field
         self._reads: Node = None
-        self.leaves: dict[str, Leaf] = {}
+        self.leaves = Leaves()
         self.aliases: dict[str, str] = {}
         self._named: dict[str, Node] = {}  # definitions by full name
         try:
-            for text in (*_texts_of_references(schema), schema.text):
+            for text in _with_references(schema, {}):
                 root = json.loads(text)
                 self._reads = parse_schema(_with_hidden_types(root), self._named)
         except RecordError:
             raise
         except Exception as error:  # fastavro raises many kinds
-            raise _unsupported(f"the schema is not Avro ({type(error).__name__}: {error})") from None
+            raise _unsupported(f"the schema is not Avro ({type(error).__name__}: {str(error)[:200]})") from None
         self._root = root
         self.name = str(self._reads.get("name", "")) if isinstance(self._reads, dict) else ""
         self._convert = _Plan(self).of(self._reads, "", (), ())
@@ -123,76 +125,20 @@ class AvroWriter:
         return body + b"\x02" + written.getvalue()  # 2: the second type of the union, null being the first
 
 
-def read_container(stream: BinaryIO) -> Iterator[dict[str, Any] | RecordError]:
-    """The records of an Avro file, block by block. After an error in a block, the next one is read.
-
-    Raises RecordError if the file cannot be read at all, or while it is read, not further.
-    """
-    with _of_a_file():
-        blocks = block_reader(_Forward(stream))  # type: ignore[arg-type]  # it reads and tells
-        writer = AvroWriter(SchemaText(Kind.AVRO, json.dumps(blocks.writer_schema)), "")
-    return _records_of(blocks, writer)
-
-
-def count_in_container(stream: BinaryIO) -> int:
-    """How many records an Avro file says that it has. Raises RecordError."""
-    with _of_a_file():
-        return sum(block.num_records for block in block_reader(stream))
-
-
-def _records_of(blocks: Any, writer: AvroWriter) -> Iterator[dict[str, Any] | RecordError]:
-    with _of_a_file():
-        for block in blocks:
-            content = BytesIO(block.bytes_.read())
-            for _ in range(block.num_records):
-                try:
-                    fields = writer.read_next(content)
-                except RecordError as error:
-                    yield error
-                    break
-                yield fields if isinstance(fields, dict) else RecordError("not_an_object", "it is no record")
-
-
-@contextmanager
-def _of_a_file() -> Iterator[None]:
-    """Raise RecordError in place of the errors of fastavro, and of codecs."""
-    try:
-        yield
-    except (RecordError, OSError):
-        raise
-    except Exception as error:
-        what = str(error) if "codec" in str(error) or "library" in str(error) else type(error).__name__
-        raise RecordError(NOT_AVRO, f"it is no Avro file, or is damaged ({what})") from None
-
-
-class _Forward:
-    """A stream that may be a pipe, which cannot say where it is."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._read, self._at = stream.read, 0
-
-    def read(self, size: int) -> bytes:
-        data = self._read(size)
-        self._at += len(data)
-        return data
-
-    def tell(self) -> int:
-        return self._at
-
-
 class _Plan:
     """Makes the conversion of values, and notes the leaves of the schema."""
 
     def __init__(self, writer: AvroWriter) -> None:
         self._writer = writer
+        self._sizes: dict[str, tuple[int, int]] = {}  # see `_size`, by name
 
     def of(self, node: Node, path: str, former: tuple[str, ...], inside: tuple[str, ...]) -> Convert | None:
         """How a value is converted; None: it is JSON already.
 
         path: of the value. former: its earlier paths. inside: names of the records around it.
         """
-        if isinstance(node, str):
-            node = self._writer._named.get(node, node)
+        node = self._resolved(node)
+        self._writer.leaves.visit()
         if len(inside) > MAX_DEPTH:
             raise _unsupported(f"it has more than {MAX_DEPTH} levels")
         if isinstance(node, list):
@@ -203,8 +149,9 @@ class _Plan:
         if kind == "array" or kind == "map":
             self._leaf(path, former, kind, "list" if kind == "array" else "map")
             inner = node["items"] if kind == "array" else node["values"]
-            if kind == "array" and self._has_no_bytes(inner):
-                raise _unsupported(f"{_shown(path)} is an array of values without bytes, whose length nothing bounds")
+            values, size = self._size(inner)
+            if values > MOST_EMPTY * (size + (kind == "map")):
+                raise _unsupported(f"{_shown(path)} is an {kind} of values without bytes, whose length nothing bounds")
             convert = self.of(inner, INNER, (), (*inside, ""))
             if convert is None:
                 return None
@@ -222,9 +169,9 @@ class _Plan:
         for field in node["fields"]:
             own = field["name"]
             its_path = INNER if path == INNER else _joined(path, own)
-            earlier = [_joined(before, own) for before in former]
-            earlier += [_joined(before, alias) for before in (path, *former) for alias in field.get("aliases", ())]
-            convert = self.of(field["type"], its_path, tuple(earlier[:MOST_ALIASES]), (*inside, name))
+            aliases = (_joined(before, one) for one in field.get("aliases", ()) for before in (path, *former))
+            earlier = islice(chain((_joined(before, own) for before in former), aliases), MOST_ALIASES)
+            convert = self.of(field["type"], its_path, tuple(earlier), (*inside, name))
             if convert is not None:
                 steps.append((own, convert))
         return partial(_in_record, tuple(steps)) if steps else None
@@ -233,7 +180,7 @@ class _Plan:
         by_type: dict[type, Convert | None] = {}
         by_name: dict[str, Convert | None] = {}  # fastavro gives values of types with names together with these
         for branch in node:
-            resolved = self._writer._named.get(branch, branch) if isinstance(branch, str) else branch
+            resolved = self._resolved(branch)
             convert = self.of(resolved, path, former, (*inside, ""))
             if isinstance(resolved, dict) and "name" in resolved:
                 by_name[resolved["name"]] = convert
@@ -249,17 +196,25 @@ class _Plan:
         leaves = self._writer.leaves
         known = leaves.get(path)
         same = known is None or known.role == role
-        leaves[path] = Leaf(type_ if known is None else f"{known.type} or {type_}", role if same else "mixed")
-        self._writer.aliases.update(dict.fromkeys(former, path))
+        type_ = type_ if known is None or len(known.type) > LONGEST_PATH else f"{known.type} or {type_}"
+        leaves.visit(path, Leaf(type_, role if same else "mixed"))
+        if path in leaves and len(self._writer.aliases) < 10 * MOST_ALIASES:
+            self._writer.aliases.update(dict.fromkeys(former, path))
 
-    def _has_no_bytes(self, node: Node) -> bool:
-        if isinstance(node, str):
-            node = self._writer._named.get(node, node)
-        if isinstance(node, (str, list)):
-            return node == "null"
-        if node["type"] == "record":
-            return all(self._has_no_bytes(field["type"]) for field in node["fields"])
-        return bool(node["type"] == "null" or (node["type"] == "fixed" and node["size"] == 0))
+    def _resolved(self, node: Node) -> Node:
+        return self._writer._named.get(node, node) if isinstance(node, str) else node
+
+    def _size(self, node: Node) -> tuple[int, int]:
+        """How many values one of this type is at least, and how many bytes."""
+        node = self._resolved(node)
+        kind = node if isinstance(node, str) else "union" if isinstance(node, list) else node["type"]
+        if kind in ("record", "error"):
+            if node["name"] not in self._sizes:
+                self._sizes[node["name"]] = 1, 0  # of a type in itself, which is refused
+                sizes = [self._size(field["type"]) for field in node["fields"]]
+                self._sizes[node["name"]] = 1 + sum(n for n, _ in sizes), sum(size for _, size in sizes)
+            return self._sizes[node["name"]]
+        return 1, node["size"] if kind == "fixed" else int(kind != "null")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
@@ -373,12 +328,13 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _texts_of_references(schema: SchemaText) -> list[str]:
-    """The schemas that it refers to, each before those that use it, and each once."""
-    texts: dict[str, None] = {}
+def _with_references(schema: SchemaText, texts: dict[str, None]) -> dict[str, None]:
+    """Add to the texts those that it refers to, each before those that use it and each once, and its own."""
     for reference in schema.references:
-        texts |= dict.fromkeys((*_texts_of_references(reference.schema), reference.schema.text))
-    return list(texts)
+        if reference.schema.text not in texts:
+            _with_references(reference.schema, texts)
+    texts[schema.text] = None
+    return texts
 
 
 def _with_hidden_types(node: Node) -> Node:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fomo_stream.records.schema import shown
 from fomo_stream.records.writer import Leaf, Writer
 
+MOST_KNOWN = 100_000  # fields; those of later schemas are told again and again
 NUMBERS = ("number", "text", "mixed")  # roles of fields that can hold numbers: text may be a number
 
 
@@ -32,7 +33,8 @@ class Evolution:
         version = str(place.get("version", "?"))
         leaves, is_first = writer.leaves, not self._known
         renamed = {name: writer.aliases[name] for name in features if name in writer.aliases and name not in leaves}
-        new = [path for path in leaves if path not in self._known and path not in {*features, *renamed.values()}]
+        scored = {*features, *renamed.values()}
+        new = [path for path in leaves if path not in self._known and path not in scored]
         missing = [name for name in features if leaves and name not in leaves and name not in renamed]
         about = dict(place)
         about |= {} if is_first or not new else {"new_fields": shown(new), "effect": "they are not scored"}
@@ -52,5 +54,5 @@ class Evolution:
                 continue
             versions = {"versions": f"{version_before},{version}", "field": name, "was": before.type, "now": leaf.type}
             yield Change(True, {**place, **versions, "effect": "the feature is missing in its records"})
-        for path, leaf in leaves.items():
+        for path, leaf in leaves.items() if len(self._known) < MOST_KNOWN else ():
             self._known.setdefault(path, (leaf, version))

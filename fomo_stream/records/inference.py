@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from numbers import Real
 from typing import Any, Protocol
 
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
-from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.limits import LONGEST_PATH, MAX_FEATURES
 from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.csv_rows import MISSING
 from fomo_stream.records.files import FORMS
@@ -24,6 +26,7 @@ from fomo_stream.wording import counted, did_you_mean
 Float = NDArray[np.float64]
 
 AUTO, NONE = ("auto",), ("none",)  # of counters: those that are recognised, and no field
+MOST_NAMES = 3 * MAX_FEATURES  # of a record, and of all, that are looked at
 NAMES_SHOWN = 20  # fields that a note lists
 READ_AS_NUMBERS = "read as numbers although they are text"
 TEXT_HINT = "text says most as --key (which device or user a record is of), or as --categorical"
@@ -73,7 +76,6 @@ _RESET = 0.5  # share of the total before that a counter which began again has a
 _FEW_RESETS = 0.05  # of its steps
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records; fewer values may rise in order by chance
-_LONGEST_PATH = 1000  # characters; longer paths would take too long to look up
 _LONG = 10  # digits; whole numbers in text that are as long name something: cards, accounts, telephones
 _RARE = 0.05  # share of records; a rarer leaf has too few values in the context to be compared with
 
@@ -96,6 +98,7 @@ def infer_schema(
     `categorical` fields are always features, and so are `counters`; the fields in `other` never are, for the reason
     given there. counters: ("auto",): those that only grow are recognised; ("none",): there are none. series: (n,) the
     one that each record belongs to; None: all are of one. source: name of the input, for errors.
+    Of very many names, those that most records have are looked at.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
@@ -107,11 +110,14 @@ def infer_schema(
     special = other or {}
     leaves: dict[str, list[Any]] = {}
     places: dict[str, list[int]] = {}
+    counts = Counter(path for record in sample for path, _ in islice(leaves_of(record), MOST_NAMES))
+    looked_at = dict(counts.most_common(MOST_NAMES))
     for at, record in enumerate(sample):
-        for path, value in leaves_of(record):
-            leaves.setdefault(path, []).append(value)
-            places.setdefault(path, []).append(at)
-    left_out: dict[str, str] = {}
+        for path, value in islice(leaves_of(record), MOST_NAMES):
+            if path in looked_at:
+                leaves.setdefault(path, []).append(value)
+                places.setdefault(path, []).append(at)
+    left_out = {"...": f"there are {MOST_NAMES:,} names or more"} if len(counts) >= MOST_NAMES else {}
     named = counter_names(counters)
     features = list(dict.fromkeys((*categorical, *named)))
     for path in sorted(leaves.keys() - set(features)):
@@ -121,13 +127,19 @@ def infer_schema(
             left_out[path] = special[name]
         elif reason := _why_not(path, leaves[path], len(sample)):
             left_out[path] = reason
-        elif len(features) < MAX_FEATURES:
-            features.append(path)
         else:
+            features.append(path)
+    if len(features) > MAX_FEATURES:  # a few odd records may have most of them
+        chosen, most = {*categorical, *named}, len(sample) / 2
+        usual = [path for path in features if path in chosen or len(leaves[path]) >= most]
+        if not 0 < len(usual) <= MAX_FEATURES:
             raise TooManyFeaturesError(
                 f"the first {len(sample)} records have more than {MAX_FEATURES} features ({shown(features, 5)})",
                 "name the ones to use",
             )
+        reason = f"less than half of the records have it, and more than {MAX_FEATURES} fields could be features"
+        left_out |= dict.fromkeys(sorted(set(features) - set(usual)), reason)
+        features = usual
     if not features:
         raise NoFeaturesError(len(sample), left_out, source)
     found = set(named)
@@ -147,7 +159,7 @@ def counter_names(counters: Sequence[str]) -> tuple[str, ...]:
 def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The (path, value) of each leaf, without paths that are too long."""
     for key, value in record.items():
-        if len(prefix) + len(key) > _LONGEST_PATH:
+        if len(prefix) + len(key) > LONGEST_PATH:
             continue
         if isinstance(value, dict):
             yield from leaves_of(value, f"{prefix}{key}.")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fomo_stream.errors import RecordError
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result_schema import json_schema
-from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, SchemaText
+from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, Leaves, SchemaText
 
 EMPTY = json.dumps({"type": "object", "title": "fomo_stream.Scored"})
 MAX_DEPTH = 20  # levels of a schema whose fields are noted
@@ -36,7 +36,8 @@ class JsonSchemaWriter:
             raise RecordError(UNSUPPORTED, "the schema is not a JSON object")
         self._root: dict[str, Any] = root
         self.name = str(self._root.get("title", ""))
-        self.leaves: dict[str, Leaf] = dict(self._leaves(self._root, "", 0))
+        self.leaves = Leaves()
+        self._find_leaves(self._root, "", ())
         self.aliases: dict[str, str] = {}
 
     def read(self, body: bytes) -> dict[str, Any]:
@@ -76,18 +77,23 @@ class JsonSchemaWriter:
             found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
         return found if isinstance(found, dict) else node
 
-    def _leaves(self, node: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Leaf]]:
-        """The fields that the schema names; those that it only describes in other ways are left out."""
+    def _find_leaves(self, node: Mapping[str, Any], path: str, inside: tuple[int, ...]) -> None:
+        """Note the fields that the schema names; those that it only describes in other ways are left out.
+
+        inside: of the objects around them, each by its identity: none is looked for inside of itself.
+        """
+        self.leaves.visit()
         node = self._resolved(node)
-        for choice in (node.get("oneOf"), node.get("anyOf")):  # a field that may be null
-            kept = [one for one in choice or () if isinstance(one, dict) and one.get("type") != "null"]
+        choices = node.get("oneOf"), node.get("anyOf")
+        for choice in (one for one in choices if isinstance(one, list)):  # a field that may be null
+            kept = [one for one in choice if isinstance(one, dict) and one.get("type") != "null"]
             node = self._resolved(kept[0]) if len(kept) == 1 else node
         type_, properties = node.get("type"), node.get("properties")
         if isinstance(type_, list):
             type_ = next((one for one in type_ if one != "null"), None)
-        if isinstance(properties, dict) and depth < MAX_DEPTH:
-            for name, child in properties.items():
+        if isinstance(properties, dict):
+            for name, child in properties.items() if len(inside) < MAX_DEPTH and id(node) not in inside else ():
                 if isinstance(child, dict):
-                    yield from self._leaves(child, f"{path}.{name}" if path else name, depth + 1)
+                    self._find_leaves(child, f"{path}.{name}" if path else name, (*inside, id(node)))
         elif path and isinstance(type_, str) and type_ in _ROLES:
-            yield path, Leaf(type_, "time" if node.get("format") in _TIMES else _ROLES[type_])
+            self.leaves.visit(path, Leaf(type_, "time" if node.get("format") in _TIMES else _ROLES[type_]))

@@ -7,7 +7,7 @@ of message turns messages into fields.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from fomo_stream.errors import RecordError
 from fomo_stream.records.json_values import base64_text, decimal_text, time_text
 from fomo_stream.records.result_schema import NAMESPACE, RESULT, as_written
-from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, SchemaText
+from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, Leaves, SchemaText
 
 NOT_PROTOBUF = "not_protobuf"  # reason of dead letters
 RESULT_NUMBER = 89_124_301  # of the field with the result: one that no schema has by chance
@@ -64,7 +64,8 @@ class ProtobufWriter:
         self._plan = _Plans().of(descriptor)
         self.head = _written_indexes(indexes)
         self.name = str(descriptor.full_name)
-        self.leaves: dict[str, Leaf] = dict(_leaves(descriptor, "", ()))
+        self.leaves = Leaves()
+        _find_leaves(self.leaves, descriptor, "", ())
         self.aliases: dict[str, str] = {}  # Protobuf has none
         self._result: type[Message] | None = None  # made when it is needed
 
@@ -311,17 +312,18 @@ def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _leaves(descriptor: Descriptor, path: str, inside: tuple[str, ...]) -> Iterator[tuple[str, Leaf]]:
-    """The fields of a message and of those in it, but for types that contain themselves."""
+def _find_leaves(leaves: Leaves, descriptor: Descriptor, path: str, inside: tuple[str, ...]) -> None:
+    """Note the fields of a message and of those in it, but for types that contain themselves."""
+    leaves.visit()
     for field in descriptor.fields:
         name = f"{path}.{field.name}" if path else field.name
         type_ = field.message_type.full_name if field.message_type is not None else _TYPE_NAMES[field.type]
         if _is_map(field) or field.is_repeated:
-            yield name, Leaf(type_, "map" if _is_map(field) else "list")
+            leaves.visit(name, Leaf(type_, "map" if _is_map(field) else "list"))
         elif field.message_type is None or type_ in _WELL_KNOWN or type_ in _WRAPPERS:
-            yield name, Leaf(type_, _role(field, type_))
+            leaves.visit(name, Leaf(type_, _role(field, type_)))
         elif type_ not in (descriptor.full_name, *inside):
-            yield from _leaves(field.message_type, name, (*inside, descriptor.full_name))
+            _find_leaves(leaves, field.message_type, name, (*inside, descriptor.full_name))
 
 
 def _role(field: FieldDescriptor, type_: str) -> str:

@@ -43,10 +43,10 @@ class SchemaCodec:
         try:
             known, body = self._find(key, headers, KEY_HEADER)
             value = known.writer.read_value(body)
-        except RecordError:  # a number of eight bytes begins with a zero byte, too
-            return key, {}
-        text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
-        return text.encode(), value if isinstance(value, dict) else {}
+            text = value.encode() if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        except (RecordError, ValueError, TypeError):  # bytes that are none; half a character, a number beyond 64 bits
+            return key, {}  # a number of eight bytes begins with a zero byte, too
+        return text, value if isinstance(value, dict) else {}
 
     def encode(
         self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""

@@ -14,6 +14,7 @@ from fomo_stream.records.schema import is_number_text
 # Seconds of the year 5138 are milliseconds of 1973; the same holds between the other units.
 _UNITS = ((1e11, 1000.0), (1e14, 1.0), (1e17, 1e-3), (math.inf, 1e-6))  # largest number, milliseconds of 1
 _MOST_MS = 2**62
+END_MS = 7_289_654_400_000  # of the year 2200
 _LARGEST = 1e300
 
 
@@ -32,6 +33,16 @@ def to_milliseconds(value: Any) -> int | None:
         return None
     unit = next(unit for largest, unit in _UNITS if abs(number) < largest)
     return None if abs(number * unit) >= _MOST_MS else round(number * unit)
+
+
+def known_time(time: int | None) -> int | None:
+    """A time in milliseconds since 1970; None if it is outside of the years 1970 to 2200, as -1, which often stands for
+    none: such a time says nothing of when a record was made.
+
+    >>> known_time(1759276800000), known_time(-1), known_time(10**15)
+    (1759276800000, None, None)
+    """
+    return time if time is not None and 0 <= time < END_MS else None
 
 
 # --- places in the day, the week and the year ----------------------------------------------------------------------
@@ -55,17 +66,13 @@ def cycles_of(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def places_at(time: int | None, names: Sequence[str], zone: tzinfo) -> list[float]:
-    """The place of a time (milliseconds since 1970) in each of these cycles, in bins; NaN where there is none.
+    """The place of a time (milliseconds since 1970) in each of these cycles, in bins; NaN if it is no `known_time`.
 
     The clocks are those of the zone: in a cycle of hours 3 a.m. is 3 a.m. in summer and in winter.
     """
-    cycles = cycles_of(names)
-    try:
-        local = None if time is None else datetime.fromtimestamp(time / 1000.0, zone)
-    except (OverflowError, ValueError, OSError):  # outside of the years 1 to 9999
-        local = None
-    if local is None:
-        return [math.nan] * len(cycles)
+    if (time := known_time(time)) is None:
+        return [math.nan] * len(cycles_of(names))
+    local = datetime.fromtimestamp(time / 1000.0, zone)
     hour = local.hour + local.minute / 60.0 + local.second / 3600.0
     found, place, inner = [], 0.0, 1
     if "hour" in names:

@@ -7,15 +7,21 @@ So no byte of the record itself changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from fomo_stream.errors import RecordError
+from fomo_stream.limits import LONGEST_PATH
 from fomo_stream.records.json_codec import is_strict
 from fomo_stream.records.schema import look_up
 
 UNSUPPORTED = "unsupported_schema"  # reason of dead letters
+MOST_LEAVES = 10_000  # of a schema
+MOST_VISITS = 10 * MOST_LEAVES  # of its nodes: a type that is used twice is visited twice
+COMPILE_S = 5.0
 
 
 class Kind(StrEnum):
@@ -57,6 +63,23 @@ class Leaf(NamedTuple):
 
     type: str
     role: str
+
+
+class Leaves(dict[str, Leaf]):
+    """The leaves of a schema by dotted path, and a bound for finding them, as a few types can have endless fields."""
+
+    def __init__(self) -> None:
+        self._visits, self._until = 0, time.monotonic() + COMPILE_S
+
+    def visit(self, path: str = "", leaf: Leaf | None = None) -> None:
+        """Look at one more node, which may be a leaf. A path that is too long is left out. Raises RecordError."""
+        if leaf is not None and len(path) <= LONGEST_PATH:
+            self[path] = leaf
+        self._visits += 1
+        if len(self) > MOST_LEAVES or self._visits > MOST_VISITS:
+            raise RecordError(UNSUPPORTED, f"it has more than {MOST_LEAVES:,} fields")
+        if time.monotonic() > self._until:
+            raise RecordError(UNSUPPORTED, f"its fields are not found in {COMPILE_S:g} s")
 
 
 class Writer(Protocol):

@@ -25,7 +25,7 @@ ELSEWHERE = frozenset(
     (
         *("bootstrap", "jobs", "json_", "log_level", "report", "scores_file"),
         *("out", "alerts", "dead_letters", "start", "delivery", "instance_id", "on_lost_offset", "reset_state", "wait"),
-        *("max_latency_ms", "health_port", "http_host"),
+        *("max_latency_ms", "health_port", "http_host", "tombstones"),
     )
 )
 

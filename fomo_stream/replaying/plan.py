@@ -14,7 +14,7 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.partition import rules_of
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
-from fomo_stream.records.times import to_milliseconds
+from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.replaying.blocks import UNKNOWN, IsStopped, Sample, Source
 from fomo_stream.replaying.labels import NO_LABELS, Labels, read_label_file, verdict_of
 from fomo_stream.replaying.tables import InMemory, Table, check_columns, format_of, open_table
@@ -105,7 +105,7 @@ class FileSource:
             return Sample(offset, None, None, {}, row)
         return Sample(
             offset,
-            None if self.time is None else to_milliseconds(look_up(row, self.time)),
+            None if self.time is None else known_time(to_milliseconds(look_up(row, self.time))),
             None if self.key is None else key_of(row, self.key),
             row,
             None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
@@ -11,14 +10,13 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
-from zipfile import BadZipFile
 
 import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.exceptions import DuplicateError
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
-from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_records, text_format
+from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_arrays, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.wording import did_you_mean
 
@@ -88,7 +86,7 @@ class TextTable:
     def count(self) -> int:
         with open_records(self._path) as stream:
             if self._how[0] == "avro":
-                from fomo_stream.records.avro import count_in_container
+                from fomo_stream.records.avro_file import count_in_container
 
                 return count_in_container(stream)
             return sum(1 for _ in LineSource(plain_text(stream, str(self._path)))) - (self.columns is not None)
@@ -181,12 +179,9 @@ def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
     names: array (d,) of texts, else column_1, column_2 and so on. extra: names of arrays (n,) that are columns, too,
     such as a label or a time. Arrays of Python objects are refused: loading them could run code.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            wanted = {"X", _NAMES, *extra} if "X" in archive.files else set(archive.files)
-            arrays = {name: archive[name] for name in archive.files if name in wanted}
-    except (OSError, BadZipFile, EOFError, ValueError, zlib.error) as error:
-        raise ConfigError(f"cannot read {path} as npz: {getattr(error, 'strerror', None) or error}") from None
+    with open_arrays(path) as archive:
+        wanted = {"X", _NAMES, *extra} if "X" in archive.files else set(archive.files)
+        arrays = {name: archive[name] for name in archive.files if name in wanted}
     matrices = [name for name, array in arrays.items() if array.ndim == 2]
     if len(matrices) != 1 and "X" not in matrices:
         has = f"{len(matrices)} arrays" if matrices else "no array"

@@ -39,6 +39,13 @@ def seconds_of(text: str) -> float:
     return float(text[:-1]) * SECONDS[text[-1]]
 
 
+def plain(name: str) -> str:
+    """`name`, which goes to the broker with every request. Raises ValueError if a broker may not take it."""
+    if not re.fullmatch(r"[!-~]([ -~]{,247}[!-~])?", name):
+        raise ValueError("a broker takes 1 to 249 letters of ASCII, digits and signs here, without blanks at the ends")
+    return name
+
+
 def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
     """These names in the order of those that are known. Raises ValueError for any other."""
     for name in names:
@@ -108,6 +115,8 @@ class BrokerFlags(BaseFlags):
         for key in value:
             if key in RESERVED_KAFKA_KEYS:
                 raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
+            if key in ("client.id", "client.rack"):
+                plain(value[key])
         return value
 
 
@@ -223,14 +232,14 @@ class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
     model: str = flag(
-        "Detector", "default", "name of a shipped checkpoint, or path to a checkpoint", metavar="NAME", scope="state"
+        "Detector", "default", "streams (the default), fusion-router, fusion, or a file", metavar="NAME", scope="state"
     )
-    device: str = flag("Detector", "auto", "auto, cpu, cuda, or cuda:N for one of several GPUs")
+    device: str = flag("Detector", "auto", "cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch")
     kernel: Literal["auto", "numba", "torch"] = flag(
         "Detector",
         "auto",
-        "what computes the scores; auto: numba on a CPU, torch on a GPU and for models of raw features"
-        " or with softmax attention",
+        "what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax "
+        "attention, else numba",
         scope="state",
     )
     context_size: int = flag(

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.limits import MOST_RULES
+from fomo_stream.limits import FIRST_YEAR, LAST_YEAR, MOST_RULES
 from fomo_stream.wording import did_you_mean
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 KINDS = ("only", "ignore", "valid", "min_severity")  # what a rule says; each says one of them
-Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: split_names(value))]
+MOST_CHARACTERS, MOST_IN_ALL = 100_000, 400_000  # of the patterns of a table; of all rules, or windows
+Pattern = Annotated[str, Field(max_length=200)]
+Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(lambda value: split_names(value)), Field(max_length=1000)]
 Limit = float | None
 
 
@@ -52,6 +57,12 @@ class Table(BaseModel):
         if isinstance(values, Mapping):
             return {str(name).replace("-", "_"): value for name, value in values.items()}
         return values
+
+    @model_validator(mode="after")
+    def _patterns_are_short(self) -> Self:
+        if sum(map(len, (*self.keys, *getattr(self, "features", ())))) > MOST_CHARACTERS:
+            raise ValueError(f"its patterns have more than {MOST_CHARACTERS:,} characters: use * in them")
+        return self
 
     def plain(self) -> dict[str, Any]:
         """For JSON, without what is not given."""
@@ -122,9 +133,9 @@ class Window(Table):
 
     from_: datetime = Field(alias="from")  # on the clocks of `timezone`
     to: datetime
-    timezone: str = ""
+    timezone: str = Field("", max_length=100)
     repeat: str = ""  # a rule of iCalendar: FREQ=WEEKLY;BYDAY=SU
-    without: tuple[datetime, ...] = ()  # repetitions that do not take place, by their begin
+    without: tuple[datetime, ...] = Field((), max_length=1000)  # repetitions that do not take place, by their begin
     # what records in it have not: an alert; an effect on what later ones are compared with; or both
     skip: Literal["alerts", "learning", "both"] = "both"
 
@@ -136,6 +147,8 @@ class Window(Table):
         except ValueError:
             found = None
         if isinstance(found, date):
+            if not FIRST_YEAR <= found.year <= LAST_YEAR:
+                raise ValueError(f"a window is in the years {FIRST_YEAR} to {LAST_YEAR}")
             return found if isinstance(found, datetime) else datetime(found.year, found.month, found.day)
         raise ValueError("write a time as 2026-10-01 or 2026-10-01T06:30, perhaps with a zone: Z, +02:00")
 
@@ -168,21 +181,16 @@ class Window(Table):
             raise ValueError(f"it ends ({self.to}) before it begins ({self.from_})")
         if self.repeat:
             try:
-                self.begins()
+                self.repetitions()
             except ValueError as error:
                 raise ValueError(f"repeat: {error}; write it as iCalendar does: FREQ=WEEKLY;BYDAY=SU") from None
         return self
 
-    def begins(self) -> Any:
-        """The begins of its repetitions, on the clocks of its zone: an `rrule` of dateutil."""
-        from dateutil.rrule import rrulestr
+    def repetitions(self) -> tuple[NDArray[Any], time]:
+        """Its days, and when it begins on them, on the clocks of its zone; see `repetitions`."""
+        from fomo_stream.records.repeats import repetitions
 
-        def local(match: re.Match[str]) -> str:
-            until = datetime.strptime(match[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-            return f"UNTIL={until.astimezone(zone(self.timezone or 'UTC')):%Y%m%dT%H%M%S}"
-
-        rule = re.sub(r"UNTIL=(\d{8}T\d{6})Z", local, self.repeat)
-        return rrulestr(rule, dtstart=self.from_, cache=True)
+        return repetitions(self.repeat, self.from_, zone(self.timezone or "UTC"), self.length)
 
     @property
     def length(self) -> timedelta:
@@ -213,6 +221,8 @@ def check_names(tables: Sequence[Table], what: str) -> None:
         raise ValueError(f"two {what} are called {twice}; give each a name of its own")
     if len(names) > MOST_RULES:
         raise ValueError(f"there are {len(names)} {what}; at most {MOST_RULES} are possible")
+    if sum(len(table.model_dump_json()) for table in tables) > MOST_IN_ALL:
+        raise ValueError(f"the {what} together have more than {MOST_IN_ALL:,} characters: use * in patterns")
 
 
 def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
@@ -227,7 +237,7 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
         found = [_window(event, timezone) for event in events]
     except OSError as error:
         raise ConfigError(f"--calendar {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise ConfigError(f"--calendar {path}: cannot be read as iCalendar: {error}") from None
     if not found:
         raise ConfigError(f"--calendar {path}: it has no event")

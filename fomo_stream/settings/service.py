@@ -11,7 +11,7 @@ from uuid import uuid4
 from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags, SchemaFlags, seconds_of
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags, SchemaFlags, plain, seconds_of
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
 if TYPE_CHECKING:
@@ -109,6 +109,9 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         le=40_000,
     )
 
+    tombstones: Literal["skip", "dead-letter"] = flag(
+        "Records", "dead-letter", "records without a value, as of change data capture: passed over, or a dead letter"
+    )
     max_record_bytes: int = flag(
         "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1
     )
@@ -147,6 +150,11 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
     wait: bool = flag(
         "General", False, "wait for brokers, topics and permissions that are missing, in place of ending with an error"
     )
+
+    @field_validator("instance_id")
+    @classmethod
+    def _instance_has_a_plain_name(cls, name: str | None) -> str | None:
+        return name if name is None else plain(name)
 
     @field_validator("seed_context")
     @classmethod

@@ -87,11 +87,12 @@ def _transform(epoch: int, fresh: int) -> list[Variant]:
     unique = 8 * epoch
     plain: dict[str, Any] = {"data.reuse": "none"}
     few = {"data.reuse.unique": fresh, "data.reuse.transforms": unique // fresh - 1}
+    again = {"data.reuse.unique": unique, "data.reuse.transforms": 0, "data.reuse.epochs": 1}
     return [
         Variant(f"{unique} fresh an epoch", {"period": 0, **plain}),
         Variant(f"{fresh} fresh + {unique - fresh} transformed", {"period": 0, **few}),
         Variant("P=1", {"period": epoch, **plain}),
-        Variant("P=1, transformed", {"period": 0, "data.reuse.unique": unique, "data.reuse.transforms": 0}),
+        Variant("P=1, transformed", {"period": 0, **again}),
     ]
 
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.records.files import open_arrays
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -165,16 +165,11 @@ def draw_task(table: Table, seed: int, context: int, max_test: int) -> Task:
 
 
 def _read_npz(path: Path) -> tuple[Float, NDArray[Any], dict[str, int]]:
-    try:
-        with np.load(path, allow_pickle=False) as found:
-            if missing := {"X", "y"} - set(found.files):
-                raise ConfigError(
-                    f"{path} has no array {' and '.join(sorted(missing))}; X are the rows, y their labels"
-                )
-            rows, labels = found["X"], np.asarray(found["y"]).ravel()
-            extra = {name: int(found[name]) for name in ("n_in_full", "n_out_full", "n_train") if name in found.files}
-    except (BadZipFile, OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); it must be an .npz of plain numbers") from None
+    with open_arrays(path) as found:
+        if missing := {"X", "y"} - set(found.files):
+            raise ConfigError(f"{path} has no array {' and '.join(sorted(missing))}; X are the rows, y their labels")
+        rows, labels = found["X"], np.asarray(found["y"]).ravel()
+        extra = {name: int(found[name]) for name in ("n_in_full", "n_out_full", "n_train") if name in found.files}
     if rows.dtype.kind not in "biuf" or labels.dtype.kind not in "biuf":
         raise ConfigError(f"{path} holds text or objects; X and y must be numbers")
     return rows.astype(np.float64), labels, extra

@@ -52,16 +52,16 @@ def draw_transform(inflated: Tensor, draws: Draws) -> LinearTransform:
 
 @dataclass(frozen=True)
 class ReuseConfig:
-    """Reuse of new datasets. The paper: 500 new ones per epoch, each transformed 15 times."""
+    """Reuse of new datasets. The paper: 500 new ones in each epoch, and each of them transformed 15 times."""
 
     unique: int = 500  # new datasets per epoch, rounded up to whole batches
     transforms: int = 15  # further passes over them, each with another T
-    epochs: int = 1  # P: epochs after which the same datasets are repeated
+    epochs: int = 0  # P: epochs after which the same datasets are repeated, 0: never
     fresh_transforms: bool = True  # repeated datasets get other transforms than before
     memory_gb: float = 4.0  # of cached datasets; beyond it they are drawn again from the same seed
 
     def __post_init__(self) -> None:
-        check_least(self, {"unique": 1, "transforms": 0, "epochs": 1, "memory_gb": 0})
+        check_least(self, {"unique": 1, "transforms": 0, "epochs": 0, "memory_gb": 0})
 
 
 class GmmReuse:
@@ -83,22 +83,23 @@ class GmmReuse:
         self.groups = -(-reuse.unique // batch)  # batches of new datasets per epoch
         self.steps_per_epoch = self.groups * (1 + reuse.transforms)
         pool_bytes = 4 * self.groups * batch * (inliers + outliers) * gmm.max_features
-        self._most_pools = max(1, int(reuse.memory_gb * 1e9 / pool_bytes))
+        self._most_pools = max(1, int(reuse.memory_gb * 1e9 / pool_bytes)) if reuse.epochs else 1
         self._pools: OrderedDict[tuple[int, float], GmmDatasets] = OrderedDict()
 
     def datasets(self, step: int, slots: list[int], percentile: float) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of the datasets in the given slots of a step's batch: inliers (b, n, D), outliers (b, m, D), and
         n_features (b,)."""
-        epoch, within = divmod(step, self.steps_per_epoch)
+        period = self.reuse.epochs * self.steps_per_epoch
+        first = step % period if period else step  # when its datasets came for the first time
+        epoch, within = divmod(first, self.steps_per_epoch)
         turn, group = divmod(within, self.groups)
-        pool = self._pool(epoch % self.reuse.epochs, percentile)
+        pool = self._pool(epoch, percentile)
         which = torch.tensor(slots, device=self.device) + group * self.batch
         mixtures = pool.mixtures[which]
         inliers, outliers = pool.inliers[which], pool.outliers[which]
-        again = epoch >= self.reuse.epochs and self.reuse.fresh_transforms
-        if turn or again:
-            stamp = step if self.reuse.fresh_transforms else step % (self.reuse.epochs * self.steps_per_epoch)
-            draws = Draws(stream_seed(self.seed, _TRANSFORM_STREAM, stamp), self.device)
+        is_fresh = self.reuse.fresh_transforms
+        if turn or (first < step and is_fresh):
+            draws = Draws(stream_seed(self.seed, _TRANSFORM_STREAM, step if is_fresh else first), self.device)
             t = draw_transform(pool.mixtures.inflated[group * self.batch :][: self.batch], draws)
             t = LinearTransform(t.weight[slots], t.bias[slots])
             inliers, outliers = t.rows(inliers), t.rows(outliers)

@@ -117,6 +117,7 @@ def brokers(**config: str) -> Callable[[Facts], Facts]:
 
 
 PARTITIONS = with_topic("t-scores", **sized(2))
+BATCHES = {"max.message.bytes": str(10 << 20), "compression.type": "producer"}
 # A defect, the check that finds it, its exit code (0: a warning, None: not checked), and words of the finding.
 DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
     (without("t"), "topics", TopicError.exit_code, "there is no topic t"),
@@ -124,6 +125,7 @@ DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
     (without("t-scores", hidden=frozenset({"t-scores"})), "permissions", 9, "Write on topic t-scores"),
     (without("pages", hidden=frozenset({"pages"})), "permissions", 9, "Write on topic pages"),
     (with_topic("pages", **{"cleanup.policy": "compact"}), "topics", 0, "pages is compacted"),
+    (with_topic("t", **BATCHES), "topics", 0, "t takes compressed batches of 10.0 MiB: one can fill 20.2 GiB"),
     (PARTITIONS, "topics", 0, "t-scores has 2 partitions, t has 4"),
     (with_topic("g-t-state", **sized(2)), "topics", 0, "g-t-state has 2 partitions"),
     (

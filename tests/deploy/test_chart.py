@@ -122,6 +122,27 @@ def test_no_pod_can_ask_the_api_server(name: str) -> None:
         assert account["automountServiceAccountToken"] is False
 
 
+def test_the_address_of_the_port_can_be_that_of_ipv6() -> None:
+    found = rendered("everything", service={"host": "::"})
+    containers = [container for spec in found.pod_specs() for container in spec["containers"]]
+    hosts = [one["value"] for container in containers for one in container["env"] if one["name"] == "FOMO_HTTP_HOST"]
+    assert hosts == ["::"] * 4
+
+
+def test_placement_and_annotations_reach_every_pod() -> None:
+    term = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+    wanted = {"sidecar.istio.io/inject": "false"}
+    found = rendered("everything", affinity=affinity, priorityClassName="high", podAnnotations=wanted)
+    pods = [one for one in found.objects if one["kind"] == "Pod"]
+    pods += [one["spec"]["template"] for one in found.objects if one["kind"] in ("StatefulSet", "Deployment", "Job")]
+    assert len(pods) == 4  # instances, notify, the check before an upgrade, the test
+    for pod in pods:
+        assert pod["spec"]["affinity"] == affinity
+        assert pod["spec"]["priorityClassName"] == "high"
+        assert wanted.items() <= pod["metadata"]["annotations"].items()
+
+
 # --- network
 
 
@@ -187,6 +208,16 @@ def test_the_network_policy_lets_the_service_reach_its_brokers(bootstrap: str, e
 def test_the_network_policy_lets_the_service_reach_its_registry(url: str, expected: set[int]) -> None:
     policy = rendered("default", registry={"url": url}).one("NetworkPolicy")["spec"]
     assert ports(policy["egress"]) == [{53}, {9092}, expected]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [("http://am:9093", {443, 9093}), ("http://am/am,http://b:1", {443, 80, 1}), ("http://[::1]:9093/a", {443, 9093})],
+)
+def test_the_network_policy_lets_notify_reach_its_alertmanager(url: str, expected: set[int]) -> None:
+    told = {"enabled": True, "settings": {"alertmanager": url}}
+    policy = rendered("default", settings={"alerts": "a"}, notify=told).one("NetworkPolicy", f"{NAME}-notify")["spec"]
+    assert ports(policy["egress"]) == [expected]
 
 
 def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:

@@ -37,8 +37,10 @@ NOT_SHOWN = {  # what the dashboard leaves out, and why
     "stalled_seconds": "an alert says when it is not 0",
     "schemas": "the log says what is new in each",
     "new_fields": "the log names them",
+    "features_missing": "the log names them; it is 0 where producers change nothing",
     "keys": "it rises to the number of keys or to --keys, and stays there",
     "own_contexts": "it rises to --own-contexts where so many keys are busy, and stays there",
+    "tombstones": "they are expected where --tombstones skip is set",
     "suppressed": "the log and the results name the rule; it tells a rule that leaves out too much",
     "keys_forgotten": "it says whether --keys is too small, which is asked once",
 }

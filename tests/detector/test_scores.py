@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from streams import CONFIG, KEYS, MODEL, ROWS, detector, stream
 
-from fomo_stream.detector.alerts import is_calibrated, own_p_values, p_values
+from fomo_stream.detector.alerts import greedy_keys, is_calibrated, own_p_values, p_values
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Keys
@@ -411,3 +411,46 @@ def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:
     assert found[21] > found[10]
     assert (np.diff(found[20:26]) > 0).all()
     assert found[35] < 0.2  # and it fades
+
+
+# --- one key among many
+
+
+def fleet(n_wild: int, n: int = 4500) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Records of 100 devices, 8 of which have one fault each, and `n_wild` of 1,000 of one that is always wild."""
+    rng = np.random.default_rng(3)
+    rows, keys = rng.normal(size=(n, 3)), rng.integers(0, 100, n)
+    wild = np.flatnonzero(rng.random(n) < n_wild / 1000)
+    rows[wild], keys[wild] = 30 * rng.normal(size=(len(wild), 3)), 100
+    faults = rng.choice(np.arange(n // 2, n, 100), 8, replace=False)
+    rows[faults], keys[faults] = rng.normal(size=(8, 3)), rng.integers(0, 100, 8)
+    rows[faults, rng.integers(0, 3, 8)] += 20
+    return rows, [f"device-{key}" for key in keys], faults
+
+
+def test_a_key_that_is_always_wild_hides_no_fault_of_another() -> None:
+    rows, keys, faults = fleet(0)
+    assert detector(DetectorConfig()).process(rows, keys).outlier[faults].sum() >= 7
+    rows, keys, faults = fleet(100)
+    whole, state = detector(DetectorConfig()).process(rows, keys), detector(DetectorConfig())
+    assert whole.outlier[faults].sum() >= 7
+    # neither batches nor a restart change anything
+    parts = [state.process(rows[:2201], keys[:2201])]
+    restored = detector(DetectorConfig())
+    restored.recover({name: value for name, value in state.changes().items() if value is not None})
+    parts += [restored.process(rows[at : at + 100], keys[at : at + 100]) for at in range(2201, len(rows), 100)]
+    np.testing.assert_array_equal(Results.concatenate(parts).outlier, whole.outlier)
+    np.testing.assert_array_equal(Results.concatenate(parts).p_value, whole.p_value)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 3, 10, 50, 2000]), st.sampled_from([0.001, 0.01, 0.1]))
+def test_no_key_is_greedy_that_is_like_the_others(seed: int, n_keys: int, rate: float) -> None:
+    rng = np.random.default_rng(seed)
+    logits, series = rng.normal(size=3000), rng.integers(1, n_keys + 1, 3000)
+    assert len(greedy_keys(logits, series, rate)) == 0
+    assert len(greedy_keys(logits + 9 * (series == 1), np.zeros(3000, np.int64), rate)) == 0  # without keys
+    if n_keys > 3:
+        wild = rng.random(3000) < 0.1
+        series[wild], logits[wild] = 9999, logits[wild] + 9
+        assert greedy_keys(logits, series, rate).tolist() == [9999]

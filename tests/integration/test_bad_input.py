@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from brokers import Broker
-from services import Running, make_settings, readings, results, unique
+from confluent_kafka import Producer
+from services import Running, make_settings, readings, results, sensors, unique
 
 GOOD = readings(120)
 
@@ -64,6 +65,22 @@ def answers(broker: Broker, real_kafka: None) -> tuple[list[Any], list[Any], lis
     assert len(scored) == 2 * len(GOOD) + len(READABLE)
     assert broker.committed(running.settings.group, topic) == len(scored) + len(dead)
     return scored, dead, broker.read(topic)
+
+
+def test_a_small_batch_that_is_decompressed_to_much_does_not_stop_those_behind_it(
+    broker: Broker, real_kafka: None
+) -> None:
+    settings = sensors(broker)
+    broker.produce(settings.topic, GOOD)
+    producer = Producer({**broker.config, "compression.type": "zstd", "message.max.bytes": 1_000_000_000})
+    producer.produce(settings.topic, b" " * (150 << 20))  # a few KB in the topic
+    assert producer.flush(60) == 0
+    broker.produce(settings.topic, GOOD)
+    with Running(settings):
+        broker.read(f"{settings.topic}-scores", at_least=2 * len(GOOD))
+        (letter,) = broker.read(f"{settings.topic}-dead-letters", at_least=1)
+    assert dict(letter.headers())["fomo-reason"] == b"too_large"
+    assert int(dict(letter.headers())["fomo-truncated-from"]) == 150 << 20
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

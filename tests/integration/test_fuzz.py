@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
+from confluent_kafka.schema_registry import Schema as RegistrySchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from raw_batches import Raw, produce
@@ -20,7 +23,7 @@ from services import Command, make_settings, unique
 from fomo_stream.settings.service import ServiceSettings
 
 FOREVER = str(2**63 - 1)
-SECONDS = 80.0  # of each of the configurations
+SECONDS = 60.0  # of each of three configurations
 STALL_S = 5.0
 START_S = 60.0  # after a restart, until records are scored again
 NUMBERS = (0, 1)
@@ -58,7 +61,6 @@ headers = st.lists(st.tuples(header_names, st.one_of(st.none(), st.binary(max_si
 now_ms = st.integers(-10_000, 10_000).map(lambda ms: round(time.time() * 1000) + ms)
 odd_times = st.sampled_from([-1, 0, 1, -62_135_596_800_000, 253_402_300_799_999, 10**15, 10**18, 2**63 - 1])
 times = st.one_of(now_ms, now_ms, odd_times)
-records = st.builds(Raw, keys, values, headers, times)
 
 offsets = st.one_of(st.integers(0, 200), st.sampled_from([-1, 2**63, 1.5, "7", None, 10**30]))
 verdicts = st.fixed_dictionaries(
@@ -81,13 +83,18 @@ windows = st.fixed_dictionaries(
 labels = st.builds(
     Raw, keys, st.one_of(verdicts.map(as_json), mutes.map(as_json), windows.map(as_json), values), headers, times
 )
-rounds = st.fixed_dictionaries(
-    {
-        "records": st.lists(records, min_size=1, max_size=40),
-        "labels": st.lists(labels, max_size=4),
-        "then": st.sampled_from(["nothing"] * 9 + ["stop", "kill"]),
-    }
-)
+
+
+def rounds(values: st.SearchStrategy[bytes | None], some_keys: st.SearchStrategy[bytes | None] = keys) -> Any:
+    """Records and labels that come, and what happens to the service then."""
+    return st.fixed_dictionaries(
+        {
+            "records": st.lists(st.builds(Raw, some_keys, values, headers, times), min_size=15, max_size=60),
+            "labels": st.lists(labels, max_size=6),
+            "then": st.sampled_from(["nothing"] * 18 + ["stop", "kill"]),
+        }
+    )
+
 
 ALL: dict[str, Any] = {"batch_size": 16, "alert_rate": 0.05, "instance_id": "i0", "lags": 2, "silence": "5x"}
 CONFIGURATIONS: list[dict[str, Any]] = [
@@ -118,9 +125,14 @@ class Restarted:
         flags = ["--bootstrap", its.bootstrap, "--topic", its.topic, "--group", its.group]
         for name in sorted(its.model_fields_set - {"bootstrap", "topic", "group", "kafka", "rules", "valid"}):
             value = getattr(its, name)
+            value = value["url"] if isinstance(value, dict) else value
             flags += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value)]
         flags += [f"--kafka.{name}={value}" for name, value in its.kafka.items()]
         self.process = Command(self._folder / f"{self._starts}.log", *flags)
+
+    def logs(self) -> str:
+        """What all its processes have logged."""
+        return "".join(path.read_text() for path in self._folder.glob("*.log"))
 
     def then(self, what: str) -> None:
         assert self.process is not None
@@ -140,6 +152,55 @@ class Restarted:
 def test_whatever_comes_has_an_output_or_a_dead_letter_and_nothing_ends_or_stalls(
     broker: Broker, real_kafka: None, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
+    first = [as_json({"flow": 170 + n % 7, "pressure": n % 3, "temp": n % 5}) for n in range(250)]
+    play(broker, tmp_path, changes, first, rounds(values))
+
+
+@pytest.mark.slow
+def test_whatever_comes_with_a_schema_has_an_output_or_a_dead_letter_and_nothing_ends_or_stalls(
+    broker: Broker, real_kafka: None, registry_url: str, tmp_path: Path
+) -> None:
+    client = SchemaRegistryClient({"url": registry_url})
+    name = unique("reading")
+
+    def wire(kind: str, schema: str, body: bytes) -> bytes:
+        number: int = client.register_schema(unique("fuzz"), RegistrySchema(schema, kind))
+        return b"\0" + number.to_bytes(4, "big") + body
+
+    fields = [{"name": field, "type": ["null", "double"], "default": None} for field in ("flow", "pressure", "temp")]
+    avro = json.dumps({"type": "record", "name": name.replace("-", "_"), "fields": fields})
+    head = wire("AVRO", avro, b"")
+    good = [
+        head + b"".join(b"\x02" + struct.pack("<d", value) for value in (170 + n % 7, n % 3, n % 5)) for n in range(250)
+    ]
+    twice: Any = "int"
+    for level in range(26):
+        twin = [{"name": "a", "type": twice}, {"name": "b", "type": f"T{level - 1}" if level else "int"}]
+        twice = {"type": "record", "name": f"T{level}", "fields": twin}
+    itself = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    tree = {"type": "object", "properties": {name: {"$ref": "#"} for name in "abcdefgh"}}
+    proto = 'syntax = "proto3"; message Reading { double flow = 1; Reading next = 2; map<string, Reading> all = 3; }'
+    odd = [
+        *(wire("AVRO", json.dumps(schema), b"\x02" * 40) for schema in (twice, itself)),
+        *(wire("JSON", json.dumps(tree), body) for body in (first_json, b"{", b"[" * 50_000)),
+        *(wire("PROTOBUF", proto, body) for body in (b"\0", b"\0" + b"\x12\x02" * 300, b"\x04\0\0")),
+    ]
+    unknown = st.integers(2**30, 2**31 - 1).map(lambda number: b"\0" + number.to_bytes(4, "big") + b"x")
+    whole = st.sampled_from(good)
+    cut = st.tuples(whole, st.integers(0, 40)).map(lambda its: its[0][: its[1]])
+    noise = st.binary(max_size=60).map(lambda body: head + body)
+    some = st.one_of(whole, whole, whole, st.sampled_from(odd), unknown, cut, noise, odd_bytes)
+    changes = {"registry": registry_url, "features": "flow,pressure,temp"}
+    play(broker, tmp_path, changes, good, rounds(some, st.one_of(keys, some)))
+
+
+first_json = as_json({"flow": 171, "pressure": 1, "temp": 2})
+
+
+def play(
+    broker: Broker, tmp_path: Path, changes: dict[str, Any], first: list[bytes], its_rounds: st.SearchStrategy[Any]
+) -> None:
+    """Let rounds come for a while, then compare what was written with what came."""
     topic, feedback, alerts = unique("fuzz"), unique("labels"), unique("alerts")
     for name in (topic, feedback, alerts, f"{topic}-scores", f"{topic}-dead-letters"):
         broker.create_topic(name, len(NUMBERS), config={"message.timestamp.after.max.ms": FOREVER})
@@ -161,8 +222,8 @@ def test_whatever_comes_has_an_output_or_a_dead_letter_and_nothing_ends_or_stall
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(rounds)
-    def play(one: dict[str, Any]) -> None:
+    @given(its_rounds)
+    def let_come(one: dict[str, Any]) -> None:
         nonlocal longest
         if time.monotonic() > deadline:
             return
@@ -178,15 +239,10 @@ def test_whatever_comes_has_an_output_or_a_dead_letter_and_nothing_ends_or_stall
             longest = max(longest, time.monotonic() - began)
 
     with service.running():
-        produce(
-            broker.bootstrap,
-            topic,
-            0,
-            [Raw(b"p1", as_json({"flow": 170 + n % 7, "pressure": n % 3, "temp": n % 5})) for n in range(250)],
-        )
-        sent[topic, 0] += 250
+        produce(broker.bootstrap, topic, 0, [Raw(b"p1", value, (), round(time.time() * 1000)) for value in first])
+        sent[topic, 0] += len(first)
         wait_for(is_done, "the first records", START_S)
-        play()
+        let_come()
         service.then("stop")
     done = defaultdict(list)
     for message in broker.read(its.out):
@@ -200,7 +256,8 @@ def test_whatever_comes_has_an_output_or_a_dead_letter_and_nothing_ends_or_stall
         assert done[number] == sorted(done[number])
         assert letters[number] == sorted(letters[number])
         assert sorted(offset for offset, _ in done[number] + letters[number]) == list(range(sent[topic, number]))
-    assert sum(map(len, done.values())) > 250
+    assert sum(map(len, done.values())) > len(first)
+    assert "Traceback" not in service.logs()
     print(f"{sum(sent.values())} records and labels, longest wait {longest:.1f} s")
 
 

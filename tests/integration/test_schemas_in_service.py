@@ -101,7 +101,7 @@ def test_a_restart_while_it_waits_loses_nothing(broker: Broker, proxy: Proxy, cl
         broker.read(settings.out, 100)
         proxy.down()
         broker.produce(settings.topic, new, partition=0)
-        wait_for(lambda: running.member.pipeline.decoder.waiting, "records to wait")
+        wait_for(lambda: running.member.pipeline.decoder.waits(0), "records to wait")
     proxy.heal()
     with Running(settings):
         assert numbers(broker.read(settings.out, 150)) == [*range(150)]
@@ -174,6 +174,43 @@ def test_a_schema_that_changes_needs_no_restart(
     wrong = [line for line in lines if line.startswith("schema_incompatible")]
     assert len(wrong) == 1
     assert f"subject={settings.topic}-value version=5 versions=1,5 field=temperature was=double now=bytes" in wrong[0]
+
+
+def test_schemas_whose_fields_multiply_stop_no_other_schema(
+    broker: Broker, registry_url: str, client: SchemaRegistryClient
+) -> None:
+    settings = sensors(broker, 2, registry=registry_url)
+    known = avro(client, settings.topic, readings(150))
+    types: Any = "int"
+    for level in range(26):
+        fields = [{"name": "a", "type": types}, {"name": "b", "type": f"T{level - 1}" if level else "int"}]
+        types = {"type": "record", "name": f"T{level}", "fields": fields}
+    messages = [f"message T{n} {{ T{n - 1} a = 1; T{n - 1} b = 2; }}" for n in range(26, 1, -1)]
+    proto = "\n".join(['syntax = "proto3";', *messages, "message T1 { double a = 1; double b = 2; }"])
+    tree: Any = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$ref": "#/definitions/T",
+        "definitions": {"T": {}},
+    }
+    tree["definitions"]["T"]["properties"] = {name: {"$ref": "#/definitions/T"} for name in "abcdefgh"}
+    hostile = [
+        ("AVRO", json.dumps(types), b""),
+        ("PROTOBUF", proto, b"\0"),
+        ("JSON", json.dumps(tree), b'{"n": 1, "temperature": 60}'),
+    ]
+    values = []
+    for kind, text, body in hostile:
+        number = client.register_schema(unique("hostile"), RegistrySchema(text, kind))
+        values.append(b"\0" + number.to_bytes(4, "big") + body)
+    with Running(settings):
+        broker.produce(settings.topic, [value for _ in range(30) for value in values], partition=1)
+        broker.produce(settings.topic, known, partition=0)
+        assert numbers(broker.read(settings.out, 180), 0) == [
+            *range(150)
+        ]  # and 30 of JSON, which is read without its schema
+        letters = broker.read(settings.dead_letters, 60)
+        assert Counter(dict(one.headers())["fomo-reason"] for one in letters) == {b"unsupported_schema": 60}
+        assert all(b"more than 10,000 fields" in dict(one.headers())["fomo-error"] for one in letters)
 
 
 def corrupted(value: bytes, rng: random.Random) -> bytes:

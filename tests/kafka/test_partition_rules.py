@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
+from time import process_time
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -21,7 +24,7 @@ from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import MAINTENANCE, Partition, first_detector
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.rules import MOST_CHANGES, Rules, RulesLog, Schedule
+from fomo_stream.partition.rules import MOST_CHANGES, Rules, RulesLog, Schedule, matches_key
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.rules import Rule, Window
 
@@ -440,3 +443,70 @@ def test_rules_that_cannot_apply_and_windows_that_overlap_are_warned_of() -> Non
         "the windows x and y overlap; what one of them skips is skipped",
     ]
     assert len(texts) == 6
+
+
+# --- bounds
+
+
+def test_what_the_state_has_is_read_with_the_bounds_of_now(caplog: pytest.LogCaptureFixture) -> None:
+    kept = window("kept", SPRING, 5, timezone="UTC")
+    value = json.loads(_log_of(Rules([Rule(name="r", ignore=1)], [], [kept])).encode())
+    plain = kept.plain()
+    value[0]["told"] += [
+        {**plain, "name": "hangs", "repeat": "FREQ=DAILY;INTERVAL=0"},
+        {**plain, "name": "ends it", "from": "0001-01-01T00:00:00", "to": "9998-01-01T00:00:00"},
+        {**plain, "name": "many", "keys": [f"{n}*" for n in range(60_000)]},
+    ]
+    partition = Partition(0, QUICK["kind"](topic="t", feedback="f", **_quick()), feedback="f", rules=Rules())
+    partition.restore(Restored(0, {"rules": json.dumps(value).encode()}))
+    assert partition.rules.now.told == (kept,)
+    assert [record.getMessage().split()[1] for record in caplog.records] == [
+        'name="hangs"',
+        'name="ends',
+        'name="many"',
+    ]
+
+
+def _log_of(made: Rules) -> RulesLog:
+    log = RulesLog()
+    log.change(made, 0)
+    return log
+
+
+def test_windows_by_feedback_are_bounded_in_number_and_size() -> None:
+    rules = Rules()
+    for at in range(0, 700, 100):
+        rules = rules.telling([window(f"w{at + n}", SPRING, 1 + at + n, keys=("k" * 100,)) for n in range(100)])
+    assert [one.name for one in rules.told] == [f"w{n}" for n in range(200, 700)]
+    large = rules.telling([window(f"x{n}", SPRING, 9000 + n, keys=("k" * 200,) * 70) for n in range(20)])
+    assert [one.name for one in large.told] == [f"x{n}" for n in range(20 - len(large.told), 20)]
+    assert 5 < len(large.told) < 20
+
+
+def test_keys_that_were_compared_are_not_kept_whole() -> None:
+    tracemalloc.start()
+    for n in range(300):
+        assert matches_key(f"pump-{n}-{'x' * 500_000}".encode(), ("pump-*",))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 3_000_000
+
+
+def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
+    begins = datetime(1970, 1, 1)
+    worst = [
+        window(
+            f"w{n}",
+            begins + timedelta(minutes=n),
+            160,
+            repeat="FREQ=DAILY",
+            timezone="Europe/Berlin",
+            keys=("*a" * 90,),
+        )
+        for n in range(500)
+    ]
+    made, time = Rules(told=worst), round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
+    began = process_time()
+    for n in range(20):
+        made.open_windows([time + n * 97 * 24 * HOUR], [f"{n}" + "a" * 900_000])
+    assert process_time() - began < 20 * 0.25  # a twentieth of it is usual

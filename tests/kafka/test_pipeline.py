@@ -97,6 +97,37 @@ def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_
     assert commit(pipeline) == {("t", 0): 1, ("f", 0): 1}
 
 
+@pytest.mark.parametrize("key", [None, "x"])
+def test_tombstones_are_passed_over_if_that_is_wanted(key: str | None) -> None:
+    """Others get the same scores, and offsets go on; of labels a missing value stays a mistake."""
+    sent: dict[str, list[tuple[str, bytes | None]]] = {}
+    for tombstones in ("skip", "dead-letter"):
+        delivery, observer = Recording(), Mock(Observer)
+        pipeline = make_pipeline(delivery, observer=observer, feedback="f", key=key, tombstones=tombstones)
+        for offset in range(60):
+            pipeline.receive(record(offset, key=b"k", value=None if offset % 6 == 5 else b""), 0.0)
+        pipeline.finish([0])
+        assert commit(pipeline)["t", 0] == 60
+        sent[tombstones] = [(one.topic, one.value) for one in delivery.outputs if one.topic == "t-scores"]
+        wanted = [] if tombstones == "skip" else [(offset, "tombstone") for offset in range(5, 60, 6)]
+        assert delivery.reasons() == wanted
+        assert (observer.tombstone.call_count, observer.dead_letter.call_count) == (10 - len(wanted), len(wanted))
+        pipeline.receive_label(Record("f", 0, 0, None, b"k", None, []), lambda *_: True)
+        assert delivery.reasons()[len(wanted) :] == [(0, "bad_feedback")]
+    assert len(sent["skip"]) == 50
+    assert sent["skip"] == sent["dead-letter"]
+
+
+def test_tombstones_before_the_features_are_known_are_passed_over_too() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, known=False, tombstones="skip")
+    for offset in range(10):
+        pipeline.receive(record(offset, value=None), 0.0)
+    assert pipeline.infer() is None
+    assert commit(pipeline)["t", 0] == 10
+    assert not delivery.to("t-dead-letters")
+
+
 # --- what is refused
 
 

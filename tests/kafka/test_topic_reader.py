@@ -7,14 +7,15 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as ClientMessage
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryReader, Message
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.broker.clients import range_now
-from fomo_stream.kafka.broker.topic_reader import NoProgressError, Range, TopicReader
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, Range, TopicReader, to_record
 from fomo_stream.kafka.ranges import Range as Past
 from fomo_stream.kafka.ranges import gap_note, read_range
 from fomo_stream.settings.service import ServiceSettings
@@ -223,3 +224,11 @@ def test_the_ends_of_a_partition_are_asked_again_while_its_leader_moves() -> Non
     with pytest.raises(KafkaException, match="AUTHORIZATION"):
         range_now(refused, TopicPartition("t", 0), 60.0)
     assert refused.moves == 0  # asked once
+
+
+@pytest.mark.parametrize(
+    ("given_time", "expected"), [(-1, None), (-62_135_596_800_000, None), (0, 0), (1 << 60, 1 << 60)]
+)
+def test_a_negative_timestamp_is_none(given_time: int, expected: int | None) -> None:
+    message = ClientMessage(topic="t", partition=0, offset=7, timestamp=(TIMESTAMP_CREATE_TIME, given_time))
+    assert to_record(message).timestamp == expected

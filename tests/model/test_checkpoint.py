@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model import checkpoint
 from fomo_stream.model.checkpoint import (
     SHIPPED,
     load_model,
@@ -77,6 +80,13 @@ def test_every_flipped_weight_byte_is_noticed(saved: Path) -> None:
         {"spaces": "tensor"},
         {"spaces": "whitened,z"},
         {"spaces": ""},
+        {"layers": 10**9},
+        {"width": -1},
+        {"layers": 1, "heads": 0},
+        {"layers": 1, "heads": 3},
+        {"raw_features": 10**9},
+        {"fusion_dropout": float("nan")},
+        {"routers": "9" * 10_000},
     ],
 )
 def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
@@ -96,6 +106,24 @@ def test_half_precision_halves_the_file_and_keeps_the_scores(tmp_path: Path) -> 
     context, queries = torch.randn(50, 3, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
     expected, found = (m.score_queries(m.encode_context(context), queries) for m in (model, loaded))
     torch.testing.assert_close(found, expected, atol=5e-3, rtol=5e-3)
+
+
+def config_of_a_billion_layers(path: Path) -> None:
+    model = ZeroShotModel(PRESETS["tiny"])
+    model.config = replace(PRESETS["tiny"], layers=10**9)
+    save_model(model, path)
+
+
+def deep_metadata(path: Path) -> None:
+    config = "[" * 100_000
+    about = {"format": "fomo-stream/1", "config": config, "training": "{}"}
+    digest = hashlib.sha256(f"{config}\n{{}}\n".encode()).hexdigest()
+    save_file({}, path, metadata={**about, "digest": digest})
+
+
+def huge(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(50 << 30)
 
 
 def broken_weights(path: Path) -> None:
@@ -118,6 +146,9 @@ def weights_of_another_configuration(path: Path) -> None:
         (weights_of_another_configuration, "configuration"),
         (lambda path: save_file({}, path, metadata={"format": "fomo-stream/99"}), "fomo-stream/99"),
         (lambda path: path.write_text("hello"), "not a readable checkpoint"),
+        (config_of_a_billion_layers, "odd.safetensors .* layers = 1000000000, expected 0 to 100"),
+        (deep_metadata, "odd.safetensors has damaged metadata"),
+        (huge, "odd.safetensors .* more than 1 GiB"),
     ],
 )
 def test_what_is_no_whole_checkpoint_is_refused(tmp_path: Path, write: Callable[[Path], Any], says: str) -> None:
@@ -145,6 +176,33 @@ def test_unknown_names_list_the_shipped_models(name: str) -> None:
 def test_an_unusable_device_or_kernel_is_refused(asked: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_model(**asked)
+
+
+def test_auto_is_the_gpu_only_for_models_that_run_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[str] = []
+
+    def to(model: ZeroShotModel, device: str) -> ZeroShotModel:
+        moved.append(device)
+        return model
+
+    monkeypatch.setattr(checkpoint, "_has_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(ZeroShotModel, "to", to)
+    assert [load_model(name).kernel for name in ("streams", "fusion", "fusion-router")] == ["numba"] * 3
+    assert load_model("default", "auto", "numba").kernel == "numba"
+    assert moved == []
+    for model, kernel in (("paper-100", "auto"), ("default", "torch")):
+        assert load_model(model, "auto", kernel).kernel == "torch"
+        assert moved.pop() == "cuda"
+    load_model("paper-100", "cpu")
+    assert moved == ["cpu"]
+
+
+def test_weights_that_only_the_repository_has_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "streams.safetensors").touch()
+    monkeypatch.setattr(checkpoint, "SHIPPED", tmp_path)  # as in the wheel
+    with pytest.raises(CheckpointError, match=r"shipped: streams; .* fomo_stream/weights/paper-100\.\S+ in a"):
+        load_model("paper-100")
 
 
 @pytest.mark.parametrize("name", shipped_models())

@@ -186,6 +186,7 @@ def test_every_report_is_counted() -> None:
         "received": (1, 0.1),
         "scored": (batch(result(0.5, None)),),
         "dead_letter": ("not_json",),
+        "tombstone": (),
         "labelled": (0, DueLabels(9, [7], [(0, 7, True)], 0)),
         "regime_changed": (),
         "schema_seen": (2,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from random_records import flat, scalars
 
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes, misleading
+from fomo_stream.records.inference import NoFeaturesError, TooManyFeaturesError, infer_schema, input_notes, misleading
 from fomo_stream.records.schema import Schema
 
 
@@ -296,6 +297,28 @@ def test_categorical_fields_count_against_the_limit_of_inferred_features() -> No
     assert len(infer_schema(wide)[0].features) == 1000
     with pytest.raises(TooManyFeaturesError):
         infer_schema(wide, categorical=("site",))
+
+
+@pytest.mark.parametrize("n", [20, 200])
+def test_a_record_with_absurdly_many_names_takes_no_features_from_the_others(n: int) -> None:
+    rng = random.Random(n)
+    good = [{"flow": rng.gauss(0, 1), "motor": {"rpm": rng.gauss(0, 1)}} for _ in range(n - 1)]
+    for odd in ({f"n{i}": rng.random() for i in range(62_000)}, {f"n{i}": {"t": "x"} for i in range(62_000)}):
+        began = time.monotonic()
+        schema, left_out = infer_schema([odd, *good] if n == 20 else [*good, odd])
+        assert time.monotonic() - began < 5
+        assert schema.features == ("flow", "motor.rpm")
+        assert "names" in left_out["..."]
+
+
+@pytest.mark.parametrize("value", [0.5, "text", "12", None, "2026-10-01", True])
+@pytest.mark.parametrize("same", [True, False])
+def test_absurdly_many_names_take_bounded_time(value: Any, same: bool) -> None:
+    batch = [{f"n{i if same else (at, i)}": value for i in range(20_000)} for at in range(50)]
+    began = time.monotonic()
+    with pytest.raises((TooManyFeaturesError, NoFeaturesError)):
+        infer_schema(batch)
+    assert time.monotonic() - began < 5
 
 
 def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category() -> None:

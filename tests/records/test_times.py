@@ -44,4 +44,5 @@ def test_three_in_the_afternoon_is_that_before_and_after_the_clocks_change(day: 
 
 def test_a_time_that_is_not_known_has_no_place() -> None:
     assert all(map(math.isnan, places_at(None, ["hour", "weekday"], UTC)))
-    assert all(map(math.isnan, places_at(2**61, ["hour"], UTC)))
+    for time in (2**61, -1, -62_135_596_800_000, 253_402_300_799_000):
+        assert all(map(math.isnan, places_at(time, ["hour"], UTC)))

@@ -273,4 +273,5 @@ def test_notebooks_are_told_what_they_lack(use: str, installed: Installed, rows:
 @pytest.mark.slow
 def test_weights_that_are_not_in_the_wheel_say_where_they_are(installed: Installed, rows: np.ndarray) -> None:
     done = installed.run("fomo-stream", "score", "rows.csv", "--model", "paper-100")
-    assert "no model named 'paper-100' (only in the repository); shipped: fusion, fusion-router" in done.stderr
+    assert "no model named 'paper-100'; shipped: fusion, fusion-router, streams" in done.stderr
+    assert "fomo_stream/weights/paper-100.safetensors in a clone of the repository" in done.stderr

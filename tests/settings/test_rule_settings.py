@@ -12,6 +12,7 @@ import pytest
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import ScoreSettings
+from fomo_stream.settings.rules import Rule, check_names, table_of
 from fomo_stream.settings.sources import read_again
 
 YAML = """\
@@ -206,12 +207,23 @@ def test_events_of_a_calendar_are_windows(tmp_path: Path) -> None:
         ("BEGIN:VCALENDAR\nEND:VCALENDAR\n", "it has no event"),
         (CALENDAR.replace("DTSTART:20260601T060000Z\n", ""), "the event audit has no DTSTART"),
         (CALENDAR.replace("DTEND;TZID=Europe/Berlin:2026", "DTEND;TZID=Europe/Berlin:2025"), "it ends"),
+        (CALENDAR.replace("20260601T060000Z", "00010101T060000Z"), "a window is in the years 1970 to 2200"),
+        (CALENDAR.replace("FREQ=WEEKLY", "FREQ=DAILY;INTERVAL=0"), "INTERVAL=0 is not supported"),
     ],
 )
 def test_a_calendar_that_cannot_be_used_is_said(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match="--calendar") as error:
         calendar(tmp_path, text)
     assert words in str(error.value)
+
+
+def test_patterns_are_bounded_in_number_and_size() -> None:
+    for keys in (["k"] * 1001, ["k" * 201], ["k" * 200] * 501):
+        with pytest.raises(ValueError, match=r"at most 1000 items|at most 200 characters|more than 100,000 characters"):
+            table_of(Rule, {"name": "r", "ignore": 1, "keys": keys})
+    tables = [table_of(Rule, {"name": f"{n}", "ignore": 1, "keys": ["k" * 200] * 100}) for n in range(30)]
+    with pytest.raises(ValueError, match="the rules together have more than 400,000 characters"):
+        check_names(tables, "rules")
 
 
 # --- files that change

@@ -209,3 +209,16 @@ def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypat
     monkeypatch.setenv("FOMO_STREAM_PORT", "8080")
     with pytest.raises(ConfigError, match="there is no setting FOMO_STREAM_PORT"):
         load(ServiceSettings, {"topic": "t"})
+
+
+@pytest.mark.parametrize("name", ["größe-0", "x" * 260, " pod", "pod\n", "a\tb"])
+def test_names_that_a_broker_may_not_take_are_refused(name: str) -> None:
+    flags: list[dict[str, Any]] = [{"instance_id": name}, {"kafka": {"client.id": name}}]
+    for given in flags:
+        with pytest.raises(ConfigError, match="a broker takes 1 to 249 letters of ASCII"):
+            load(ServiceSettings, {"topic": "t", **given})
+
+
+@pytest.mark.parametrize("name", ["pod-0", "team:a/0", "pod 1", ".."])
+def test_names_that_a_broker_takes_are_taken(name: str) -> None:
+    assert load(ServiceSettings, {"topic": "t", "instance_id": name, "kafka": {"client.id": name}}).instance_id == name

@@ -102,7 +102,7 @@ bearer.auth.credentials.source: STATIC_TOKEN
 - name: FOMO_CONFIG
   value: /etc/fomo/config/fomo.toml
 - name: FOMO_HTTP_HOST
-  value: 0.0.0.0
+  value: {{ default "0.0.0.0" .Values.service.host | quote }}
 - name: FOMO_HEALTH_PORT
   value: {{ .Values.service.port | int | quote }}
 - name: FOMO_WAIT
@@ -281,6 +281,13 @@ nodeSelector:
 {{- with .Values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 containers:
   - name: {{ $name }}

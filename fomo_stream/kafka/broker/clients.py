@@ -50,6 +50,7 @@ def client_config(settings: BrokerFlags) -> dict[str, Any]:
         "bootstrap.servers": settings.bootstrap,
         "client.id": "fomo-stream",
         "topic.metadata.refresh.interval.ms": REFRESH_MS,
+        "receive.message.max.bytes": 512 << 20,  # a zstd batch that is larger, decompressed, is never read
         **settings.kafka,
     }
 
@@ -64,51 +65,42 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
     config = {
         "fetch.wait.max.ms": wait_ms,
         "fetch.queue.backoff.ms": wait_ms,
-        "partition.assignment.strategy": COOPERATIVE,
         # Records wait in the broker, not in this process: these limits bound its memory when it lags behind.
         "queued.min.messages": 5_000,
         "queued.max.messages.kbytes": 32 << 10,
         "fetch.max.bytes": 32 << 20,
-        "receive.message.max.bytes": 2 * LARGEST_MESSAGE_BYTES,
         **client_config(settings),
-        "group.id": settings.group,
-        "isolation.level": "read_committed",
         # The start offset is always given (`restore`); if it is no longer retained, --on-lost-offset decides.
         "auto.offset.reset": "error",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
         **callbacks,
     }
     if settings.instance_id is not None:
         config["group.instance.id"] = settings.instance_id
-    if config.get("group.protocol") == "consumer":  # the broker assigns (KIP-848) and refuses a strategy
-        del config["partition.assignment.strategy"]
-    else:
+    if config.get("group.protocol") != "consumer":
         config.setdefault("heartbeat.interval.ms", max(1, min(HEARTBEAT_MS, session_timeout_ms(settings) // 3)))
-    return _create(Consumer, config, "consumer")
+    return _member(settings, config)
 
 
 def make_follower(settings: BrokerFlags) -> Consumer:
-    """A consumer of the group that reads a topic of few records, such as alerts, with little memory.
-
-    It rebalances cooperatively, and stores or commits no offset by itself.
-    """
+    """A consumer of the group that reads a topic of few records, such as alerts, with little memory."""
     config = {
-        "partition.assignment.strategy": COOPERATIVE,
         "queued.min.messages": 1000,
         "queued.max.messages.kbytes": 4 << 10,
         "fetch.max.bytes": 4 << 20,
         "fetch.message.max.bytes": 1 << 20,
         **client_config(settings),
-        "group.id": settings.group,
-        "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",  # where a record is no longer retained; the start is always given
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
     }
-    if config.get("group.protocol") == "consumer":  # the broker assigns (KIP-848) and refuses a strategy
-        del config["partition.assignment.strategy"]
-    return _create(Consumer, config, "consumer")
+    return _member(settings, config)
+
+
+def _member(settings: BrokerFlags, config: dict[str, Any]) -> Consumer:
+    """A consumer of the group: it rebalances cooperatively, and stores or commits no offset by itself."""
+    fixed: dict[str, Any] = {"enable.auto.commit": False, "enable.auto.offset.store": False}
+    if config.get("group.protocol") != "consumer":  # with it (KIP-848) the broker assigns, and refuses a strategy
+        fixed["partition.assignment.strategy"] = COOPERATIVE
+    about = {"group.id": settings.group, "isolation.level": "read_committed"}
+    return _create(Consumer, {**config, **fixed, **about}, "consumer")
 
 
 def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:

@@ -137,7 +137,7 @@ def to_record(message: Message) -> Record:
         message.topic(),
         message.partition(),
         message.offset(),
-        timestamp if kind else None,
+        timestamp if kind and timestamp >= 0 else None,  # -1: none was given
         message.key(),
         message.value(),
         headers_of(message),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka.schema_registry import Schema as RegistrySchema
@@ -17,8 +20,10 @@ from fomo_stream.records.writer import UNSUPPORTED, Kind, Reference, SchemaText
 
 UNKNOWN_SCHEMA = "unknown_schema"  # reasons of dead letters
 REFUSED = "output_schema_refused"
-TIMEOUT_S = 5
-MAX_DEPTH = 20  # of references to references
+TIMEOUT_S = 5  # without a byte
+ANSWER_S = 15.0  # for a whole answer; --registry.timeout, if that is longer
+MOST_BYTES = 8 << 20  # of an answer, and of the texts of a schema and all that it refers to
+MOST_REFERENCES, WHOLE_S = 100, 60.0  # schemas that one refers to, and the time for all of them
 NOT_PERMITTED = (401, 403)
 _NUMBERS = (
     "timeout",
@@ -74,10 +79,14 @@ class RegistryClient:
             logging.getLogger(library).setLevel(logging.WARNING)  # they log every request, with its whole address
         try:
             config |= {name: float(config[name]) for name in _NUMBERS if name in config}
+            self._answer, self._answer_s = threading.local(), max(ANSWER_S, config["timeout"])
             if self.url.startswith("mock://"):
                 self.client = _in_memory.setdefault(self.url, SchemaRegistryClient.new_client(config))
             else:
                 self.client = SchemaRegistryClient.new_client(config)
+                session = self.client._rest_client.session
+                session.headers["Accept-Encoding"] = "identity"  # as compressed bytes say nothing of the size
+                session.event_hooks = {"request": [self._bound], "response": [_refuse_compressed]}
         except (ValueError, TypeError, OSError) as error:  # of values it says nothing
             raise ConfigError(f"--registry: {self._without_secrets(error, settings)}") from None
 
@@ -91,15 +100,23 @@ class RegistryClient:
                 found = self.client.get_schema_by_guid(schema_id)
             else:
                 found = self.client.get_schema(schema_id)
-            return self._complete(found, f"schema-{schema_id}.proto", 0)
+            return self._complete(found, f"schema-{schema_id}.proto", {}, time.monotonic() + WHOLE_S)
 
-    def _complete(self, found: Any, name: str, depth: int) -> SchemaText:
-        if depth > MAX_DEPTH:
-            raise RecordError(UNSUPPORTED, f"its schemas refer to each other more than {MAX_DEPTH} times in a row")
+    def _complete(self, found: Any, name: str, known: dict[Place, SchemaText | None], until: float) -> SchemaText:
+        """With all that it refers to. known: what was fetched; None: not completed yet. until: monotonic seconds."""
         references = []
         for one in found.references or ():
-            registered = self.client.get_version(one.subject, one.version)
-            schema = self._complete(registered.schema, one.name, depth + 1)
+            place = Place(one.subject, one.version)
+            if place not in known:
+                known[place] = None
+                size = sum(len(schema.text) for schema in known.values() if schema is not None)
+                if len(known) > MOST_REFERENCES or size > MOST_BYTES or time.monotonic() > until:
+                    most = f"{MOST_REFERENCES} schemas, {MOST_BYTES >> 20} MiB or {WHOLE_S:g} s to fetch them"
+                    raise RecordError(UNSUPPORTED, f"it refers to more than {most}")
+                registered = self.client.get_version(one.subject, one.version)
+                known[place] = self._complete(registered.schema, one.name, known, until)
+            if (schema := known[place]) is None:
+                raise RecordError(UNSUPPORTED, f"it refers to itself by {one.subject}, version {one.version}")
             references.append(Reference(one.name, one.subject, one.version, schema))
         kind = Kind(found.schema_type or "AVRO")
         compiled = b""
@@ -166,6 +183,27 @@ class RegistryClient:
             None if schema is None else _first_answer(lambda: client.test_compatibility(subject, _request(schema))),
         )
 
+    def _bound(self, request: Any) -> None:
+        """Bound the answer to a request: a server that sends a byte now and then must not hold the thread."""
+        self._answer.until, self._answer.bytes = time.monotonic() + self._answer_s, MOST_BYTES
+        request.extensions["trace"] = self._see_connection
+
+    def _see_connection(self, _event: str, about: Mapping[str, Any]) -> None:
+        """The HTTP library tells what it does, such as to open a connection, or to begin TLS on it."""
+        stream: Any = about.get("return_value")
+        if hasattr(stream, "start_tls"):
+            stream.read = partial(self._read, stream.read)
+
+    def _read(self, read: Callable[..., bytes], most: int, timeout: float | None = None) -> bytes:
+        left = self._answer.until - time.monotonic()
+        if left <= 0:
+            raise RegistryError(f"the registry at {self.url} has not answered in {self._answer_s:g} s", _CHECK)
+        data = read(most, left if timeout is None else min(timeout, left))
+        self._answer.bytes -= len(data)
+        if self._answer.bytes < 0:
+            raise RecordError(UNSUPPORTED, f"the registry's answer has more than {MOST_BYTES >> 20} MiB")
+        return data
+
     @contextmanager
     def _asking(self, what: str, permit: str = "") -> Iterator[None]:
         """Raise an error of this program in place of those of the client. what: that is asked for."""
@@ -226,6 +264,11 @@ def _first_answer(*questions: Callable[[], T]) -> T | None:
 def _is_absent(error: SchemaRegistryError) -> bool:
     """Whether the registry says that it has no such thing. A wrong address has the same status, but no such code."""
     return error.http_status_code in (404, 422) and (error.error_code or 0) >= 40400
+
+
+def _refuse_compressed(response: Any) -> None:
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise ValueError("it is compressed, which was not asked for")
 
 
 _CHECK = "check --registry, that it runs, and its other settings (--registry.KEY=VALUE)"

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from fomo_stream.errors import RecordError
 from fomo_stream.records.writer import UNSUPPORTED
 
-TIMEOUT_S = 30
+TIMEOUT_S = 10
 OWN = "schema.proto"  # a file that is compiled: a name from outside could be any path
 # Files that every schema may import: their names, and the modules that hold them.
 _GOOGLE = ("any", "api", "duration", "empty", "field_mask", "source_context", "struct", "timestamp", "type", "wrappers")

@@ -1,7 +1,7 @@
 """The schemas of writers, by the id that a record names: fetched once, compiled once, and kept.
 
-The service cannot wait for an answer: it has to go on with other partitions, and to stay in its group. So a thread of
-it fetches schemas, and until one is known its records wait.
+The service cannot wait for an answer: it has to go on with other partitions, and to stay in its group. So threads of
+it fetch schemas, and until one is known its records wait.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.registry.client import Place, RegistryClient
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
 from fomo_stream.settings.service import ServiceSettings
@@ -27,18 +27,21 @@ FORBIDDEN = 403
 RETRY_S = 1.0
 FAILED_S = 60.0  # so long a schema that is unknown or cannot be used is not asked for again
 MOST_FAILED = 10_000  # remembered; messages that are no records can name any id
-MOST_ASKED = 1000  # schemas that the thread tries to fetch
+MOST_ASKED = 10_000  # schemas that the threads try to fetch
+MOST_KNOWN = 1000  # schemas, and writers; more are fetched again when they are needed
+THREADS = 8  # one schema that takes long keeps no other waiting
 
 
 class Question(NamedTuple):
-    """What a registry is asked for: a schema, or with a header its writer, compiled.
+    """What a registry is asked for: a schema and its writer, compiled.
 
-    header: name of that with the id, which tells keys from values. indexes: of a message in a schema of Protobuf.
+    header: name of that with the id, which tells keys from values. indexes: of a message in a schema of Protobuf; none
+    until it is known that the schema is one.
     """
 
     schema_id: SchemaId
-    header: str = ""
-    indexes: tuple[int, ...] = ()
+    header: str
+    indexes: tuple[int, ...]
 
 
 class _Failure(NamedTuple):
@@ -58,7 +61,7 @@ class News(NamedTuple):
 class Schemas:
     """Finds the writers of values and keys of `settings.topic`.
 
-    of_service: `find` raises SchemaPendingError while a thread fetches the schema, and RecordError
+    of_service: `find` raises SchemaPendingError while threads fetch the schema, and RecordError
     (registry_unavailable) when that takes longer than --schema-wait. The schemas of outputs are registered. Without it,
     `find` waits for the answer, and raises RegistryError.
     """
@@ -68,13 +71,13 @@ class Schemas:
         self._client = RegistryClient(settings.registry)
         self.news: deque[News] = deque()  # for the caller to take
         self.trouble = ""  # why the registry does not answer; empty if it does
-        self._schemas: dict[Question, SchemaText] = {}
+        self._schemas: dict[SchemaId, SchemaText] = {}
         self._writers: dict[Question, Registered] = {}
         self._failures: dict[Question, _Failure] = {}
-        self._asked: dict[Question, float] = {}  # since when (seconds, monotonic) the thread tries to answer
+        self._asked: dict[Question, float] = {}  # since when (seconds, monotonic) the threads try to answer
         self._queue: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stopped, self._lock = threading.Event(), threading.Lock()
+        self.threads: list[threading.Thread] = []
         self._throttle = Throttle()
 
     def check(self) -> None:
@@ -86,25 +89,22 @@ class Schemas:
                 raise
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._stopped.set()
-        self._queue.put(None)
+        for _ in self.threads:
+            self._queue.put(None)
 
     def find(self, data: bytes, headers: Headers, header: str) -> tuple[Registered, bytes]:
         """See `schema_codec.Find`."""
         schema_id, body = schema_id_of(data, headers, header)
-        question = Question(schema_id)
-        schema = self._schemas.get(question)
-        if schema is None:
+        while True:
+            schema = self._schemas.get(schema_id)
+            is_protobuf = schema is not None and schema.kind is Kind.PROTOBUF
+            indexes, start = _message_indexes(body) if is_protobuf else ((), 0)
+            question = Question(schema_id, header, indexes)
+            if (found := self._writers.get(question)) is not None:
+                return found, body[start:]
             self._wait_for(question)
-            schema = self._schemas[question]
-        indexes, start = ((), 0) if schema.kind is not Kind.PROTOBUF else _message_indexes(body)
-        question = Question(schema_id, header, indexes)
-        found = self._writers.get(question)
-        if found is None:
-            self._wait_for(question)
-            found = self._writers[question]
-        return found, body[start:]
 
     def _wait_for(self, question: Question) -> None:
         """Returns when the answer is known. Raises the errors of `find`."""
@@ -121,9 +121,9 @@ class Schemas:
         since = self._asked.setdefault(question, now)
         if since == now:
             self._queue.put(question)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="fomo-schemas", daemon=True)
-                self._thread.start()
+            if len(self.threads) < THREADS:
+                self.threads.append(threading.Thread(target=self._run, name="fomo-schemas", daemon=True))
+                self.threads[-1].start()
         if now - since > self._settings.schema_wait:
             what = f"schema {question.schema_id} could not be fetched for {self._settings.schema_wait:g} s"
             raise RecordError(UNAVAILABLE, f"{what}: {self.trouble or 'the registry has not answered yet'}")
@@ -142,7 +142,7 @@ class Schemas:
                 self._asked.pop(question, None)
             except RegistryError as error:
                 self.trouble = str(error)
-                if self._throttle.allow(self.trouble) is not None:
+                if self._throttle.allow("registry_trouble") is not None:
                     log.warning(kv("registry_trouble", schema=question.schema_id, reason=error, retry_in_s=RETRY_S))
                 if len(self._asked) < MOST_ASKED:
                     self._queue.put(question)
@@ -153,10 +153,11 @@ class Schemas:
     def _answer(self, question: Question) -> None:
         """Ask the registry, and note the answer. Raises RegistryError."""
         try:
-            if not question.header:
-                self._schemas[question] = self._client.schema(question.schema_id)
-            else:
-                self._writers[question] = self._registered(question)
+            if (schema := self._schemas.get(question.schema_id)) is None:
+                schema = self._client.schema(question.schema_id)
+                self._keep(self._schemas, question.schema_id, schema, MOST_KNOWN)
+            if question.indexes or schema.kind is not Kind.PROTOBUF:
+                self._keep(self._writers, question, self._registered(question, schema), MOST_KNOWN)
             self._failures.pop(question, None)
             return
         except RegistryError:
@@ -164,14 +165,20 @@ class Schemas:
         except RecordError as error:
             reason, message = error.reason, f"schema {question.schema_id}: {error}"
         except Exception as error:  # of a schema that nobody has thought of; its records are kept as dead letters
-            log.exception(kv("schema_failed", schema=question.schema_id))
             reason, message = UNSUPPORTED, f"schema {question.schema_id}: {type(error).__name__}"
-        if len(self._failures) >= MOST_FAILED:
-            self._failures.clear()
-        self._failures[question] = _Failure(reason, message, time.monotonic() + FAILED_S)
+            line = kv("schema_failed", schema=question.schema_id, reason=message, at=place_of(error))
+            log.warning(line, exc_info=log.isEnabledFor(logging.DEBUG))
+        self._keep(self._failures, question, _Failure(reason, message, time.monotonic() + FAILED_S), MOST_FAILED)
 
-    def _registered(self, question: Question) -> Registered:
-        settings, schema = self._settings, self._schemas[Question(question.schema_id)]
+    def _keep(self, known: dict[Any, Any], name: object, value: object, most: int) -> None:
+        """Note a value under its name; the oldest one is forgotten."""
+        with self._lock:
+            known[name] = value
+            if len(known) > most:
+                del known[next(iter(known))]
+
+    def _registered(self, question: Question, schema: SchemaText) -> Registered:
+        settings = self._settings
         writer = compiled(schema, question.indexes, settings)
         if question.header != VALUE_HEADER:
             return Registered(writer, writer, {})

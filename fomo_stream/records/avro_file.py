@@ -1,0 +1,127 @@
+"""Avro files: their records, in bounded memory whatever a file says of itself."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from io import BytesIO
+from typing import Any, BinaryIO
+
+from fastavro import parse_schema, schemaless_reader
+
+from fomo_stream.errors import RecordError
+from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.records.avro import NOT_AVRO, AvroWriter
+from fomo_stream.records.writer import Kind, SchemaText
+
+MOST_BYTES = 64 << 20  # of a part of the file, compressed or not
+WINDOW = 2 * MAX_RECORD_BYTES  # of a block is read at once, so that lists in records are bounded
+_ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "deflate": lambda: zlib.decompressobj(-15),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lzma.LZMADecompressor,
+    "zstandard": lambda: import_module(_ZSTD).ZstdDecompressor(),
+}
+
+
+def read_container(stream: BinaryIO) -> Iterator[dict[str, Any] | RecordError]:
+    """The records of an Avro file, block by block. After an error in a block, the next one is read.
+
+    Raises RecordError if the file cannot be read at all, or while it is read, not further.
+    """
+    with _of_a_file():
+        file = _File(stream)
+        writer = AvroWriter(SchemaText(Kind.AVRO, file.about["avro.schema"].decode()), "")
+    return _records_of(file, writer)
+
+
+def count_in_container(stream: BinaryIO) -> int:
+    """How many records an Avro file says that it has. Raises RecordError."""
+    with _of_a_file():
+        return sum(count for count, _ in _File(stream))
+
+
+def _records_of(file: _File, writer: AvroWriter) -> Iterator[dict[str, Any] | RecordError]:
+    with _of_a_file():
+        for count, block in file:
+            data = _decompressed(file.codec, block)
+            begin, content = 0, BytesIO(data[:WINDOW])
+            for _ in range(count):
+                if (at := content.tell()) > MAX_RECORD_BYTES:
+                    begin, at = begin + at, 0
+                    content = BytesIO(data[begin : begin + WINDOW])
+                try:
+                    fields = writer.read_next(content)
+                    if content.tell() == at:
+                        raise RecordError(NOT_AVRO, "a record has no bytes, so that nothing bounds how many there are")
+                except RecordError as error:
+                    yield error
+                    break
+                yield fields if isinstance(fields, dict) else RecordError("not_an_object", "it is no record")
+
+
+class _File:
+    """The blocks of a file, or of a pipe: how many records each has, and its bytes."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        if self.read(4) != b"Obj\1":
+            raise ValueError
+        self.about: dict[str, bytes] = schemaless_reader(self, parse_schema({"type": "map", "values": "bytes"}), None)  # type: ignore
+        self.codec = self.about.get("avro.codec", b"null").decode()
+        self._mark = self.read(16)
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, or fewer at the end."""
+        if size > MOST_BYTES:
+            raise RecordError(NOT_AVRO, f"a part of it has more than {MOST_BYTES >> 20} MiB")
+        return self._stream.read(size)
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        while first := self.read(1):
+            count, block, mark = self._number(first), self.read(self._number(self.read(1))), self.read(16)
+            if mark != self._mark:
+                raise EOFError
+            yield count, block
+
+    def _number(self, data: bytes) -> int:
+        while data[-1] > 127:
+            if len(data) == 10 or not (more := self.read(1)):
+                raise EOFError
+            data += more
+        return int(schemaless_reader(BytesIO(data), "long", None))  # type: ignore[arg-type]
+
+
+def _decompressed(codec: str, block: bytes) -> bytes:
+    """Raises RecordError if a block would become too large, and the errors of libraries."""
+    if codec == "snappy":  # which says the size before; a checksum is at the end
+        snappy = import_module("cramjam").snappy
+        is_small = snappy.decompress_raw_len(block[:-4]) <= MOST_BYTES
+        data = bytes(snappy.decompress_raw(block[:-4])) if is_small else None
+    elif codec == "null":
+        data = block
+    else:
+        if codec not in _DECOMPRESSORS:
+            raise ValueError(f"it has the codec {codec[:60]}")
+        data = _DECOMPRESSORS[codec]().decompress(block, MOST_BYTES + 1)
+    if data is None or len(data) > MOST_BYTES:
+        raise RecordError(NOT_AVRO, f"a block of it has more than {MOST_BYTES >> 20} MiB")
+    return data
+
+
+@contextmanager
+def _of_a_file() -> Iterator[None]:
+    """Raise RecordError in place of the errors of libraries."""
+    try:
+        yield
+    except (RecordError, OSError):
+        raise
+    except Exception as error:
+        what = str(error) if isinstance(error, ImportError) or "codec" in str(error) else type(error).__name__
+        raise RecordError(NOT_AVRO, f"it is no Avro file, or is damaged ({what})") from None

@@ -1,0 +1,160 @@
+"""Every flag that changes how records are scored, with batches that have no record that can be scored."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from pipelines import QUICK, Recording, commit, make_pipeline, offsets
+
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.partition.record import Record
+from fomo_stream.records.schema import Schema
+from fomo_stream.settings.rules import Rule, Window
+
+SCHEMAS = {
+    "categories": Schema(("x", "kind"), frozenset({"kind"})),
+    "counters": Schema(("x", "total"), counters=frozenset({"total"})),
+}
+BROKEN = (b"{broken", b"", None, b"[1]", b'"text"', b"{}", b'{"x": null}', b'{"other": 1}', b"\xff", b"1e999")
+NIGHT = {
+    "name": "night",
+    "from": "2023-01-01T00:00",
+    "to": "2023-01-01T12:00",
+    "repeat": "FREQ=DAILY",
+    "timezone": "UTC",
+}
+RULES = [
+    {"name": "valid", "features": ("x",), "valid": (-1.0, 1.0)},
+    {"name": "rises", "features": ("y",), "only": "rises"},
+    {"name": "small", "ignore": "5%", "keys": ("p*",)},
+]
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "categories": {},
+    "counters": {},
+    "hours": {"time_features": ("hour",)},
+    "weekdays of a field": {"time_features": ("hour", "weekday", "month"), "time": "at"},
+    "lags": {"lags": 3},
+    "missing": {"missing_is": "odd"},
+    "views": {"views": ("all", "recent")},
+    "fast": {"views": ("fast",)},
+    "explain all": {"explain": "all"},
+    "explain alerts": {"explain": "alerts", "reasons": 10},
+    "still": {"still": "ignore"},
+    "rules": {"rules": tuple(Rule.model_validate(one) for one in RULES)},
+    "flags of rules": {"only_rises": ("x",), "only_falls": ("y",), "ignore": ("y=5%",), "valid": ("x=-1:1",)},
+    "severity": {"min_severity": "critical"},
+    **{
+        f"window {skip}": {"maintenance": (Window.model_validate({**NIGHT, "skip": skip}),)}
+        for skip in ("both", "alerts", "learning")
+    },
+    "key": {"key": "device"},
+    "keys": {"keys": 2, "own_contexts": 1},
+    "muted": {"mute_key": ("p",)},
+    "silence": {"alerts": "t-alerts", "silence": "5x", "silence_min": "10s", "rate_change": "3x"},
+    "feedback": {"feedback": "f"},
+    "alerts": {"alerts": "t-alerts"},
+    "scores": {"scores_only": True},
+    "policy": {"admit": "feedback", "feedback": "f"},
+    "shifts": {"adapt_after": 0, "alert_rate": 0.01},
+}
+
+
+def value(offset: int, is_broken: bool) -> bytes | None:
+    rng = random.Random(offset)
+    if is_broken:
+        return rng.choice(BROKEN)
+    fields = {"x": rng.gauss(0, 1), "y": rng.gauss(5, 2), "kind": rng.choice("ab"), "total": offset * 2}
+    return json.dumps({**fields, "device": rng.choice("uvw"), "at": 1_700_000_000 + 600 * offset}).encode()
+
+
+def outputs(name: str, batch: int) -> tuple[list[tuple[int, Any]], list[int]]:
+    """Results and dead letters of 88 records, of which the first 8, the last ones and many between are broken."""
+    delivery = Recording()
+    flags = {**QUICK, "batch_size": batch, **CHANGES[name]}
+    pipeline: Pipeline = make_pipeline(delivery, known=False, **flags)
+    pipeline.begin(SCHEMAS.get(name, Schema(("x", "y"))))
+    for offset in range(88):
+        is_broken = offset < 8 or offset >= 80 or random.Random(-offset).random() < 0.3 or offset // 8 % 5 == 4
+        key = random.Random(offset).choice([b"p", b"q", b"r", None])
+        pipeline.receive(
+            Record("t", 0, offset, 1_700_000_000_000 + 600_000 * offset, key, value(offset, is_broken), []), 0
+        )
+        if batch == 1 or offset % 16 == 15:
+            pipeline.finish([0])
+            commit(pipeline)
+    pipeline.finish([0])
+    commit(pipeline)
+    assert pipeline.tasks[0].position == 88
+    results = {
+        at: json.loads(one.value or b"")
+        for at, one in zip(offsets(delivery.to("t-scores")), delivery.to("t-scores"), strict=True)
+    }
+    return sorted(results.items()), sorted(at for at, _ in delivery.reasons())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_batch_without_a_usable_record_is_as_good_as_any(name: str) -> None:
+    results, letters = outputs(name, 1)
+    assert sorted([*(at for at, _ in results), *letters]) == list(range(88))
+    assert (results, letters) == outputs(name, 8)
+
+
+# --- times that are none
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00Z", "9999-12-31T23:59:59Z", 1e21, -1, -62_135_596_800_000, 10**16])
+@pytest.mark.parametrize("where", ["field", "record"])
+def test_at_a_time_far_outside_no_window_is_open_and_no_hour_is_known(where: str, at: Any) -> None:
+    if where == "record" and not isinstance(at, int):
+        return
+    always = {**NIGHT, "from": "1970-01-01T00:00", "to": "1970-01-02T00:00"}
+    delivery, of_field = Recording(), where == "field"
+    flags = {**QUICK, "time_features": ("hour", "month"), "silence": "5x", "alerts": "t-alerts"}
+    flags |= {"maintenance": (Window.model_validate(always),), "time": "at" if of_field else None}
+    pipeline = make_pipeline(delivery, known=False, **flags)
+    pipeline.begin(Schema(("x",)))
+    for offset in range(40):
+        body = json.dumps({"x": random.Random(offset).gauss(0, 1), "at": at if of_field else 0}).encode()
+        pipeline.receive(Record("t", 0, offset, 1_700_000_000_000 if of_field else int(at), b"p", body, []), 0.0)
+    pipeline.finish([0])
+    results = [json.loads(one.value or b"")["fomo"] for one in delivery.to("t-scores")]
+    assert len(results) == 40
+    assert not any("suppressed" in one for one in results)
+
+
+# --- labels that are meant to harm
+
+HARMFUL: dict[str, dict[str, Any]] = {
+    "no interval": {"repeat": "FREQ=DAILY;INTERVAL=0"},
+    "each second": {"repeat": f"FREQ=DAILY;BYSECOND={','.join(map(str, range(60)))}"},
+    "each minute": {"repeat": f"FREQ=DAILY;BYMINUTE={','.join(map(str, range(60)))}"},
+    "another rule": {"repeat": "FREQ=DAILY\nRRULE:FREQ=DAILY;INTERVAL=0"},
+    "all years": {"from": "0001-01-01", "to": "9998-12-31"},
+    "the first year of all": {"from": "0001-01-01T00:00+05:00", "to": "0001-01-02T00:00+05:00"},
+    "overlapping": {"from": "2023-01-01", "to": "2024-01-01", "repeat": "FREQ=DAILY"},
+    "many patterns": {"keys": [f"{n}*" for n in range(60_000)]},
+    "patterns in a text": {"keys": ",".join(["a*"] * 60_000)},
+    "a long pattern": {"keys": ["*a" * 5000]},
+    "a long zone": {"timezone": "Europe/" * 2000},
+    "many exceptions": {"without": ["2023-01-01T00:00"] * 1500},
+    "a long name": {"maintenance": "n" * 1000},
+    "a long name of one that ends": {"maintenance": "n" * 20_000, "cancel": True},
+    "a number": {"from": 1e21},
+}
+
+
+@pytest.mark.parametrize("what", HARMFUL)
+def test_a_window_that_would_cost_too_much_is_bad_feedback_and_nothing_of_it_is_kept(what: str) -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, feedback="f", **QUICK)
+    told = {"maintenance": "w", "from": "2023-11-14T00:00", "to": "2023-11-14T01:00", **HARMFUL[what]}
+    pipeline.receive_label(Record("f", 0, 0, None, None, json.dumps(told).encode(), []), lambda *_: True)
+    pipeline.receive(Record("t", 0, 0, 1_700_000_000_000, b"a" * 900_000, b'{"x": 1, "y": 2}', []), 0.0)
+    pipeline.finish([0])
+    assert not pipeline.tasks[0].rules.now.told
+    assert [reason for _, reason in delivery.reasons()] == ["bad_feedback"]
