@@ -11,7 +11,7 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.flags import BrokerFlags, RegistryFlags, seconds_of
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service import ServiceSettings, check_topic_names
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
 TARGETS = ("webhook", "alertmanager", "to", "targets_file")
@@ -188,6 +188,7 @@ class NotifySettings(TargetFlags, BrokerFlags, RegistryFlags):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
+        check_topic_names({"--alerts": self.alerts})
         self.group = self.group or f"{self.alerts}-notify"
         if not self.dry_run and not self.has_target:
             raise ValueError(
