@@ -18,7 +18,7 @@ from fomo_stream.settings.flags import (
     decimal_flag,
 )
 from fomo_stream.settings.rules import split_names
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service import ServiceSettings, check_topic_names
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 from fomo_stream.wording import did_you_mean
 
@@ -76,6 +76,7 @@ class RedriveSettings(BrokerFlags):
     @model_validator(mode="after")
     def _topics_are_two(self) -> Self:
         self.group = self.group or self.transactional_id
+        check_topic_names({"--dead-letters": self.dead_letters, "--to": self.to})
         if self.to == self.dead_letters:
             raise ValueError(f"--to {self.to} is the topic of the dead letters itself; name another topic")
         return self

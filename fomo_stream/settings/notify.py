@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.flags import BrokerFlags, RegistryFlags, seconds_of
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service import ServiceSettings, check_topic_names
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
 LONGEST_S = 300.0  # to wait for an answer
@@ -126,6 +126,7 @@ class NotifySettings(BrokerFlags, RegistryFlags):
     def _is_complete(self) -> Self:
         if self.webhook_secret is not None and self.webhook_secret_file is not None:
             raise ValueError("--webhook-secret and --webhook-secret-file both give the secret; leave one out")
+        check_topic_names({"--alerts": self.alerts})
         self.group = self.group or f"{self.alerts}-notify"
         if not self.dry_run and not self.has_target:
             raise ValueError(

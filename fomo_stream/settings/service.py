@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -12,7 +13,7 @@ from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags, SchemaFlags, plain, seconds_of
-from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, option, with_default
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
@@ -177,10 +178,7 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
     def _topics_have_names(self) -> Self:
         self.out = self.out or f"{self.topic}-scores"
         self.dead_letters = self.dead_letters or f"{self.topic}-dead-letters"
-        return self
-
-    @model_validator(mode="after")
-    def _topics_are_distinct(self) -> Self:
+        check_topic_names({**self.named_topics, "the state topic": self.state_topic})
         if self.knows_all_topics:
             check_topics(self)
         return self
@@ -240,6 +238,13 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         return (*self.scored_topics, self.dead_letters)
 
     @property
+    def named_topics(self) -> dict[str, str]:
+        """All topics but that of the state, by their flags."""
+        names = ("topic", "out", "alerts", "dead_letters", "feedback")
+        found = {option(name): getattr(self, name) for name in names}
+        return {name: topic for name, topic in found.items() if topic and (name, topic) != ("--out", NO_TOPIC)}
+
+    @property
     def state_topic(self) -> str:
         """The group's own compacted topic, with the state of its partitions and the schema of all its instances."""
         return f"{self.group}-{self.topic}-state"
@@ -250,8 +255,18 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         return f"{self.group}-{self.topic}-{self.instance_id or uuid4().hex}"
 
 
+def check_topic_names(topics: Mapping[str, str | None]) -> None:
+    """Raise ValueError, with the flag, for what cannot be the name of a topic."""
+    for flag_name, topic in topics.items():
+        if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
+            raise ValueError(
+                f"{flag_name} {topic[:60]!r} cannot be the name of a topic: it has at most 249 letters from a to z, "
+                "digits, and the characters . _ -"
+            )
+
+
 def check_topics(settings: ServiceSettings) -> None:
-    """Raise ValueError unless scores are written, and every topic has one role and a possible name."""
+    """Raise ValueError unless scores are written, and every topic has one role."""
     if settings.alerts == NO_TOPIC:
         raise ValueError(
             f"--alerts {NO_TOPIC} names no topic; leave --alerts out to write no alerts to a topic of their own"
@@ -261,16 +276,7 @@ def check_topics(settings: ServiceSettings) -> None:
     if settings.writes_alerts and settings.watches_silence and settings.alerts is None:
         name = "--silence" if settings.silence is not None else "--rate-change"
         raise ValueError(f"{name} needs --alerts TOPIC, where its alerts are written")
-    out = None if settings.out == NO_TOPIC else settings.out
-    named = {"--topic": settings.topic, "--out": out, "--alerts": settings.alerts}
-    named |= {"--dead-letters": settings.dead_letters, "--feedback": settings.feedback}
-    roles = {name: topic for name, topic in named.items() if topic is not None}
-    for name, topic in {**roles, "the state topic": settings.state_topic}.items():
-        if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
-            raise ValueError(
-                f"{name} {topic[:60]!r} cannot be the name of a topic: it has at most 249 letters from a to z, "
-                "digits, and the characters . _ -"
-            )
+    roles = settings.named_topics
     if len({*roles.values(), settings.state_topic}) < len(roles) + 1:
         shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
         raise ValueError(f"{shown} and the state topic {settings.state_topic} must be different topics")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def errors(kind: type[FomoError] = FomoError) -> Iterator[type[FomoError]]:
 def test_the_guide_lists_every_exit_code() -> None:
     section = GUIDE.read_text().split("## Exit codes")[1].split("\n## ")[0]
     listed = [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
-    assert sorted(listed) == sorted({0, 130, 141, 142, *(kind.exit_code for kind in errors())})
+    assert sorted(listed) == sorted({0, 130, 141, 142, 143, *(kind.exit_code for kind in errors())})
 
 
 @pytest.mark.parametrize("command", SETTINGS)
@@ -176,3 +177,25 @@ def test_a_process_with_clients_of_kafka_ends_without_taking_them_apart() -> Non
     ]
     ended = program(lines)
     assert (ended.returncode, ended.stdout) == (7, "done\n"), ended.stderr
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs unshare and root")
+@pytest.mark.parametrize(("argv", "package"), [(["--topic", "t"], "pydantic"), (["score", "-"], "numpy")])
+def test_sigterm_ends_the_first_process_of_a_container_while_it_imports(
+    argv: list[str], package: str, tmp_path: Path
+) -> None:
+    """Such a process gets only signals that it handles."""
+    (tmp_path / f"{package}.py").write_text("print('imports', flush=True)\ninput()\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "fomo_stream.cli", *argv]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"imports\n"
+        (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
+        try:
+            assert parent.wait(timeout=5) == 128 + signal.SIGTERM
+        finally:
+            parent.kill()

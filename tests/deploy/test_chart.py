@@ -129,11 +129,11 @@ def test_the_address_of_the_port_can_be_that_of_ipv6() -> None:
     assert hosts == ["::"] * 4
 
 
-def test_placement_and_annotations_reach_every_pod() -> None:
+def test_placement_annotations_and_labels_reach_every_pod() -> None:
     term = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
-    wanted = {"sidecar.istio.io/inject": "false"}
-    found = rendered("everything", affinity=affinity, priorityClassName="high", podAnnotations=wanted)
+    wanted, labels = {"sidecar.istio.io/inject": "false"}, {"team": "plant"}
+    found = rendered("everything", affinity=affinity, priorityClassName="high", podAnnotations=wanted, podLabels=labels)
     pods = [one for one in found.objects if one["kind"] == "Pod"]
     pods += [one["spec"]["template"] for one in found.objects if one["kind"] in ("StatefulSet", "Deployment", "Job")]
     assert len(pods) == 4  # instances, notify, the check before an upgrade, the test
@@ -141,6 +141,7 @@ def test_placement_and_annotations_reach_every_pod() -> None:
         assert pod["spec"]["affinity"] == affinity
         assert pod["spec"]["priorityClassName"] == "high"
         assert wanted.items() <= pod["metadata"]["annotations"].items()
+        assert labels.items() <= pod["metadata"]["labels"].items()
 
 
 # --- network

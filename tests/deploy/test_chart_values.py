@@ -32,6 +32,8 @@ from charts import (
     with_changes,
 )
 from documents import Document, table_rows
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from fomo_stream.kafka.registry.client import RegistryClient
 from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
@@ -42,6 +44,9 @@ from fomo_stream.settings.sources import load
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
 # The chart explains mistakes in these, or leaves that to the program.
 IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback", "rules", "maintenance"}
+
+LABEL = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)  # a name of Kubernetes
+TOPIC = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,30}", fullmatch=True)
 
 
 def expected(field: Object) -> Object:
@@ -81,6 +86,9 @@ BAD: list[tuple[Object, str]] = [
     ({"settings": {"topic": ""}}, "settings.topic is required"),
     ({"settings": {"bootstrap": ""}}, "settings.bootstrap is required"),
     ({"settings": {"topic": "no blanks"}}, "/settings/topic"),
+    ({"settings": {"group": "team/x"}}, "settings.group is team/x, but the state topic is named after it"),
+    ({"settings": {"group": "g" * 240}}, "at most 249 letters from a to z"),
+    ({"settings": {"topic": "t" * 245}}, "at most 249 letters from a to z"),
     ({"settings": {"out": "none"}}, "settings.out is none, but settings.alerts names no topic"),
     ({"settings": {"alerts": "none"}}, "settings.alerts is none, which names no topic"),
     ({"settings": {"alerts": "sensors-scores"}}, "must be different topics"),
@@ -126,8 +134,9 @@ BAD: list[tuple[Object, str]] = [
     (registry(auth={"existingSecret": "s", "tokenKey": "t"}), "needs bearer.auth.logical.cluster"),
     (registry(tls={"ca": {"existingSecret": "s"}}), "registry.url does not begin with https://"),
     ({"image": {"digest": "latest"}}, "/image/digest"),
-    ({"extraEnv": [{"name": "FOMO_INSTANCE_ID", "value": "one"}]}, "/extraEnv/0/name"),
-    ({"extraEnv": [{"name": "FOMO_REGISTRY", "value": "http://other"}]}, "/extraEnv/0/name"),
+    ({"extraEnv": [{"name": "FOMO_INSTANCE_ID", "value": "one"}]}, "use none, because it is the name of the pod"),
+    ({"extraEnv": [{"name": "FOMO_REGISTRY", "value": "http://other"}]}, "FOMO_REGISTRY is set by the chart"),
+    ({"extraEnv": [{"name": "FOMO_HTTP_HOST", "value": "::"}]}, "use service.host"),
     *(({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'") for label in OWN_LABELS),
     ({"keda": {"labels": {"app.kubernetes.io/name": "x"}}}, "invalid propertyName 'app.kubernetes.io/name'"),
     ({"podAnnotations": {"checksum/config": "x"}}, "invalid propertyName 'checksum/config'"),
@@ -208,12 +217,30 @@ def test_null_gives_valid_objects_or_a_message(name: str) -> None:
 
 
 def test_a_setting_of_null_has_the_default_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = chart().schema["properties"]["settings"]["properties"].keys() - {"topic", "bootstrap", "group"}
+    names = chart().schema["properties"]["settings"]["properties"].keys() - {"topic", "bootstrap"}
     nulls = settings_of(rendered("default", settings=dict.fromkeys(names)), tmp_path, monkeypatch)
     assert nulls == settings_of(plain("default"), tmp_path, monkeypatch)
 
 
 # --- the program
+
+
+@given(namespace=LABEL, release=LABEL, topic=TOPIC, other=st.tuples(LABEL, LABEL, TOPIC))
+@example(namespace="a-b", release="c", topic="t", other=("a", "b-c", "t"))
+@example(namespace="n" * 63, release="r" * 50, topic="t" * 200, other=("n" * 63, "r" * 50, "t" * 199 + "u"))
+@settings(deadline=None, max_examples=20)
+def test_no_two_releases_of_a_cluster_share_a_group_unless_they_say_so(
+    namespace: str, release: str, topic: str, other: tuple[str, str, str]
+) -> None:
+    def group(namespace: str, release: str, topic: str) -> str:
+        values = {"fullnameOverride": release, "settings": {"topic": topic, "bootstrap": "kafka:9092"}}
+        config = Rendered(values, "fomo", namespace).one("ConfigMap", release)
+        return str(tomllib.loads(config["data"]["fomo.toml"])["group"])
+
+    own = group(namespace, release, topic)
+    assert re.fullmatch(r"[a-zA-Z0-9._-]+", own)
+    assert len(f"{own}-{topic}-state") <= 249
+    assert (own == group(*other)) == ((namespace, release, topic) == other)
 
 
 @every_set
@@ -224,8 +251,12 @@ def test_the_program_reads_the_settings_that_were_given(
     settings = settings_of(found, tmp_path, monkeypatch)
     given = found.values["settings"]
     for key, value in given.items():
+        if (key, value) == ("group", ""):  # its default is tested below
+            continue
         read = getattr(settings, key.replace("-", "_"))
         assert read == ((value,) if key == "views" else tuple(value) if isinstance(value, list) else value), key
+    assert settings.group == (given["group"] or f"scoring.{NAME}.{given['topic']}")
+    assert f"as group {settings.group}\n" in found.notes
     assert settings.instance_id == f"{NAME}-0"
     assert settings.http_host == "0.0.0.0"
     assert settings.health_port == found.container["ports"][0]["containerPort"] == found.values["service"]["port"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import time
@@ -24,6 +25,7 @@ from fomo_stream.settings.service import ServiceSettings
 
 FOREVER = str(2**63 - 1)
 SECONDS = 60.0  # of each of three configurations
+ROUNDS = 20  # are drawn at once
 STALL_S = 5.0
 START_S = 60.0  # after a restart, until records are scored again
 NUMBERS = (0, 1)
@@ -214,18 +216,9 @@ def play(
         assert service.process.process.poll() is None, service.process.text()[-3000:]
         return broker.committed(its.group, topic) == sum(count for (name, _), count in sent.items() if name == topic)
 
-    @seed(0)
-    @settings(
-        max_examples=10_000,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(its_rounds)
     def let_come(one: dict[str, Any]) -> None:
         nonlocal longest
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline:  # of a batch of rounds
             return
         number = len(one["records"]) % len(NUMBERS)
         for name, raws in ((topic, one["records"]), (feedback, one["labels"])):
@@ -242,7 +235,17 @@ def play(
         produce(broker.bootstrap, topic, 0, [Raw(b"p1", value, (), round(time.time() * 1000)) for value in first])
         sent[topic, 0] += len(first)
         wait_for(is_done, "the first records", START_S)
-        let_come()
+        batch = settings(
+            max_examples=ROUNDS,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        for number in itertools.count():  # the same at each run, as far as the time allows
+            if time.monotonic() > deadline:
+                break
+            seed(number)(batch(given(its_rounds)(let_come)))()
         service.then("stop")
     done = defaultdict(list)
     for message in broker.read(its.out):

@@ -12,6 +12,7 @@ from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, load
 
@@ -49,6 +50,24 @@ def test_client_settings_are_never_shown() -> None:
     with pytest.raises(ConfigError) as error:
         load(ServiceSettings, {"topic": "t", "kafka": {"group.id": "hunter2"}})
     assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "words"),
+    [
+        (GroupSettings, {"topic": "a/b"}, "--topic 'a/b' cannot be"),
+        (GroupSettings, {"topic": "t", "out": "a/b"}, "--out 'a/b' cannot be"),
+        (GroupSettings, {"topic": "t", "group": "x/y"}, "the state topic 'x/y-t-state' cannot be"),
+        (RedriveSettings, {"dead_letters": "a/b"}, "--dead-letters 'a/b' cannot be"),
+        (RedriveSettings, {"dead_letters": "d", "to": "a/b"}, "--to 'a/b' cannot be"),
+        (NotifySettings, {"alerts": "a/b", "dry_run": True}, "--alerts 'a/b' cannot be"),
+    ],
+)
+def test_every_command_refuses_what_cannot_be_the_name_of_a_topic(
+    command: type[BaseFlags], given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(command, given)
 
 
 @pytest.mark.parametrize("topics", [{"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}])

@@ -58,7 +58,7 @@ bearer.auth.credentials.source: STATIC_TOKEN
 
 {{/* The configuration file of the service. `wait` is left out: the image has a variable for it, which would win. */}}
 {{- define "fomo-stream.toml" -}}
-{{- range $name, $value := omit .Values.settings "wait" }}
+{{- range $name, $value := merge (dict "group" (include "fomo-stream.group" .)) (omit .Values.settings "wait") }}
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
 {{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
 {{- end }}
@@ -69,7 +69,7 @@ bearer.auth.credentials.source: STATIC_TOKEN
 {{/* The configuration file of notify: what it shares with the service, and its own settings. */}}
 {{- define "fomo-stream.notifyToml" -}}
 {{- $shared := pick .Values.settings "alerts" "bootstrap" "result-field" "key" "log-level" "max-record-bytes" -}}
-{{- $own := dict "group" (printf "%s-notify" .Values.settings.group) -}}
+{{- $own := dict "group" (printf "%s-notify" (include "fomo-stream.group" .)) -}}
 {{- if .Values.notify.targets.existingSecret }}{{ $_ := set $own "targets-file" (printf "/etc/fomo/targets/%s" .Values.notify.targets.key) }}{{ end -}}
 {{- if .Values.notify.webhookSecret.existingSecret }}{{ $_ := set $own "webhook-secret-file" (printf "/etc/fomo/webhook-secret/%s" .Values.notify.webhookSecret.key) }}{{ end -}}
 {{- range $name, $value := merge (dict) (default dict .Values.notify.settings) $own $shared }}

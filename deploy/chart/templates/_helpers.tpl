@@ -88,8 +88,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- default (printf "%s-dead-letters" .Values.settings.topic) (index .Values.settings "dead-letters") -}}
 {{- end -}}
 
+{{/* The default is that of one release only: neither a namespace nor a name of Kubernetes has a dot. 12: of the hash. */}}
+{{- define "fomo-stream.group" -}}
+{{- $topic := .Values.settings.topic -}}
+{{- $own := printf "%s.%s.%s" .Release.Namespace (include "fomo-stream.fullname" .) $topic -}}
+{{- $most := sub 249 (len (printf "-%s-state" $topic)) | max 14 | int -}}
+{{- if gt (len $own) $most }}{{ $own = printf "%s-%s" (trunc (sub $most 13 | int) $own) (sha256sum $own | trunc 12) }}{{ end -}}
+{{- default $own .Values.settings.group -}}
+{{- end -}}
+
 {{- define "fomo-stream.stateTopic" -}}
-{{- printf "%s-%s-state" .Values.settings.group .Values.settings.topic -}}
+{{- printf "%s-%s-state" (include "fomo-stream.group" .) .Values.settings.topic -}}
 {{- end -}}
 
 {{- define "fomo-stream.strimziVersion" -}}

@@ -4,7 +4,22 @@
 {{- include "fomo-stream.validateResources" . -}}
 {{- $topic := required "settings.topic is required: the topic to read records from (--set settings.topic=sensors)" .Values.settings.topic -}}
 {{- $bootstrap := required "settings.bootstrap is required: the addresses of the brokers (--set settings.bootstrap=kafka:9092)" .Values.settings.bootstrap -}}
-{{- $group := required "settings.group is required: the consumer group" .Values.settings.group -}}
+{{- $group := include "fomo-stream.group" . -}}
+{{- if not (regexMatch "^[a-zA-Z0-9._-]{1,249}$" (include "fomo-stream.stateTopic" .)) -}}
+{{- fail (printf "settings.group is %s, but the state topic is named after it, %s, and a topic has at most 249 letters from a to z, digits, and the characters . _ -" $group (include "fomo-stream.stateTopic" .)) -}}
+{{- end -}}
+{{- $config := lookup "v1" "ConfigMap" .Release.Namespace (include "fomo-stream.fullname" .) -}}
+{{- $line := regexFind "(?m)^group = .*" (dig "data" "fomo.toml" "" (default dict $config)) -}}
+{{- if and $line (not .Values.settings.group) (ne $line (printf "group = %q" $group)) -}}
+{{- fail (printf "this release runs with %s; without settings.group it would begin anew as %s: give --set settings.group=... to say which" $line $group) -}}
+{{- end -}}
+{{- $setBy := dict "FOMO_BOOTSTRAP" "settings.bootstrap" "FOMO_CONFIG" "settings" "FOMO_DEVICE" "gpu.enabled" "FOMO_GROUP" "settings.group" "FOMO_HEALTH_PORT" "service.port" "FOMO_HTTP_HOST" "service.host" "FOMO_INSTANCE_ID" "none, because it is the name of the pod" "FOMO_REGISTRY" "registry.url" "FOMO_REGISTRY_URL" "registry.url" "FOMO_RESET_STATE" "none, because it would delete the state at every restart" "FOMO_TOPIC" "settings.topic" "FOMO_WAIT" "settings.wait" -}}
+{{- range .Values.extraEnv -}}
+{{- $name := .name -}}
+{{- with get $setBy $name -}}
+{{- fail (printf "extraEnv: %s is set by the chart, from other values; use %s" $name .) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not (include "fomo-stream.out" .)) (not .Values.settings.alerts) -}}
 {{- fail "settings.out is none, but settings.alerts names no topic for outliers: no score would be written" -}}
 {{- end -}}
