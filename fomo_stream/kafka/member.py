@@ -408,23 +408,25 @@ class Member:
                 self._subscribe()
             return
         if self.membership.was_removed:
-            self._leave("removed_from_group", hint="was this process suspended?")
+            log.warning(kv("removed_from_group", effect="joining it again", hint="was this process suspended?"))
+            self._leave()
             return
         owned, served = self.assignment.owned(), self.pipeline.tasks.keys()
         if owned == served:
             self._differs_since = None
         elif now - (since := self._differs_since or now) > DIFFERS_S:
-            self._leave("assignment_differs", not_served=sorted(owned - served), not_owned=sorted(served - owned))
+            places = {"not_served": sorted(owned - served), "not_owned": sorted(served - owned)}
+            log.warning(kv("assignment_differs", **places, effect="joining the group again"))
+            self._leave()
         else:
             self._differs_since = since
 
-    def _leave(self, event: str, **about: Any) -> None:
+    def _leave(self) -> None:
         """Leave the group, as the client would claim partitions that others may have, and then join as a new member.
 
         The client does not leave before a rebalance under way is over, and a new subscription before that would undo
         the leave: it would keep partitions and never tell of them again. So that has to wait until it owns none.
         """
-        log.warning(kv(event, effect="joining the group again", **about))
         self._drop(list(self.pipeline.tasks))
         self.membership.lose()
         self._consumer.unsubscribe()

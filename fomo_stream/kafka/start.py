@@ -71,7 +71,7 @@ def start(
     if (schemas := codec_for(settings, of_service=False)[1]) is not None:
         schemas.check()
     setup = TopicSetup(settings, watch)
-    setup.begin()
+    setup.begin(partial(GroupLog(settings).entries, b""))
     if settings.features is not None:
         check_schema(settings, model, Schema.of(settings.features, settings.categorical, settings.counter_names))
     group_log = GroupLog(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from uuid import uuid4
@@ -251,8 +252,12 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id of this instance: unique, and with --instance-id the same after a restart."""
-        return f"{self.group}-{self.topic}-{self.instance_id or uuid4().hex}"
+        """The transactional id of this instance: unique, and with --instance-id the same after a restart.
+
+        The digest keeps apart `a` on `b` with the instance `c-d`, and `a` on `b-c` with the instance `d`.
+        """
+        digest = blake2b(f"{self.group} {self.topic}".encode(), digest_size=4).hexdigest()
+        return f"{self.group}-{self.topic}-{digest}-{self.instance_id or uuid4().hex}"
 
 
 def check_topic_names(topics: Mapping[str, str | None]) -> None:

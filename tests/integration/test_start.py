@@ -17,6 +17,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_producer
+from fomo_stream.kafka.group import log as log_of_group
 from fomo_stream.kafka.group.schema import KIND, GroupSchema
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.config import ModelConfig
@@ -181,3 +182,41 @@ def test_what_the_model_cannot_take_is_refused_before_the_group_is_bound_to_it(b
     with pytest.raises(SchemaError, match="has 3 usable rows; at least 4 are needed"):
         Service(changed(settings, seed_context=seed)).run()
     assert GroupSchema(settings).stored() is None
+
+
+def test_groups_and_topics_with_one_state_topic_do_not_share_it(broker: Broker, real_kafka: None) -> None:
+    """`a` on `b-c` and `a-b` on `c`: the second one is refused before it fences, writes or deletes anything."""
+    first, second = unique("a"), unique("c")
+    topic = f"b-{second}"
+    for name in (topic, second):
+        broker.create_topic(name, 1)
+        broker.produce(name, readings(60))
+    owner = make_settings(broker, topic, group=first, instance_id="i0")
+    other = make_settings(broker, second, group=f"{first}-b", instance_id="i0")
+    assert owner.state_topic == other.state_topic
+    assert owner.transactional_id != other.transactional_id
+    with Running(owner) as running:
+        broker.read(owner.out, at_least=60)
+        words = f"has the state of group {first} on topic {topic}; choose another --group"
+        for reset in (False, True):
+            assert words in str(refusal(changed(other, reset_state=reset)))
+        broker.produce(topic, readings(10, start=60))
+        assert len(broker.read(owner.out, at_least=70)) == 70
+        assert running.service.ready
+    with Running(owner):
+        pass
+
+
+def test_state_that_does_not_say_whose_it_is_goes_on(
+    broker: Broker, real_kafka: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions wrote it."""
+    settings = sensors(broker, 1)
+    broker.produce(settings.topic, readings(60))
+    with monkeypatch.context() as patched:
+        patched.setattr(log_of_group, "OF", "from another version")
+        with Running(settings):
+            broker.read(settings.out, at_least=60)
+    broker.produce(settings.topic, readings(10, start=60))
+    with Running(settings):
+        assert len(broker.read(settings.out, at_least=70)) == 70

@@ -21,6 +21,7 @@ from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.settings.service import ServiceSettings
 
 PARTITION = 0
+OF = "of"  # field of each record: the group and its input
 KINDS = (b"schema/", b"settings/", b"warm/")  # beginnings of the keys
 TIMEOUT_S = 5.0  # to wait for the next record, or for the acknowledgement of one
 
@@ -38,11 +39,16 @@ class GroupLog:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._topic = settings.state_topic
+        self._owner = [settings.group, settings.topic]
         self._entries: dict[bytes, bytes] = {}  # read so far, in order
         self._next = 0  # not OFFSET_BEGINNING: a client that asks for an offset of a new topic may wait half a second
 
     def entries(self, kind: bytes) -> list[Entry]:
-        """All present records of one of the KINDS, in the order of the log. Raises BrokerError for one of no JSON."""
+        """All present records of one of the KINDS, in the order of the log. Raises BrokerError for one of no JSON.
+
+        Raises TopicError if the log is of another group or input: `a` on `b-c` and `a-b` on `c` have one state topic.
+        The first record of a group that says whose it is decides; those of earlier versions do not.
+        """
         try:
             with TopicReader(self._settings, isolation="read_uncommitted") as reader:
                 span = {PARTITION: (self._next, None)}
@@ -55,7 +61,12 @@ class GroupLog:
         except NoProgressError as error:
             raise BrokerError(f"the group's agreement could not be read from topic {self._topic} ({error})") from None
         with self.understanding():
-            return [Entry(key, dict(json.loads(v))) for key, v in self._entries.items() if key.startswith(kind)]
+            found = [Entry(key, dict(json.loads(value))) for key, value in self._entries.items()]
+            owner = next((list(map(str, one.content[OF])) for one in found if OF in one.content), self._owner)
+        if owner != self._owner:
+            what = f"topic {self._topic} has the state of group {owner[0]} on topic {owner[-1]}"
+            raise TopicError(what, f"choose another --group for {self._settings.topic}")
+        return [one for one in found if one.key.startswith(kind)]
 
     @contextmanager
     def understanding(self) -> Iterator[None]:
@@ -77,7 +88,7 @@ class GroupLog:
         key = kind + uuid.uuid4().hex.encode()
         producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         try:
-            value = json.dumps(content).encode()
+            value = json.dumps({**content, OF: self._owner}).encode()
             wait_until_connected(producer, TIMEOUT_S)
             producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
         except KafkaException as error:

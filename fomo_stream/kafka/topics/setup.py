@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -38,11 +38,11 @@ class TopicSetup:
         self._watch = watch
         self._cluster: Cluster = watch.cluster
 
-    def begin(self) -> None:
+    def begin(self, check_owner: Callable[[], object] = lambda: None) -> None:
         """Check the input topic, and create the state topic if it is missing; with --reset-state, delete it first.
 
-        Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, or the state topic
-        is not compacted.
+        check_owner: raises an error if the state topic is of another group or input. Raises BrokerError, within about
+        10 s, when the broker does not answer, a topic is missing, or the state topic is not compacted.
         """
         settings, watch, cluster = self._settings, self._watch, self._cluster
         cluster.connect()
@@ -60,6 +60,8 @@ class TopicSetup:
         if settings.topic not in seen.partitions:
             raise no_input(settings)
         if settings.reset_state:
+            if settings.state_topic in cluster.partitions([settings.state_topic])[0]:
+                check_owner()
             self._reset_state()
         watch.topics = (*watch.topics, settings.state_topic)
         self._create_missing({settings.state_topic: STATE_TOPIC_CONFIG})
