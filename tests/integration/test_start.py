@@ -220,3 +220,21 @@ def test_state_that_does_not_say_whose_it_is_goes_on(
     broker.produce(settings.topic, readings(10, start=60))
     with Running(settings):
         assert len(broker.read(settings.out, at_least=70)) == 70
+
+
+def test_members_that_read_another_topic_do_not_keep_settings_from_being_changed(
+    broker: Broker, real_kafka: None
+) -> None:
+    one = sensors(broker, 1, incident_quiet=10)
+    other = sensors(broker, 1, group=one.group)
+    for settings in (one, other):
+        broker.produce(settings.topic, readings(60))
+    with Running(one):
+        broker.read(one.out, at_least=60)
+    with Running(other) as running:
+        broker.read(other.out, at_least=60)
+        with Running(changed(one, incident_quiet=20)):
+            broker.produce(one.topic, readings(10, start=60))
+            broker.read(one.out, at_least=70)
+            assert "has 1 member" in str(refusal(one))  # that one reads the topic
+        assert running.service.ready

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, explained, make_admin, make_reader
 from fomo_stream.logs import kv
 from fomo_stream.settings.flags import BrokerFlags
+from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
@@ -242,10 +243,15 @@ def _ask(settings: BrokerFlags, **options: Any) -> Any:
         del admin, asked  # or the traceback of an error would keep the client alive
 
 
-def count_members(settings: BrokerFlags) -> int:
-    """Number of members of the group. Raises BrokerError when the broker does not answer."""
+def count_members(settings: ServiceSettings) -> int:
+    """Number of members of the group that read the input, or nothing yet: others may read another topic.
+
+    Raises BrokerError when the broker does not answer.
+    """
     try:
-        return len(ask_about_group(settings).members)
+        members = ask_about_group(settings).members
+        read = [{one.topic for one in member.assignment.topic_partitions} for member in members]
+        return sum(not topics or settings.topic in topics for topics in read)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
