@@ -6,7 +6,7 @@ In reading order:
 - `writer`: the schema of a writer. `avro`, `protobuf`, `json_schema`: one file for each language of schemas.
   `schema_codec`: the codec of values with schemas; `wire_format`: how they name these. `json_values`: what JSON lacks.
 - `result_schema`: the schema of results. `evolution`: what a new schema changes.
-- `lines`, `csv_rows`, `files`: CSV and JSON lines, as they arrive. `writers`: the same with results.
+- `lines`, `csv_rows`, `files`: CSV and JSON lines, as they arrive. `arrays`: .npz. `writers`: the same with results.
 - `schema`: the features of a stream, and the rows of their values. `category_codes`: categories in such rows.
 - `inference`: which fields are features.
 - `result`: the result of a record as JSON. `explanation`: its reasons, and a sentence.

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 
-from fomo_stream.errors import ConfigError, FomoError, RecordError, SchemaError, needs_extra
+from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.csv_rows import MISSING, CsvRows, cell_reader, decoded, number_in
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
 from fomo_stream.records.schema import Schema
 
 BLOCK = 1000  # records of a file that become rows at once
-MOST_ARRAY_BYTES = 4 << 30  # of all arrays of an .npz file, unpacked
 SAMPLE = 100  # first lines that show the decimal mark
 Format = Literal["csv", "jsonl", "avro"]
 FORMATS: dict[str, Format] = {
@@ -249,20 +245,6 @@ def open_records(path: str | Path) -> BinaryIO:
         return open(path, "rb")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from None
-
-
-@contextmanager
-def open_arrays(path: Path) -> Iterator[Any]:
-    """The arrays of an .npz file, read when they are asked for, as `np.load` gives them. Raises ConfigError."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if sum(member.file_size for member in archive.zip.infolist()) > MOST_ARRAY_BYTES:
-                raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 30} GiB")
-            yield archive
-    except FomoError:
-        raise
-    except (OSError, ValueError, BadZipFile, EOFError, zlib.error, MemoryError, RuntimeError, TypeError) as error:
-        raise ConfigError(f"{path} cannot be read as npz: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_rows(path: str | Path, schema: Schema) -> np.ndarray:

@@ -16,7 +16,8 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
-from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_arrays, open_records, text_format
+from fomo_stream.records.arrays import open_arrays
+from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.wording import did_you_mean
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.records.files import open_arrays
+from fomo_stream.records.arrays import open_arrays
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

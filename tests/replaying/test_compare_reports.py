@@ -166,7 +166,7 @@ def test_replays_of_other_records_are_not_paired(tmp_path: Path, before: dict[st
     after["source"] |= {"name": "\x1b[31mred\n"}
     after["detectors"][1]["name"] = "river"
     other = compared(tmp_path, before, after)
-    for said in ("The replays are of different records", "Only before: knn.", "Only after: river.", "?[31mred?"):
+    for said in ("The replays are of different records", "Only before: knn.", "Only after: river.", "\ufffd[31mred "):
         assert said in other
     assert "\x1b" not in other
     assert "Labelled outliers: " in text
