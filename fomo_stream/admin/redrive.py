@@ -24,7 +24,7 @@ from itertools import accumulate, pairwise
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, TopicError
-from fomo_stream.kafka.broker.clients import connect, explained, make_producer
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, connect, explained, make_producer
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error, to_record
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
@@ -331,7 +331,8 @@ class _Redrive:
         def delivered(error: KafkaError | None, _message: object = None) -> None:
             what = f"topic {topic} does not take dead letter {letter.where()}"
             if error is not None:
-                is_refused = error.code() > 0 or error.code() == KafkaError._INVALID_DIFFERENT_RECORD  # by the broker
+                code = error.code()  # what the broker refuses for good; a missing permission is for a person to mend
+                is_refused = code not in NOT_PERMITTED and (code > 0 or code == KafkaError._INVALID_DIFFERENT_RECORD)
                 errors.append(RefusedError(f"{what} ({error.str()})") if is_refused else explained(error, what, AGAIN))
             elif self._transactions is None:
                 self._delivered.add((letter.partition, letter.offset))

@@ -186,9 +186,10 @@ def test_the_service_names_a_permission_that_is_missing(kafka: SecureKafka, miss
 def test_redrive_names_a_permission_that_is_missing(kafka: SecureKafka, missing: AclBinding) -> None:
     kafka.produce("sensors-dead-letters", [b"{"], headers=[("fomo-source-topic", b"sensors")])
     kafka.permit([acl for acl in FOR_REDRIVE if acl is not missing])
+    settings = RedriveSettings(dead_letters="sensors-dead-letters", bootstrap=kafka.address, kafka=kafka.secrets())
     refusals = (NotPermittedError, TopicError)  # a topic that may not even be described looks as if it was not there
     with pytest.raises(refusals, match=rf"{missing.restype.name[:5].lower()}\S* .*{missing.name}") as error:
-        redrive(RedriveSettings(dead_letters="sensors-dead-letters", bootstrap=kafka.address, kafka=kafka.secrets()))
+        redrive(settings).check()  # letters of a topic that may not be described are left alone
     assert "\n" not in str(error.value)
 
 
