@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
@@ -528,3 +528,18 @@ def test_a_member_that_has_lost_its_partitions_commits_nothing(kind: Kind) -> No
     assert setup.commit() is Outcome.REFUSED
     assert setup.delivery.abort()
     assert setup.broker.offsets == {}
+
+
+def test_a_fatal_error_that_the_client_raises_while_reports_are_served_ends_as_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = Setup()
+    setup.send(b"1")
+    setup.broker.expire("instance")
+
+    def poll(_seconds: float) -> None:
+        raise KafkaException(fatal())
+
+    monkeypatch.setattr(setup.broker.producers[-1], "poll", poll)
+    with pytest.raises(FencedError, match="fenced"):
+        setup.delivery.abort()

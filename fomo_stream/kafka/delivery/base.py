@@ -10,6 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -257,12 +258,13 @@ class Delivery(ABC):
 
         With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
         """
-        self._producer.poll(0)
-        # If the client only said that it has failed before, a report on its way says why, and of which output.
-        for _ in range(REPORT_TRIES):
-            if self._failure is None or self._failure.code() != KafkaError._STATE:
-                break
-            self._producer.poll(SLICE_S / REPORT_TRIES)
+        with suppress(KafkaException):  # a fatal error, which `_abort` meets, too
+            self._producer.poll(0)
+            # If the client only said that it has failed before, a report on its way says why, and of which output.
+            for _ in range(REPORT_TRIES):
+                if self._failure is None or self._failure.code() != KafkaError._STATE:
+                    break
+                self._producer.poll(SLICE_S / REPORT_TRIES)
         self._round += 1
         try:
             self._abort()
