@@ -221,7 +221,7 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
             assert asked.wait(60)
             began = time.monotonic()
             one.stop()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
     finally:
         answered.set()
 

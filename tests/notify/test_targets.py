@@ -118,7 +118,7 @@ def test_a_slow_server_is_given_up_in_time(receiver: Receiver, slow: float) -> N
     began = time.monotonic()
     answer = target("--webhook", receiver.url, "--target-timeout", "0.3s").send(OPENED)
     assert answer == Answer("again", "no answer for 0.3 s")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_nobody_there_is_tried_again() -> None:
@@ -194,7 +194,7 @@ def test_a_slow_answer_of_alertmanager_is_given_up_in_time(receiver: Receiver) -
     made = target("--alertmanager", receiver.url, "--target-timeout", "0.3s")
     began = time.monotonic()
     assert made.send(CLOSED) == Answer("again", "no answer for 0.3 s")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_an_end_waits_until_alertmanager_says_what_fires(receiver: Receiver) -> None:

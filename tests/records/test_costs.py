@@ -35,16 +35,16 @@ from pretrain.evaluation.tables import read_table
 
 
 @contextmanager
-def cheap(seconds: float = 5.0, megabytes: int = 100) -> Iterator[None]:
-    """What is done here takes neither long nor much memory."""
-    began = time.monotonic()
+def cheap(seconds: float = 60.0, megabytes: int = 100) -> Iterator[None]:
+    """What is done here takes neither long nor much memory: what has no bound would take hours, or all of it."""
+    began = time.process_time()
     tracemalloc.start()
     try:
         yield
         assert tracemalloc.get_traced_memory()[1] < megabytes << 20
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - began < seconds
+    assert time.process_time() - began < seconds
 
 
 def avro(schema: Any) -> Writer:
@@ -236,7 +236,7 @@ def test_blocks_of_files_are_read_and_large_ones_refused(codec: str) -> None:
     file.seek(0)
     assert count_in_container(file) == 2 * len(numbers)
     bomb = avro_file(FLOW, block, (1, CODECS[codec](bytes(MOST_BYTES + 1))), codec=codec)
-    with cheap(20, 4 * MOST_BYTES >> 20), pytest.raises(RecordError, match="more than 64 MiB"):
+    with cheap(60, 4 * MOST_BYTES >> 20), pytest.raises(RecordError, match="more than 64 MiB"):
         deque(read_container(bomb), maxlen=0)
 
 
@@ -264,7 +264,7 @@ def test_what_a_file_claims_costs_nothing() -> None:
             with pytest.raises(RecordError):
                 read_container(BytesIO(b"Obj\1\2" + zigzag(size)))
     long = zigzag(MOST_BYTES // 2) + bytes(MOST_BYTES // 2) + zigzag(0)
-    with cheap(30, 1000):
+    with cheap(60, 1000):
         assert all(isinstance(one, RecordError) for one in read_container(avro_file(lists, (1, long))))
 
 

@@ -304,9 +304,9 @@ def test_a_record_with_absurdly_many_names_takes_no_features_from_the_others(n: 
     rng = random.Random(n)
     good = [{"flow": rng.gauss(0, 1), "motor": {"rpm": rng.gauss(0, 1)}} for _ in range(n - 1)]
     for odd in ({f"n{i}": rng.random() for i in range(62_000)}, {f"n{i}": {"t": "x"} for i in range(62_000)}):
-        began = time.monotonic()
+        began = time.process_time()
         schema, left_out = infer_schema([odd, *good] if n == 20 else [*good, odd])
-        assert time.monotonic() - began < 5
+        assert time.process_time() - began < 20
         assert schema.features == ("flow", "motor.rpm")
         assert "names" in left_out["..."]
 
@@ -315,10 +315,10 @@ def test_a_record_with_absurdly_many_names_takes_no_features_from_the_others(n: 
 @pytest.mark.parametrize("same", [True, False])
 def test_absurdly_many_names_take_bounded_time(value: Any, same: bool) -> None:
     batch = [{f"n{i if same else (at, i)}": value for i in range(20_000)} for at in range(50)]
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises((TooManyFeaturesError, NoFeaturesError)):
         infer_schema(batch)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 20
 
 
 def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category() -> None:
