@@ -540,7 +540,7 @@ def rules_of(settings: RecordFlags) -> Rules:
 
 def _silence_config(settings: RecordFlags) -> SilenceConfig:
     least_ms = round(1000 * seconds_of(settings.silence_min))
-    return SilenceConfig(settings.silence, least_ms, settings.silence_of, settings.rate_change, settings.keys)
+    return SilenceConfig(settings.silence, least_ms, settings.silence_of, settings.keys)
 
 
 def _skips(windows: Open, what: str) -> bool:

@@ -493,14 +493,6 @@ class RecordFlags(DetectorFlags):
     silence_of: Names = flag(
         "Alerts", LEVELS, "what is watched for silence: key, partition, topic, or several", metavar="A,B", scope="group"
     )
-    rate_change: Times | None = flag(
-        "Alerts",
-        None,
-        "an alert when a partition or the topic has so many times more or fewer records a minute than usual: 3x "
-        "(default: none)",
-        metavar="FACTOR",
-        scope="group",
-    )
     batch_size: int = flag("Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
 
     @field_validator("timezone")
@@ -523,20 +515,14 @@ class RecordFlags(DetectorFlags):
 
     def check_silence_of_file(self) -> None:
         """Raise ValueError if silence cannot be told because records of a file have no time of their own."""
-        if self.watches_silence and self.time is None:
-            name = "--silence" if self.silence is not None else "--rate-change"
-            raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
+        if self.silence is not None and self.time is None:
+            raise ValueError("--silence of a file needs --time FIELD, the field with the time of a record")
         self.check_levels_of_past()
 
     def check_levels_of_past(self) -> None:
         """Raise ValueError if nothing of the past could be silent."""
         if self.silence is not None and self.silence_of == ("topic",):
             raise ValueError("--silence-of topic is only for the service: of past records watch key or partition")
-
-    @property
-    def watches_silence(self) -> bool:
-        """Whether there are alerts of silence or of rates."""
-        return self.silence is not None or self.rate_change is not None
 
     @field_validator("ignore", "valid")
     @classmethod

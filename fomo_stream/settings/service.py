@@ -278,9 +278,8 @@ def check_topics(settings: ServiceSettings) -> None:
         )
     if not settings.scored_topics:
         raise ValueError(f"--out {NO_TOPIC} needs --alerts: without a topic for outliers, no score is written")
-    if settings.writes_alerts and settings.watches_silence and settings.alerts is None:
-        name = "--silence" if settings.silence is not None else "--rate-change"
-        raise ValueError(f"{name} needs --alerts TOPIC, where its alerts are written")
+    if settings.writes_alerts and settings.silence is not None and settings.alerts is None:
+        raise ValueError("--silence needs --alerts TOPIC, where its alerts are written")
     roles = settings.named_topics
     if len({*roles.values(), settings.state_topic}) < len(roles) + 1:
         shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())

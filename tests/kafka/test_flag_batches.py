@@ -55,7 +55,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "key": {"key": "device"},
     "keys": {"keys": 2, "own_contexts": 1},
     "muted": {"mute_key": ("p",)},
-    "silence": {"alerts": "t-alerts", "silence": "5x", "silence_min": "10s", "rate_change": "3x"},
+    "silence": {"alerts": "t-alerts", "silence": "5x", "silence_min": "10s"},
     "feedback": {"feedback": "f"},
     "alerts": {"alerts": "t-alerts"},
     "scores": {"scores_only": True},

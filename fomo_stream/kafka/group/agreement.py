@@ -52,7 +52,7 @@ Values = dict[str, Any]
 # Of groups that agreed before there were these settings.
 NEWER: Values = {
     **{"exclude": [], "counters": ["auto"], "time": None, "time-features": [], "timezone": "UTC"},
-    **{"silence": None, "silence-min": "60s", "silence-of": list(LEVELS), "rate-change": None},
+    **{"silence": None, "silence-min": "60s", "silence-of": list(LEVELS)},
 }
 
 
