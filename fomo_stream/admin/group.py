@@ -147,7 +147,9 @@ def _committed(admin: Any, settings: ServiceSettings, count: int) -> dict[int, i
 
 def _not_held(settings: GroupSettings) -> list[str]:
     """The flags given here that are no part of an agreement, and not needed to find the group."""
-    names = [name for name in settings_of_scope(ServiceSettings, "local") if name not in BrokerFlags.model_fields]
+    names = [
+        name for name in settings_of_scope(ServiceSettings, "scores", "running") if name not in BrokerFlags.model_fields
+    ]
     return [option(name) for name in names if name != "topic" and settings.is_given(name)]
 
 

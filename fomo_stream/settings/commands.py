@@ -11,7 +11,7 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.settings.flags import (
-    BrokerFlags,
+    DeliveryFlags,
     DetectorFlags,
     Names,
     RecordFlags,
@@ -25,7 +25,7 @@ from fomo_stream.wording import did_you_mean
 MAX_ATTEMPTS = 1_000_000  # of a redrive
 
 
-class RedriveSettings(BrokerFlags):
+class RedriveSettings(DeliveryFlags):
     """`fomo-stream redrive`: send dead letters back to their topics."""
 
     dead_letters: str = flag("Topics", ..., "topic of dead letters to read", metavar="TOPIC", min_length=1)
@@ -51,11 +51,6 @@ class RedriveSettings(BrokerFlags):
         le=MAX_ATTEMPTS,
     )
     dry_run: bool = flag("Topics", False, "only count them by reason; send nothing")
-    delivery: Literal["exactly-once", "at-least-once"] = flag(
-        "Delivery",
-        "exactly-once",
-        "send each exactly once, with transactions; or at least once, for brokers without them",
-    )
 
     @field_validator("reason", mode="before")
     @classmethod

@@ -89,7 +89,6 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "silence": ({"silence": 5.0, "alerts": "a"}, "--silence is none in the group, 5.0 here"),
     "silence-min": ({"silence_min": "90s"}, "--silence-min is 60s in the group, 90s here"),
     "silence-of": ({"silence_of": ("topic",)}, "--silence-of is key,partition,topic in the group, topic here"),
-    "rate-change": ({"rate_change": 3.0, "alerts": "a"}, "--rate-change is none in the group, 3.0 here"),
     "incident-quiet": ({"incident_quiet": 5}, "--incident-quiet is 10 in the group, 5 here"),
     "threads": ({"threads": 2}, r"--threads \(.*\) is 1 in the group, 2 here"),
     "delivery": ({"delivery": "at-least-once"}, "--delivery is exactly-once in the group, at-least-once here"),

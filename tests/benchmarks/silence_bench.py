@@ -192,7 +192,7 @@ def cost(n_keys: int, rounds: int) -> dict[str, Any]:
     with open_broker() as broker, tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for name, factor in (("without", None), ("with", 5.0)):
-                changes: dict[str, Any] = {} if factor is None else {"silence": factor, "rate_change": 3.0}
+                changes: dict[str, Any] = {} if factor is None else {"silence": factor}
                 changes |= {"alerts": unique("pages"), "views": ("fast",)}
                 with service_with(
                     broker, Path(folder), PARTITIONS, int(LAST * 1.05), keys=n_keys, **changes

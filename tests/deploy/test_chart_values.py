@@ -92,7 +92,7 @@ BAD: list[tuple[Object, str]] = [
     ({"settings": {"out": "none"}}, "settings.out is none, but settings.alerts names no topic"),
     ({"settings": {"alerts": "none"}}, "settings.alerts is none, which names no topic"),
     ({"settings": {"alerts": "sensors-scores"}}, "must be different topics"),
-    ({"settings": {"silence": 5}}, "settings.silence and settings.rate-change need settings.alerts"),
+    ({"settings": {"silence": 5}}, "settings.silence needs settings.alerts"),
     ({"settings": {"alert-rat": 0.1}}, "settings.alert-rat is not known; docs/flags-and-output.md has the names"),
     ({"settings": {"alert_rate": 0.1}}, "settings.alert_rate is not known; did you mean alert-rate?"),
     ({"settings": {"alert-rate": 2}}, "/settings/alert-rate"),

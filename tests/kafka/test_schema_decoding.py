@@ -240,11 +240,11 @@ def test_no_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_schema_from_a_file(tmp_path: Any) -> None:
     path = tmp_path / "reading.avsc"
     path.write_text(json.dumps(READING))
-    codec, schemas = codec_for(ServiceSettings(topic="t", input_format="avro", schema_file=path), of_service=True)
+    codec, schemas = codec_for(ServiceSettings(topic="t", schema_file=path), of_service=True)
     assert schemas is None
     fields = codec.decode(BODY)
     assert json.loads(codec.encode(fields, RESULT, BODY)) == {"flow": 3.5, "fomo": RESULT}
     assert codec.key(b"\0\0\0\0\7p7") == (b"\0\0\0\0\7p7", {})
     path.write_text("no schema")
     with pytest.raises(SchemaError, match=r"reading.avsc cannot be read as an Avro schema"):
-        codec_for(ServiceSettings(topic="t", input_format="avro", schema_file=path), of_service=True)
+        codec_for(ServiceSettings(topic="t", schema_file=path), of_service=True)
