@@ -160,14 +160,13 @@ def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: 
     assert schema.stored() in agreed
 
 
-def test_other_keys_in_the_state_topic_are_ignored(broker: Broker) -> None:
+@pytest.mark.parametrize("content", [{"features": ["a"], "categorical": ["b"]}, {"categorical": []}, 3])
+def test_the_first_entry_of_its_kind_is_the_schema_and_one_that_is_not_readable_is_an_error(
+    broker: Broker, content: object
+) -> None:
     entries = ((b"other", ["x"]), (KIND + b"1", ["a", "b"]), (KIND + b"2", ["c"]))
     schema = state_topic(broker, *((key, {"features": names}) for key, names in entries))
     assert schema.stored() == Schema(("a", "b"))
-
-
-@pytest.mark.parametrize("content", [{"features": ["a"], "categorical": ["b"]}, {"categorical": []}, 3])
-def test_an_unreadable_stored_schema_is_an_error_that_says_so(broker: Broker, content: object) -> None:
     with pytest.raises(BrokerError, match="not readable"):
         state_topic(broker, (KIND + b"1", content)).stored()
 
