@@ -54,13 +54,8 @@ def examine(settings: DoctorSettings) -> tuple[str, int]:
         found["schema registry"] = list(schema_registry(settings))
     found["settings"] = list(advice.own_settings(settings))
     found = {name: findings or [Finding("nothing has to be changed")] for name, findings in found.items()}
-    code = exit_code(found)
+    code = next((one.error.exit_code for each in found.values() for one in each if one.error is not None), 0)
     return as_json(found, code) if settings.json_ else as_text(found), code
-
-
-def exit_code(found: Found) -> int:
-    """0 without a problem, else the code of the first one."""
-    return next((one.error.exit_code for each in found.values() for one in each if one.error is not None), 0)
 
 
 def as_text(found: Found) -> str:
@@ -171,19 +166,12 @@ def _schema_of_outputs(settings: DoctorSettings, schema: SchemaText) -> SchemaTe
 
 def _of_outputs(client: RegistryClient, subject: str, schema: SchemaText | None) -> Finding:
     """schema: of outputs by the newest schema of the input; None if that is not known."""
-    has_it = schema is not None and client.look_up(subject, schema) is not None
-    rules = client.rules(subject, schema)
-    level = "" if rules.level is None else f" (compatibility {rules.level})"
-    if has_it:
-        return Finding(f"{subject} has the schema of outputs{level}")
-    if rules.mode is not None and rules.mode.startswith("READONLY"):
-        what, remedy = f"{subject} is {rules.mode}: it takes no schema of outputs", "set its mode to READWRITE"
-        return Finding(what, remedy) if schema is None else Finding.problem(RegistryError(what, remedy))
-    if rules.takes is False:
-        what = f"{subject} does not take the schema of outputs{level}: they become dead letters (output_schema_refused)"
+    if schema is None:
+        return Finding(f"{subject}: the schema of outputs is not known, as that of the input is not", is_known=False)
+    if client.look_up(subject, schema) is not None:
+        return Finding(f"{subject} has the schema of outputs")
+    if client.takes(subject, schema) is False:
+        what = f"{subject} does not take the schema of outputs: they become dead letters (output_schema_refused)"
         remedy = "lower the compatibility of this subject, or name another topic with --out or --alerts"
         return Finding.problem(RegistryError(what, remedy))
-    if schema is None:
-        what = f"{subject}{level}: the schema of outputs is not known, because that of the input is not"
-        return Finding(what, is_known=False)
-    return Finding(f"{subject} gets the schema of outputs with the first record, if this user may register it{level}")
+    return Finding(f"{subject} gets the schema of outputs with the first record, if this user may register it")

@@ -121,11 +121,11 @@ def test_outputs_that_are_registered_or_not_compatible(registry_url: str, topic:
     client.set_compatibility(subject, "FULL")
     refused = look(registry_url, topic)[-1]
     assert code(refused) == RegistryError.exit_code
-    assert f"{subject} does not take the schema of outputs (compatibility FULL)" in refused.what
+    assert f"{subject} does not take the schema of outputs" in refused.what
     client.set_compatibility(subject, "NONE")
     RegistryClient({"url": registry_url}).register(subject, AvroWriter(AVRO, "fomo").scored_schema())
     client.set_compatibility(subject, "FULL")
-    assert f"{subject} has the schema of outputs (compatibility FULL)" in look(registry_url, topic)[-1].what
+    assert f"{subject} has the schema of outputs" in look(registry_url, topic)[-1].what
 
 
 @pytest.mark.parametrize(
@@ -155,5 +155,5 @@ def test_a_registry_that_does_not_answer_is_a_problem(
 
 
 def test_what_a_registry_does_not_answer_is_not_needed(proxy: Proxy, topic: str) -> None:
-    proxy.deny(".* .*/(config|mode|compatibility)(/.*)?")
+    proxy.deny(".* .*/compatibility/.*")
     assert levels(look(proxy.url, topic)) == ["ok", "ok"]
