@@ -17,7 +17,6 @@ from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_producer
-from fomo_stream.kafka.group import log as log_of_group
 from fomo_stream.kafka.group.schema import KIND, GroupSchema
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.config import ModelConfig
@@ -164,6 +163,7 @@ def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: 
 def test_the_first_entry_of_its_kind_is_the_schema_and_one_that_is_not_readable_is_an_error(
     broker: Broker, content: object
 ) -> None:
+    """Entries of earlier versions do not say whose they are."""
     entries = ((b"other", ["x"]), (KIND + b"1", ["a", "b"]), (KIND + b"2", ["c"]))
     schema = state_topic(broker, *((key, {"features": names}) for key, names in entries))
     assert schema.stored() == Schema(("a", "b"))
@@ -204,21 +204,6 @@ def test_groups_and_topics_with_one_state_topic_do_not_share_it(broker: Broker, 
         assert running.service.ready
     with Running(owner):
         pass
-
-
-def test_state_that_does_not_say_whose_it_is_goes_on(
-    broker: Broker, real_kafka: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As earlier versions wrote it."""
-    settings = sensors(broker, 1)
-    broker.produce(settings.topic, readings(60))
-    with monkeypatch.context() as patched:
-        patched.setattr(log_of_group, "OF", "from another version")
-        with Running(settings):
-            broker.read(settings.out, at_least=60)
-    broker.produce(settings.topic, readings(10, start=60))
-    with Running(settings):
-        assert len(broker.read(settings.out, at_least=70)) == 70
 
 
 def test_members_that_read_another_topic_do_not_keep_settings_from_being_changed(
