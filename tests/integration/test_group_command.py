@@ -77,15 +77,6 @@ def test_an_instance_with_other_settings_is_refused_and_the_one_of_its_name_lose
     assert not broker.partitions("elsewhere")
 
 
-def test_settings_outside_the_agreement_may_differ(member: Running) -> None:
-    free = {"alert_rate": 0.02, "min_context": 20, "batch_size": 7, "instance_id": "two"}
-    other = changed(member.settings, **free, features=None, categorical=())
-    with Running(other) as running:
-        wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the second member to be ready")
-        assert running.member.pipeline.schema == member.member.pipeline.schema
-    wait_for(lambda: len(member.member.pipeline.tasks) == 3, "the partitions to come back")
-
-
 def test_it_shows_what_the_group_has_agreed_on_and_what_is_otherwise_here(member: Running, look: Look) -> None:
     settings = member.settings
     before = dict(member.member.pipeline.tasks)

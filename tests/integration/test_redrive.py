@@ -173,13 +173,12 @@ def test_letters_can_go_to_another_topic_and_by_key_where_their_partition_does_n
             dead_letter(source, b"stays"),
             dead_letter(source, b"moves", source_partition="40"),
             dead_letter(source, b"no source", source_topic=None, source_partition=None),
-            dead_letter(source, b"not ours", source_partition="-1", source_timestamp="now"),
         ],
     )
-    assert run(broker, dead, to=other).sent.total() == 4
+    assert run(broker, dead, to=other).sent.total() == 3
     partitions = {message.value(): message.partition() for message in read(broker, other)}
     assert partitions[b"stays"] == 1
-    assert partitions[b"moves"] == partitions[b"no source"] == partitions[b"not ours"]
+    assert partitions[b"moves"] == partitions[b"no source"]
 
 
 @pytest.mark.usefixtures("restored_logging")

@@ -73,16 +73,11 @@ def test_an_instance_that_waits_starts_when_its_topic_is_there(broker: Broker) -
         wait_for(lambda: running.service.ready, "the service to be ready")
 
 
-def test_an_instance_that_waits_for_a_broker_can_be_stopped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
-    running = Running(make_settings(broker, "t", wait=True, bootstrap="127.0.0.1:1"))
-    with running:
-        wait_for(lambda: running.service.snapshot().state == "waiting", "the service to wait")
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals a process handles")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
-def test_a_signal_is_not_lost_while_the_process_is_still_loading(tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_ends_a_process_that_is_still_loading_or_waits_for_a_broker(
+    tmp_path: Path, number: int, code: int
+) -> None:
     running = Command(tmp_path / "log", "--topic", "t", "--bootstrap", "127.0.0.1:1", "--wait")
 
     def handled() -> int:

@@ -270,7 +270,7 @@ class Delivery(ABC):
 
         With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
         """
-        with suppress(KafkaException):  # a fatal error, which `_abort` meets, too
+        with suppress(KafkaException):  # a fatal error, which `_undo` meets, too
             self._producer.poll(0)
             # If the client only said that it has failed before, a report on its way says why, and of which output.
             for _ in range(REPORT_TRIES):

@@ -54,7 +54,14 @@ class ExactlyOnce(Delivery):
     def _step(self, commit: Commit, seconds: float) -> Outcome:
         call = self._call = self._call or Call(partial(self._transactions.commit, commit, SLICE_S, SLICE_S))
         if not call.wait(seconds):
-            return self._outcome_of_waiting(call)
+            if call.waited < HUNG_S:
+                return Outcome.PENDING
+            # When the group's coordinator is gone, the call may never end:
+            # https://github.com/confluentinc/librdkafka/issues/5456. A new producer fences the old one off, so that it
+            # can send nothing more.
+            log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
+            self._use_new_producer()
+            return Outcome.FAILED
         self._call = None
         try:
             call.result()
@@ -64,18 +71,6 @@ class ExactlyOnce(Delivery):
             return Outcome.FAILED
         self._is_open = self._outage = False
         return Outcome.COMMITTED
-
-    def _outcome_of_waiting(self, call: Call) -> Outcome:
-        """Abandon a call that exceeds its time limit; a new producer fences it off, so that it can send nothing more.
-
-        https://github.com/confluentinc/librdkafka/issues/5456: when the group's coordinator is gone, the call may
-        never end.
-        """
-        if call.waited < HUNG_S:
-            return Outcome.PENDING
-        log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
-        self._use_new_producer()
-        return Outcome.FAILED
 
     def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
         """The meaning of an error in a commit. Raises FencedError when the instance has to end."""
