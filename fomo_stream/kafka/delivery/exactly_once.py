@@ -23,7 +23,12 @@ HUNG_S = 4.0  # to wait for a call that does not end
 
 
 class ExactlyOnce(Delivery):
-    """Puts everything between two commits into one transaction."""
+    """Puts everything between two commits into one transaction.
+
+    The producer is new, then ready (`is_started`), then open (`_is_open`) from the first output to the end of a commit
+    or an abort. A new one takes its place when a commit hangs, when an output is refused, and when the broker has
+    ended its transaction in an outage; the abort that follows starts it, which aborts what the old one left open.
+    """
 
     _transactions: Transactions  # of the producer in use
 
