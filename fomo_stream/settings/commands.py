@@ -155,15 +155,8 @@ class GivenFlags(ServiceSettings):
         return name.replace("-", "_") in self._given
 
 
-class ReportFlags(GivenFlags):
-    """For a command that prints a report."""
-
-    json_: bool = flag("Report", False, "print JSON for programs in place of text")
-    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
-
-
-class GroupSettings(ReportFlags):
-    """`fomo-stream group`: show what a group has agreed on, its members and its partitions."""
+class GroupSettings(GivenFlags):
+    """`fomo-stream group`: show and change what a group has agreed on."""
 
     # Topics that are not given are the group's: `Agreement.update` checks all of them.
     knows_all_topics: ClassVar[bool] = False
@@ -174,7 +167,11 @@ class GroupSettings(ReportFlags):
     check: bool = flag(
         "Report", False, "only check whether an instance with these settings could join: exit code 10 if not"
     )
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 
 
-class DoctorSettings(ReportFlags):
+class DoctorSettings(GivenFlags):
     """`fomo-stream doctor`: check a deployment."""
+
+    json_: bool = flag("Report", False, "print JSON for programs in place of text")
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")

@@ -53,18 +53,6 @@ class Newest(NamedTuple):
     kind: Kind
 
 
-class Rules(NamedTuple):
-    """What a registry says about new schemas of a subject; None where it does not say so.
-
-    level: of compatibility. mode: READONLY, if it takes none. takes: whether the schema in question is compatible with
-    its newest one.
-    """
-
-    level: str | None
-    mode: str | None
-    takes: bool | None
-
-
 class RegistryClient:
     """Asks the registry of these settings (`--registry`). Raises ConfigError if they are no settings of its client.
 
@@ -174,14 +162,12 @@ class RegistryClient:
                 raise
             return Newest(int(found.version), int(found.schema_id), Kind(found.schema.schema_type or "AVRO"))
 
-    def rules(self, subject: str, schema: SchemaText | None) -> Rules:
-        """The rules for new schemas of a subject, and for this one. Nothing is registered."""
-        client = self.client
-        return Rules(
-            _first_answer(lambda: client.get_compatibility(subject), client.get_compatibility),
-            _first_answer(lambda: client.get_mode(subject), client.get_global_mode),
-            None if schema is None else _first_answer(lambda: client.test_compatibility(subject, _request(schema))),
-        )
+    def takes(self, subject: str, schema: SchemaText) -> bool | None:
+        """Whether this schema is compatible with those of a subject; None where the registry does not say so."""
+        try:
+            return bool(self.client.test_compatibility(subject, _request(schema)))
+        except Exception:  # not all registries answer this, and nothing depends on it
+            return None
 
     def _bound(self, request: Any) -> None:
         """Bound the answer to a request: a server that sends a byte now and then must not hold the thread."""
@@ -243,22 +229,6 @@ def _request(schema: SchemaText) -> RegistrySchema:
 
 def _to_register(subject: str) -> str:
     return f"permit to register schemas under subject {subject}"
-
-
-def _first_answer(*questions: Callable[[], T]) -> T | None:
-    """Each question is asked where the registry has nothing for those before it. None: it does not answer them.
-
-    Not all registries do, and nothing depends on it.
-    """
-    for ask in questions:
-        try:
-            return ask()
-        except SchemaRegistryError as error:
-            if not _is_absent(error):
-                return None
-        except Exception:  # of an answer that the client does not know
-            return None
-    return None
 
 
 def _is_absent(error: SchemaRegistryError) -> bool:
