@@ -126,9 +126,8 @@ Value = float | bool | str | None
 _BETWEEN = " '\u00a0\u2009\u202f\u2019"
 _GROUPED = re.compile(rf"([+-]?[1-9]\d{{0,2}})([{_BETWEEN}])(\d{{3}}(?:\2\d{{3}})*)([.,]\d+)?", re.ASCII)
 _THOUSANDS_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
-_WITH_COMMA = re.compile(
-    r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?", re.ASCII
-)  # 1.234 and 1.234,5; 12,5 and ,5
+# 1.234 and 1.234,5; 12,5 and ,5
+_WITH_COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 # Words for a missing value: those of pandas, and the marks and errors that spreadsheets write.
 MISSING = frozenset(

@@ -44,13 +44,7 @@ class Evolution:
         for name in features:
             leaf = leaves.get(renamed.get(name, name))
             before, version_before = self._known.get(name, (leaf, version))
-            if (
-                leaf is None
-                or before is None
-                or name in categorical
-                or leaf.role in NUMBERS
-                or leaf.role == before.role
-            ):
+            if leaf is None or before is None or name in categorical or leaf.role in (*NUMBERS, before.role):
                 continue
             versions = {"versions": f"{version_before},{version}", "field": name, "was": before.type, "now": leaf.type}
             yield Change(True, {**place, **versions, "effect": "the feature is missing in its records"})
