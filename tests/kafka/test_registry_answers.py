@@ -212,12 +212,12 @@ def test_the_schemas_of_all_records_that_wait_are_asked_for_at_once(answers: Ans
 def test_a_partition_is_read_on_until_enough_of_its_records_wait(answers: Answers, decoder: Decoder) -> None:
     answers.holds.clear()
     for at in range(1000):
-        assert not decoder.waiting
+        assert not decoder.to_pause
         assert not list(decoder.receive(record(at, prefix(100 + at) + BODY), 0.0))
-    assert decoder.waiting == {0}
+    assert decoder.to_pause == {0}
     answers.holds.set()
     assert [item.offset for item in take(decoder, 1000)] == [*range(1000)]
-    assert not decoder.waiting
+    assert not decoder.to_pause
 
 
 def test_a_schema_that_is_never_answered_keeps_no_other_waiting(answers: Answers, decoder: Decoder) -> None:

@@ -111,13 +111,14 @@ class Schemas:
         """Returns when the answer is known. Raises the errors of `find`."""
         now = time.monotonic()
         failure = self._failures.get(question)
-        if failure is not None and now < failure.until:
-            raise RecordError(failure.reason, failure.message)
-        if not self._of_service:
+        if failure is not None and failure.until <= now:
+            failure = None
+        if failure is None and not self._of_service:
             self._answer(question)
             failure = self._failures.get(question)
-            if failure is not None:
-                raise RecordError(failure.reason, failure.message)
+        if failure is not None:
+            raise RecordError(failure.reason, failure.message)
+        if not self._of_service:
             return
         since = self._asked.setdefault(question, now)
         if since == now:
