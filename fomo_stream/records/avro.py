@@ -40,13 +40,7 @@ HIDDEN, OWN = "hidden logical type", "fomo-"  # keys and prefix of logical types
 
 
 class AvroWriter:
-    """A writer of Avro: see `Writer`. field: of results. Raises RecordError if its schema cannot be used.
-
-    >>> schema = '{"type": "record", "name": "Reading", "fields": [{"name": "flow", "type": "double"}]}'
-    >>> writer = AvroWriter(SchemaText(Kind.AVRO, schema), "fomo")
-    >>> writer.read(bytes.fromhex("0000000000000c40")), writer.leaves
-    ({'flow': 3.5}, {'flow': Leaf(type='double', role='number')})
-    """
+    """A writer of Avro: see `Writer`. field: of results. Raises RecordError if its schema cannot be used."""
 
     kind, head = Kind.AVRO, b""
 

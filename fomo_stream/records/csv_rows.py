@@ -140,13 +140,7 @@ _WORDS: dict[str, bool | None] = {**dict.fromkeys(MISSING), "true": True, "false
 
 
 def number_in(text: str, mark: Mark) -> float | None:
-    """The number in `text`, with this mark before its fraction; None if it is none.
-
-    >>> [number_in(text, "point") for text in ("12.5", "1,234.5", "1 234.5", "1,234", "12,5")]
-    [12.5, 1234.5, 1234.5, 1234.0, None]
-    >>> [number_in(text, "comma") for text in ("12,5", "1.234,5", "1 234,5", "1,234", "12.5")]
-    [12.5, 1234.5, 1234.5, 1.234, None]
-    """
+    """The number in `text`, with this mark before its fraction; None if it is none."""
     text = text.strip().replace("\u2212", "-")  # the minus sign of typography
     if grouped := _GROUPED.fullmatch(text):
         text = grouped[1] + grouped[3].replace(grouped[2], "") + (grouped[4] or "")

@@ -98,11 +98,6 @@ def infer_schema(
     one that each record belongs to; None: all are of one. source: name of the input, for errors.
     Of very many names, those that most records have are looked at.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
-
-    >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
-    >>> schema, left_out = infer_schema(orders)
-    >>> schema.features, left_out
-    (('price',), {'order_id': 'near-unique identifier', 'shop': 'text'})
     """
     sample = list(records)
     special = other or {}
@@ -200,9 +195,6 @@ def misleading(names: Sequence[Hashable], rows: Float, known: Collection[int] = 
     """Columns that only name records, or only grow, each with the reason; a constant one does no harm.
 
     rows: (n, d), in the order in which they came, NaN = missing; known: columns that are categories or counters.
-
-    >>> misleading(["order_id", "load"], np.array([[7919 * i % 1000, i % 7] for i in range(50)], dtype=np.float64))
-    ["'order_id' (near-unique identifier)"]
     """
     found = []
     for at, name in enumerate(names):
@@ -235,11 +227,7 @@ def is_missing(value: Any) -> bool:
 
 
 def is_time(value: Any) -> bool:
-    """Whether a value is text with a date, perhaps with a time, in ISO 8601.
-
-    >>> [is_time(text) for text in ("2026-10-01", "2026-10-01T12:00Z", "20261001", "1759276800", "soon")]
-    [True, True, True, False, False]
-    """
+    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
     if not isinstance(value, str):
         return False
     try:

@@ -79,9 +79,6 @@ def decode(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> dict[str, 
     """Decode one JSON object; ``NaN`` and ``Infinity``, which many JSON writers print, are accepted.
 
     The only error is RecordError, with the reason tombstone, too_large, not_utf8, not_json or not_an_object.
-
-    >>> decode(b'{"flow": 3.5, "motor": {"rpm": NaN}}')
-    {'flow': 3.5, 'motor': {'rpm': nan}}
     """
     value = checked(value, max_bytes)
     try:
@@ -142,9 +139,6 @@ def encode(
     A field of that name in the record is replaced, because the output carries the result of this run.
     Non-finite numbers become null, because JSON has no others. `scores_only` leaves out the record's own fields.
     raw: what `decode` has decoded to `record`: these bytes stay unchanged, where that is possible.
-
-    >>> encode({"flow": 3.5}, {"score": 0.9}, raw=b'{"flow": 3.50}')
-    b'{"flow": 3.50,"fomo":{"score":0.9}}'
     """
     if raw is not None and not scores_only and _can_be_copied(raw, record, field):
         with suppress(TypeError):  # the name of the field has a lone surrogate

@@ -127,11 +127,7 @@ def empty_schema() -> SchemaText:
 
 
 def message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message of its file a value holds, and how many bytes say so. Raises RecordError.
-
-    >>> message_indexes(bytes([0, 8])), message_indexes(bytes([4, 2, 0, 8]))
-    (((0,), 1), ((1, 0), 3))
-    """
+    """Which message of its file a value holds, and how many bytes say so. Raises RecordError."""
     count, at = _read_varint(body, 0)
     count = count >> 1 ^ -(count & 1)
     if not 0 <= count <= MOST_INDEXES:
