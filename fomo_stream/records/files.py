@@ -144,9 +144,7 @@ class RecordFile:
             raise SchemaError(f"{self.name} has several columns named {', '.join(twice[:5])}; give each its own name")
         self._rows.width, mark = len(self.header), self._decimal_mark()
         self._cells = [
-            (lambda text: text.strip() or None)
-            if name in self._text
-            else cell_reader(mark, partial(self._add_text, name))
+            _text_cell if name in self._text else cell_reader(mark, partial(self._add_text, name))
             for name in self.header
         ]
 
@@ -214,6 +212,10 @@ def _has_no_names(cells: Sequence[str]) -> bool:
         cell.strip().lower() in MISSING or any(number_in(cell, mark) is not None for mark in ("point", "comma"))
         for cell in cells
     )
+
+
+def _text_cell(text: str) -> str | None:
+    return text.strip() or None
 
 
 def trusted_records(file: RecordFile) -> Iterator[dict[str, Any]]:
