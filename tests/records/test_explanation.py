@@ -110,11 +110,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         {"pressure": None},
     ),
     (f"pressure is 9.8, {USUALLY}, and does not go with flow 170", [reason(partner=1), FLOW._replace(partner=0)], {}),
-    (
-        f'state is "idle", which 0.2 % of the known records have; {FLOWS}: {ALONE} the other values',
-        [IDLE, FLOW],
-        {},
-    ),
+    (f'state is "idle", which 0.2 % of the known records have; {FLOWS}: {ALONE} the other values', [IDLE, FLOW], {}),
     ('state is "idle", which no known record has', [IDLE._replace(frequency=0.0)], {}),
     (f'{FLOWS}: {ALONE} state "idle"', [FLOW._replace(partner=3)], {}),
     (f"pressure is 5.2 on average {RECENTLY}, {USUALLY}", [reason(cause=Cause.LEVEL, value=5.2)], {}),
