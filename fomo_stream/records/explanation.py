@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.records.schema import Schema, look_up, numbers
+from fomo_stream.records.schema import Schema, look_up, number_of
 from fomo_stream.wording import clean, counted
 
 DIGITS = 6  # of numbers in reasons that are not the record's own, and of the record's own in a sentence
@@ -73,7 +73,7 @@ def known(record: Mapping[str, Any], name: str, is_category: bool) -> str | bool
     if own.bit_length() <= 63 if is_int else isinstance(own, float) and math.isfinite(own):
         return own  # type: ignore[no-any-return]  # an int or a float
     if not is_category:
-        number = float(numbers([given])[0])  # an integer of more than 64 bits; not of texts
+        number = number_of(given)  # an integer of more than 64 bits; not of texts
         return number if math.isfinite(number) else None
     if own is None or isinstance(own, (float, list, tuple, dict)):
         return None

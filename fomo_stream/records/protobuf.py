@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -92,11 +92,12 @@ class ProtobufWriter:
             descriptor = _message_of(FileDescriptorSet.FromString(scored.compiled), self._indexes)
             self._result = GetMessageClass(descriptor.nested_types_by_name[RESULT_TYPE])
             self._has_earlier = any(one.number == RESULT_NUMBER for one in self._class.DESCRIPTOR.fields)
-        if self._has_earlier:
-            body = _without_field(body, RESULT_NUMBER)
+        if self._has_earlier:  # what is not known of a message keeps its bytes, and their order
+            others = _carrier().FromString(body)
+            others.ClearField("result")
+            body = others.SerializeToString()
         message = self._result(**_set_ones(as_written(dict(result)), self._result.DESCRIPTOR))
-        written = message.SerializeToString()
-        return body + _varint(RESULT_NUMBER << 3 | 2) + _varint(len(written)) + bytes(written)
+        return body + bytes(_carrier()(result=message.SerializeToString()).SerializeToString())
 
     def _check_free(self, message: DescriptorProto) -> None:
         """Raise RecordError if a field or a range of the message prevents one more field."""
@@ -108,6 +109,15 @@ class ProtobufWriter:
             raise unsupported(f"{what}; choose another --result-field")
         if has_number or any(one.start <= RESULT_NUMBER < one.end for one in ranges):
             raise unsupported(f"message {self.name} does not leave the number {RESULT_NUMBER} free for the result")
+
+
+@cache
+def _carrier() -> Any:
+    """The class of a message that knows the result alone, as bytes."""
+    file = FileDescriptorProto(name="fomo_stream/carrier.proto")
+    field = file.message_type.add(name="Carrier").field.add(name="result", number=RESULT_NUMBER)
+    field.type, field.label = _F.TYPE_BYTES, _F.LABEL_OPTIONAL
+    return GetMessageClass(_message_of(FileDescriptorSet(file=[file]), (0,)))
 
 
 def empty_schema() -> SchemaText:
@@ -155,27 +165,6 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return number, at + place + 1
     raise RecordError(NOT_PROTOBUF, "the value ends in a number, or has one that is too long")
-
-
-def _without_field(body: bytes, number: int) -> bytes:
-    """A message that can be read, without a field of the first level that holds bytes."""
-    kept, at = bytearray(), 0
-    while at < len(body):
-        begin = at
-        tag, at = _read_varint(body, at)
-        kind = tag & 7
-        if kind == 0:
-            _, at = _read_varint(body, at)
-        elif kind == 1 or kind == 5:
-            at += 8 if kind == 1 else 4
-        elif kind == 2:
-            size, at = _read_varint(body, at)
-            at += size
-        else:  # a group, of which nothing is known without reading it: what follows stays as it is
-            return bytes(kept) + body[begin:]
-        if tag >> 3 != number:
-            kept += body[begin:at]
-    return bytes(kept)
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
