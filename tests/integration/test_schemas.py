@@ -240,28 +240,19 @@ def reading(client: SchemaRegistryClient, one: Known, **fields: Any) -> bytes:
     return AvroSerializer(client, text)({"flow": 1.0, "site": None, **fields}, one.value())  # type: ignore[no-any-return]  # the client has no types
 
 
-@pytest.mark.parametrize("trouble", ["down", "unauthorized", "forbidden", "busy", "broken", "garbage"])
+@pytest.mark.parametrize("trouble", ["down", "forbidden", "garbage"])
 def test_records_wait_while_the_registry_fails(trouble: str, proxy: Proxy, client: SchemaRegistryClient) -> None:
     with known(proxy.url, registry={"url": proxy.url, "timeout": "2"}) as one:
         before, after = reading(client, one), reading(client, one)
         assert one.decode(before)["flow"] == 1.0
-        {
-            "down": proxy.down,
-            "unauthorized": lambda: proxy.require_basic("user", "secret"),
-            "forbidden": lambda: proxy.deny("GET .*"),
-            "busy": lambda: proxy.fail(429),
-            "broken": lambda: proxy.fail(503),
-            "garbage": proxy.garbage,
-        }[trouble]()
+        {"down": proxy.down, "forbidden": lambda: proxy.deny("GET .*"), "garbage": proxy.garbage}[trouble]()
         with pytest.raises(SchemaPendingError):
             one.codec.decode(after)
         wait_for(lambda: one.schemas.trouble, "the error of the registry")
         with pytest.raises(SchemaPendingError):
             one.codec.decode(after)
         assert one.codec.decode(before)["flow"] == 1.0  # which is known
-        assert "secret" not in one.schemas.trouble
-        if trouble == "forbidden":
-            assert "does not permit" in one.schemas.trouble
+        assert trouble != "forbidden" or "does not permit" in one.schemas.trouble
         proxy.heal()
         assert one.decode(after)["flow"] == 1.0
         wait_for(lambda: not one.schemas.trouble, "the end of the trouble")

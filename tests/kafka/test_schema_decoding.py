@@ -215,13 +215,7 @@ def test_settings_that_the_client_refuses_show_no_secret(changes_: Any, words: s
         codec_for(settings(**changes_), of_service=True)
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(settings(**changes_))
-
-
-def test_no_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The HTTP library would log each with its address, in which there can be a password."""
-    caplog.set_level(logging.INFO)
-    RegistryClient({"url": URL})
-    assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)
+    assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)  # it would log addresses, perhaps with a password
 
 
 def test_a_schema_from_a_file(tmp_path: Any) -> None:
