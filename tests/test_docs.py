@@ -18,8 +18,7 @@ from typing import Any
 import helm_python
 import numpy as np
 import pytest
-import yaml
-from documents import FLAGS, NOT_RUN, README, ROOT, Block, Document, not_run, table_rows
+from documents import FLAGS, NOT_RUN, README, ROOT, Block, Document, helm_values, not_run, table_rows
 from flag_tables import SETTINGS, with_tables
 
 import fomo_stream.kafka.outputs as letters
@@ -184,38 +183,13 @@ def check_pip(_line: str, words: list[str], _folder: Path) -> None:
     assert set((found[2] or "").split(",")) <= {"", *extras}
 
 
-def check_helm(_line: str, words: list[str], folder: Path) -> None:
+def check_helm(line: str, _words: list[str], folder: Path) -> None:
     """Makes the objects of `helm install` and `upgrade`, as Helm does, and lets it look for faults."""
-    parser = argparse.ArgumentParser()
-    for flag in ("--create-namespace", "--install", "--reuse-values"):
-        parser.add_argument(flag, action="store_true")
-    parser.add_argument("--namespace", required=True)
-    for flag in ("--set", "--set-string", "--values"):
-        parser.add_argument(flag, action="append", default=[])
-    for name in ("command", "release", "chart"):
-        parser.add_argument(name)
-    given = parser.parse_args(words[1:])
-    kept = folder / f"{given.release}.json"  # the values of the last command
-    values = json.loads(kept.read_text()) if given.reuse_values else {}
-    for name in given.values:
-        merge(values, yaml.safe_load((folder / name).read_text()))
-    for assignment in (*given.set, *given.set_string):
-        path, _, text = assignment.partition("=")
-        value = text if assignment in given.set_string else yaml.safe_load(text)
-        for part in reversed(path.split(".")):
-            value = {part: value}
-        merge(values, value)
+    kept = folder / "helm.json"  # the values of the last command
+    values = helm_values(line, json.loads(kept.read_text()) if kept.exists() else {}, lambda name: folder / name)
     kept.write_text(json.dumps(values))
-    assert helm_python.lint(folder / given.chart, values, strict=True)["errors"] == []
-    assert helm_python.Chart.load(folder / given.chart).render(values, name=given.release, namespace=given.namespace)
-
-
-def merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
-    for name, change in changes.items():
-        if isinstance(change, dict) and isinstance(values.get(name), dict):
-            merge(values[name], change)
-        else:
-            values[name] = change
+    assert helm_python.lint(folder / "deploy/chart", values, strict=True)["errors"] == []
+    assert helm_python.Chart.load(folder / "deploy/chart").render(values, name="fomo", namespace="scoring")
 
 
 @functools.cache
