@@ -17,7 +17,7 @@ demo: $(VENV)/.installed
 # A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
 test: $(VENV)/.installed-dev
-	$(MAKE) --no-print-directory -j2 types style kernels bytecode
+	$(MAKE) --no-print-directory -j2 types kernels bytecode style
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 # Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Two at a time: most of them wait.

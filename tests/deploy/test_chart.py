@@ -200,7 +200,7 @@ def ports(rules: list[Object]) -> list[set[int]]:
 )
 def test_the_network_policy_lets_pods_reach_what_they_ask(what: str, address: str, expected: set[int]) -> None:
     given = {what: address}
-    changes, name, before = {
+    every: dict[str, tuple[Object, str, list[set[int]]]] = {
         "bootstrap": ({"settings": given}, NAME, [{53}]),
         "url": ({"registry": given}, NAME, [{53}, {9092}]),
         "alertmanager": (
@@ -208,7 +208,8 @@ def test_the_network_policy_lets_pods_reach_what_they_ask(what: str, address: st
             f"{NAME}-notify",
             [],
         ),
-    }[what]
+    }
+    changes, name, before = every[what]
     policy = rendered("default", **changes).one("NetworkPolicy", name)["spec"]
     assert ports(policy["egress"]) == [*before, expected]
     assert name != NAME or policy["policyTypes"] == ["Ingress", "Egress"]
