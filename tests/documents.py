@@ -106,7 +106,7 @@ NOT_RUN = {
     "kafka-transactions.sh": "as kafka-topics.sh",
     "acls": "as kafka-topics.sh; tests/integration/test_secure_broker.py grants just these permissions",
     "curl": "asks a pod, by the port that kubectl forwards",
-    "helm test": "needs a cluster; tests/benchmarks/chart_bench.py runs it in one",
+    "helm test": "needs a cluster; benchmarks/chart_bench.py runs it in one",
 }
 
 

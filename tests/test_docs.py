@@ -32,14 +32,21 @@ from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
 from pretrain import __main__ as pretrain
 
-sys.path.append(str(Path(__file__).parent / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 from suite import command as benchmarks
 
 PAGES = [README, *map(Document.read, sorted((ROOT / "docs").glob("*.md")))]
 GUIDES = [
     Document.read(ROOT / name)
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "deploy/README.md", "deploy/runbooks.md")
+    for name in (
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "benchmarks/README.md",
+        "deploy/README.md",
+        "deploy/runbooks.md",
+    )
 ]
 EVERY = [*PAGES, *GUIDES]
 LANGUAGES = {"python", "sh", "json", "mermaid", "text", "toml", "yaml"}
@@ -153,9 +160,9 @@ def check_fomo_stream(line: str, words: list[str], folder: Path) -> None:
 
 def check_python(_line: str, words: list[str], _folder: Path) -> None:
     arguments = words[3:]
-    if words[:3] == ["python", "-m", "tests.benchmarks"]:
+    if words[:3] == ["python", "-m", "benchmarks"]:
         benchmarks.parser().parse_args(arguments)
-    elif words[1].startswith("tests/"):  # too long: only that it is there, and has these flags
+    elif words[1].startswith(("tests/", "benchmarks/")):  # too long: only that it is there, and has these flags
         source = (ROOT / words[1]).read_text()
         assert all(f'"{word}"' in source for word in words[2:] if word.startswith("--"))
     elif set(LONGEST) & set(arguments):
@@ -284,7 +291,8 @@ def test_links_lead_to_files_and_headings(page: Document) -> None:
 @by_name(EVERY)
 def test_paths_in_backticks_exist(page: Document) -> None:
     for span in page.spans:
-        if re.fullmatch(r"(fomo_stream|pretrain|tests|deploy|docs|\.ci)/[\w./-]+", span) and "NAME" not in span:
+        is_path = re.fullmatch(r"(fomo_stream|pretrain|tests|benchmarks|deploy|docs|\.ci)/[\w./-]+", span)
+        if is_path and "NAME" not in span:
             assert (ROOT / span).exists(), f"{page.name}: {span}"
 
 

@@ -19,7 +19,7 @@ from documents import ROOT
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("*.md", "mkdocs.yml", "docs", "deploy", "examples", "fomo_stream")
+SOURCES = ("*.md", "mkdocs.yml", "benchmarks", "docs", "deploy", "examples", "fomo_stream")
 
 
 def warnings(root: Path, site: Path) -> list[str]:
