@@ -132,6 +132,19 @@ def with_changes(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     return merged
 
 
+def listed_acls(text: str) -> list[tuple[str, str, str, str]]:
+    """Kind and name of the resource, pattern and operation of each `$acls` command, one for each operation."""
+    found = []
+    for line in text.splitlines():
+        words = shlex.split(line.removeprefix("$acls ")) if line.startswith("$acls ") else []
+        pairs = [(flag[2:], value) for flag, value in zip(words[::2], words[1::2], strict=True)]
+        pattern = dict(pairs).get("resource-pattern-type", "literal")
+        for kind, name in pairs:
+            if kind in ("topic", "group", "transactional-id"):
+                found += [(kind, name, pattern, value) for flag, value in pairs if flag == "operation"]
+    return found
+
+
 def helm_values(line: str, before: dict[str, Any], file: Callable[[str], Path]) -> dict[str, Any]:
     """The values that a command installs the chart with; before: those of the last one, which it may reuse."""
     parser = ArgumentParser()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from charts import (
     rendered,
     settings_of,
 )
-from documents import Document
+from documents import Document, listed_acls
 
 from fomo_stream.kafka.topics.checks import STATE_TOPIC_CONFIG
 
@@ -136,23 +135,15 @@ def test_a_gpu_is_asked_for_and_used() -> None:
 # --- objects of operators
 
 
-def readme_acls() -> set[tuple[str, str, str, str]]:
+def readme_acls() -> set[tuple[str, ...]]:
     """Resource, name, pattern and operation of the commands in deploy/README.md."""
     text = Document.read(ROOT / "deploy" / "README.md").section("Security: TLS, SASL, least-privilege ACLs").blocks
     block = next(block for block in text if block.language == "sh")
-    found = set()
-    for line in block.code.splitlines():
-        words = shlex.split(line.replace("$acls", "")) if line.startswith("$acls") else []
-        pairs = list(zip(words[::2], words[1::2], strict=True))
-        options = dict(pairs)
-        resource = next((word for word in ("--topic", "--group", "--transactional-id") if word in options), "")
-        pattern = options.get("--resource-pattern-type", "literal").replace("prefixed", "prefix")
-        kind = resource[2:].replace("transactional-id", "transactionalId")
-        found |= {(kind, options[resource], pattern, value) for word, value in pairs if word == "--operation"}
-    return found
+    names = {"transactional-id": "transactionalId", "prefixed": "prefix"}  # in objects of Strimzi
+    return {tuple(names.get(word, word) for word in acl) for acl in listed_acls(block.code)}
 
 
-def user_acls(found: Rendered) -> set[tuple[str, str, str, str]]:
+def user_acls(found: Rendered) -> set[tuple[str, ...]]:
     """As `readme_acls`, for the group that the documentation has."""
     acls = json.loads(
         json.dumps(found.one("KafkaUser")["spec"]["authorization"]["acls"]).replace(OWN_GROUP, "fomo-stream")
