@@ -20,9 +20,9 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j2 types kernels bytecode style
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-# Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Two at a time: most of them wait.
+# Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Most of them wait.
 test-slow: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
