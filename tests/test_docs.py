@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,23 @@ def blocks(language: str, pages: list[Document] = PAGES) -> list[Block]:
     return [block for page in pages for block in page.blocks if block.language == language]
 
 
-def by_name(pages: list[Document]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+def by_name(pages: list[Document], slow: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """A test of each page; slow: names of those whose tests are."""
+    marks = [[pytest.mark.slow] if page.name in slow else [] for page in pages]
+    return pytest.mark.parametrize(
+        "page", [pytest.param(page, id=page.name, marks=some) for page, some in zip(pages, marks, strict=True)]
+    )
+
+
+def with_code(language: str, pages: list[Document]) -> list[Document]:
+    """Those with a block of this language, but the tutorial, whose test runs all of it."""
+    return [page for page in pages if page.name != TUTORIAL and any(b.language == language for b in page.blocks)]
 
 
 # --- snippets
 
 
-@by_name([page for page in PAGES if page.name != TUTORIAL and any(block.language == "python" for block in page.blocks)])
+@by_name(with_code("python", PAGES), slow=["docs/python.md"])
 def test_python_snippets_run_each_by_itself(page: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in page.blocks:
@@ -241,14 +250,7 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in LONG_PAGES else ())
-        for page in EVERY
-        if page.name != TUTORIAL and any(block.language == "sh" for block in page.blocks)
-    ],
-)
+@by_name(with_code("sh", EVERY), slow=LONG_PAGES)
 def test_shell_snippets_of_a_page_work_in_order(
     page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch, restored_logging: None
 ) -> None:

@@ -46,63 +46,43 @@ MOST = 60_000  # readings in a report: its replay takes about ten seconds
 
 
 class Tally(Observer):
-    """Injected faults beside what was flagged; the threads of the pump and of the service write it."""
+    """Compares injected faults with what was flagged; the threads of the pump and of the service report to it.
+
+    It prints a line about the first outlier of each fault, and of each run of false alarms.
+    """
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self.scored_count = self.false_alarms = self.faults = self.context_rows = self.generation = 0
-        self._fault_of: dict[int, tuple[int, str]] = {}  # by reading: number and name of its fault
+        self.scored_count = self.false_alarms = self.faults = 0
+        self._fault_of: dict[int, tuple[int, str]] = {}  # by reading: number of its fault, from 1, and its name
         self._sent_last: str | None = None
         self._caught: set[int] = set()
-        self._flagged_last: int | None = None  # fault of the newest outlier
-        self._new: list[str] = []
-        self._lock = threading.Lock()
+        self._flagged_last: int | None = None  # fault of the newest outlier; 0: a false alarm
 
     def sent(self, record: dict[str, Any], fault: str | None) -> None:
-        """A reading was sent, with this injected fault."""
-        with self._lock:
-            if fault is not None:
-                self.faults += fault != self._sent_last
-                self._fault_of[record["reading"]] = self.faults, fault
-            self._sent_last = fault
+        """A reading is sent, with this injected fault."""
+        if fault is not None:
+            self.faults += fault != self._sent_last
+            self._fault_of[record["reading"]] = self.faults, fault
+        self._sent_last = fault
 
     def scored(self, seen: Observation) -> None:
-        with self._lock:
-            self.scored_count += seen.n_records
-            self.context_rows, self.generation = seen.context_rows, seen.generation
-            for record, result, _ in seen.outliers:
-                number, fault = self._fault_of.get(record["reading"], (0, "none (false alarm)"))
-                self.false_alarms += not number
-                if number != self._flagged_last and number not in self._caught:
-                    why = f": {result['explanation']}" if "explanation" in result else ""
-                    self._new.append(
-                        f"outlier score={result['score']:.4f} p={result['p_value']:.4f} fault {fault}{why}"
-                    )
-                self._caught |= {number} - {0}
-                self._flagged_last = number
-
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self.began
-
-    def new_lines(self) -> list[str]:
-        """A line for each fault and each run of false alarms since the last call, and one with the numbers now."""
-        with self._lock:
-            new, self._new = self._new, []
-            phase = "scoring" if self.generation else "warming_up"
-            return [
-                *new,
-                f"t={self._seconds:.0f}s records_per_s={self.scored_count / max(0.1, self._seconds):.0f} "
-                f"scored={self.scored_count} context={self.context_rows} generation={self.generation} "
-                f"faults={self.faults} caught={len(self._caught)} false_alarms={self.false_alarms} phase={phase}",
-            ]
+        self.scored_count += seen.n_records
+        for record, result, _ in seen.outliers:
+            number, fault = self._fault_of.get(record["reading"], (0, "none (false alarm)"))
+            if number != self._flagged_last and number not in self._caught:
+                why = f": {result['explanation']}" if "explanation" in result else ""
+                say(f"outlier score={result['score']:.4f} p={result['p_value']:.4f} fault {fault}{why}")
+            self._flagged_last = number
+            self.false_alarms += not number
+            self._caught |= {number} - {0}
 
     def summary(self) -> str:
-        """One line about the whole run."""
+        """One line about the run so far."""
         share = self.false_alarms / max(1, self.scored_count)
         return (
-            f"scored {self.scored_count:,} records in {self._seconds:.0f} s; faults caught {len(self._caught)} of "
-            f"{self.faults}; false alarms {self.false_alarms:,} records ({share:.2%})"
+            f"scored {self.scored_count:,} records in {time.monotonic() - self.began:.0f} s; faults caught "
+            f"{len(self._caught)} of {self.faults}; false alarms {self.false_alarms:,} records ({share:.2%})"
         )
 
 
@@ -162,7 +142,7 @@ def run_demo(settings: DemoSettings) -> int:
                 end = tally.began + (settings.seconds or float("inf"))
                 while time.monotonic() < end and not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
                     check()
-                    say(*tally.new_lines())
+                    say(tally.summary())
             finally:
                 service.stop()
                 stop.set()
@@ -176,9 +156,9 @@ def run_demo(settings: DemoSettings) -> int:
     return 0
 
 
-def say(*lines: str) -> None:
-    """Print lines at once, also into a pipe."""
-    print(*lines, sep="\n", flush=True)
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
 
 
 def in_avro() -> Callable[[dict[str, Any]], bytes]:

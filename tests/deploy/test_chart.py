@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import helm_python
 import pytest
-import yaml
 from charts import (
     CHART,
     NAME,
@@ -231,18 +227,3 @@ def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:
     ]
     blind = rendered("everything", networkPolicy={"ingressFrom": []})
     assert "Prometheus cannot reach the pods" in blind.notes
-
-
-def test_what_is_rendered_goes_through_kustomize(tmp_path: Path) -> None:
-    """Many teams change charts in this way. Kustomize also refuses objects that are no Kubernetes objects."""
-    objects = plain("everything").objects
-    (tmp_path / "chart.yaml").write_text(yaml.safe_dump_all(objects))
-    (tmp_path / "kustomization.yaml").write_text("resources: [chart.yaml]\nnamespace: elsewhere\n")
-    kubectl = Path(sys.executable).parent / "kubectl"
-    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    changed = list(yaml.safe_load_all(done.stdout))
-    assert {(one["kind"], one["metadata"]["name"]) for one in changed} == {
-        (one["kind"], one["metadata"]["name"]) for one in objects
-    }
-    assert {one["metadata"]["namespace"] for one in changed} == {"elsewhere"}
