@@ -48,7 +48,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build
 
 pictures: $(VENV)/.installed-dev
-	PYTHONPATH=.:tests $(BIN)/python tests/pictures.py
+	PYTHONPATH=.:tests $(BIN)/python docs/pictures/make.py
 
 # The notebooks of the examples, from their scripts.
 notebooks: $(VENV)/.installed-dev
