@@ -7,20 +7,7 @@ import re
 
 import helm_python
 import pytest
-from charts import (
-    CHART,
-    NAME,
-    ROOT,
-    VERSIONS,
-    Object,
-    Rendered,
-    chart,
-    every_set,
-    plain,
-    rendered,
-    validate,
-    value_set,
-)
+from charts import CHART, NAME, ROOT, VERSIONS, Object, Rendered, chart, every_set, plain, rendered, validate, value_set
 
 # --- valid
 

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import (
-    CHART,
-    NAME,
-    ROOT,
-    Rendered,
-    every_set,
-    plain,
-    rendered,
-    settings_of,
-)
+from charts import CHART, NAME, ROOT, Rendered, every_set, plain, rendered, settings_of
 from documents import Document, listed_acls
 
 from fomo_stream.kafka.topics.checks import STATE_TOPIC_CONFIG
@@ -171,9 +162,7 @@ def test_the_user_has_the_permissions_that_the_documentation_lists_and_no_others
         ("group", "fomo-stream-notify", "literal", "Read"),
     }
     simple = user_acls(rendered("default", strimzi=user, settings={"delivery": "at-least-once"}))
-    assert readme_acls() - simple == {
-        ("transactionalId", "fomo-stream-sensors-", "prefix", "Write"),
-    }
+    assert readme_acls() - simple == {("transactionalId", "fomo-stream-sensors-", "prefix", "Write")}
     optional = user_acls(plain("everything"))
     assert {operation for *_, operation in optional} == {"Read", "Write", "Create", "DescribeConfigs", "Alter"}
 

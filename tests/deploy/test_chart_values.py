@@ -212,10 +212,7 @@ def test_notify_reads_its_settings_and_its_secrets_by_files(tmp_path: Path, monk
     assert settings.registry["bearer.auth.credentials.source"] == "STATIC_TOKEN"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     files = (settings.targets_file, settings.webhook_secret_file)
-    assert {str(file.parent) for file in files if file is not None} == {
-        "/etc/fomo/targets",
-        "/etc/fomo/webhook-secret",
-    }
+    assert {str(file.parent) for file in files if file is not None} == {"/etc/fomo/targets", "/etc/fomo/webhook-secret"}
     assert {str(file.parent) for file in files if file is not None} <= mounts
     egress = found.one("NetworkPolicy", name)["spec"]["egress"]
     assert [{port["port"] for port in rule["ports"]} for rule in egress] == [{443, 9093}]
