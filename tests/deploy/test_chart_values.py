@@ -230,8 +230,9 @@ def test_the_program_reads_rules_and_windows(tmp_path: Path, monkeypatch: pytest
     assert (settings.windows[0].keys, settings.windows[0].timezone) == (("pump-*",), "UTC")
 
 
-def test_the_program_reads_the_settings_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_of(plain("tls"), tmp_path, monkeypatch).kafka == {
+def test_the_program_reads_the_settings_of_both_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(plain("tls"), tmp_path, monkeypatch)
+    assert settings.kafka == {
         "session.timeout.ms": "60000",
         "socket.keepalive.enable": "true",
         "client.rack": 'rack "1"',
@@ -244,10 +245,7 @@ def test_the_program_reads_the_settings_of_the_client(tmp_path: Path, monkeypatc
         "ssl.key.location": "/etc/fomo/tls/client/tls.key",
         "ssl.key.password": "secret tls.password",
     }
-
-
-def test_the_program_reads_the_settings_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_of(plain("tls"), tmp_path, monkeypatch).registry == {
+    assert settings.registry == {
         "url": "https://registry.kafka.svc:8081/apis/ccompat/v7",
         "timeout": "10",
         "basic.auth.user.info": "fomo:secret password",
