@@ -28,6 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Ctrl-C, which tests send, would not end them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+collect_ignore = ["adapters/user_program.py"]  # which mypy reads, and nobody runs
 SHARED = pytest.StashKey[dict[str, str]]()  # addresses of the servers that all processes of a session use
 
 # Files of the slow part that take a minute or more: they begin first, so that none of them is left alone at the end.
