@@ -102,7 +102,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def demo(argv: Sequence[str]) -> int:
-    """Watch fomo-stream score a simulated sensor stream with injected faults, live in the terminal.
+    """Watch fomo-stream score a simulated sensor stream with injected faults, live.
 
     It starts an embedded broker in memory, sends sensor records to it in real time, and runs the same service
     on them. The embedded broker has no transactions, so delivery is at least once. Ctrl-C ends it.

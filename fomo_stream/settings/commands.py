@@ -89,9 +89,7 @@ class DemoSettings(DetectorFlags):
     min_context: int = with_default(DetectorFlags, "min_context", 500)
     alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
     seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
-    rate: float = flag("Demo", 500.0, "sensor records per second", metavar="N", gt=0, le=100_000)
     format: Literal["json", "avro"] = flag("Demo", "json", "format of the records; avro: with a registry in memory")
-    plain: bool = flag("Demo", False, "print lines instead of a live screen")
     report: str = flag(
         "Demo", "fomo-demo.html", "HTML file for the report at the end; none: write none", metavar="FILE", min_length=1
     )

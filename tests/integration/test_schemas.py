@@ -13,7 +13,6 @@ from brokers import wait_for
 from confluent_kafka.schema_registry import Schema as RegistrySchema
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro.utils import generate_one
@@ -117,6 +116,8 @@ def test_json_with_a_schema(registry_url: str, client: SchemaRegistryClient) -> 
         "additionalProperties": False,
         "properties": {"flow": {"type": "number"}, "site": {"oneOf": [{"type": "null"}, {"type": "string"}]}},
     }
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer  # take a second
+
     text = json.dumps(schema)
     with known(registry_url) as one:
         data = JSONSerializer(text, client)({"flow": 3.5, "site": None}, one.value())

@@ -1,7 +1,7 @@
 """Silence in a real run: is each told once, and none that is not there, whatever happens to instances and the broker?
 
-    KAFKA_HOME=... python tests/benchmarks/silence_bench.py [--minutes 30] [--keys 5000] [--rate 1000] [--steady]
-    KAFKA_HOME=... python tests/benchmarks/silence_bench.py --cost 3 [--keys 5000]
+    KAFKA_HOME=... python benchmarks/silence_bench.py [--minutes 30] [--keys 5000] [--rate 1000] [--steady]
+    KAFKA_HOME=... python benchmarks/silence_bench.py --cost 3 [--keys 5000]
 
 A producer writes records of many keys with very different gaps (1:1,000) to 3 partitions. Two instances of
 `fomo-stream --silence 5x` score them. The first third of the time is only for learning. Then some keys that send often
@@ -33,7 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integration", "benchmarks")]
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("tests", "tests/integration", "benchmarks")]
 
 from brokers import Kafka, kafka_home, open_broker, wait_for
 from confluent_kafka import Producer
