@@ -113,8 +113,8 @@ REASONS: dict[bytes | None, str] = {
     b'{"a": "\xed\xa0\x80"}': "not_utf8",
     b"x" * 100: "too_large",
 }
-REASONS |= {value: "not_json" for value in (b"", b'{"a": 1', b"[" * 90)}
-REASONS |= {value: "not_an_object" for value in (b"[1]", b"1", b"NaN")}
+REASONS |= dict.fromkeys((b"", b'{"a": 1', b"[" * 90), "not_json")
+REASONS |= dict.fromkeys((b"[1]", b"1", b"NaN"), "not_an_object")
 
 
 @pytest.mark.parametrize(("value", "reason"), REASONS.items())
