@@ -37,7 +37,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     from fomo_stream.replaying.partition import spec_of
 
     measured = measure([outcome.recorded for outcome in outcomes], spec_of(plan))
-    source, batch_ms = {**_source(plan, outcomes), **measured.pop("source")}, measured.pop("batch_ms")
+    source = {**_source(plan, outcomes), **measured.pop("source")}
     report = {
         "format": 1,
         "source": source,
@@ -45,7 +45,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
         "summary": [],
         "settings": settings_of(plan.settings),
         "versions": _versions(plan, outcomes),
-        "timing": {**_timing(outcomes, started, source), "batch_ms": batch_ms},
+        "timing": _timing(outcomes, started, source),
         **measured,
     }
     for detector in report["detectors"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from fomo_stream.replaying.advice import RATES, Alerts, advise, configuration, look, with_found
+from fomo_stream.replaying.advice import RATES, Alerts, advise, configuration, days_of, look, with_found
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.output import check_outputs, join_parts, write_whole
 from fomo_stream.replaying.progress import Progress, shown_progress
@@ -98,20 +98,22 @@ def _suggested(plan: Plan, path: Path, progress: Progress, is_stopped: Callable[
     found = look(given, plan.source)
     plan = make_plan(with_found(given, found))
     report, alerts = _replayed(plan, progress, is_stopped)
-    advice = advise(alerts, given.alert_rate, given.incidents_per_day, given.incident_quiet)
+    source, most, quiet = report["source"], given.incidents_per_day, given.quiet
+    advice = advise(alerts, given.alert_rate, most, quiet, days_of(source))
     for rate in [rate for rate in RATES if rate < given.alert_rate]:
-        if advice.after <= given.incidents_per_day or is_stopped():
+        if advice.after <= most or is_stopped():
             break
         lower = replace(plan, settings=plan.settings.model_copy(update={"alert_rate": rate, "scores_file": None}))
-        _, alerts = _replayed(lower, progress, is_stopped)
-        advice = advise(alerts, rate, given.incidents_per_day, given.incident_quiet)
-    text = configuration(given, found, advice, plan.source.name, alerts.records)
+        again, alerts = _replayed(lower, progress, is_stopped)
+        source = again["source"]
+        advice = advise(alerts, rate, most, quiet, days_of(source))
+    text = configuration(given, found, advice, source["name"], source["scored"] + source["warming_up"])
     write_whole(path, text.encode())
     return report
 
 
-def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], Alerts]:
-    """The report, and with --suggest the alerts."""
+def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], list[Alerts]]:
+    """The report, and with --suggest the alerts of each partition."""
     from fomo_stream.replaying.partition import Job
 
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
@@ -127,8 +129,5 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
             progress.end()
         if settings.scores_file is not None:
             join_parts(settings.scores_file, [job.scores for job in jobs])
-        alerts = Alerts()
-        for outcome in outcomes:
-            if outcome.alerts is not None:
-                alerts.merge(outcome.alerts)
+        alerts = [outcome.alerts for outcome in outcomes if outcome.alerts is not None]
         return make_report(plan, outcomes, started), alerts

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.replaying.measures import intervals
-from fomo_stream.replaying.measures.incidents import count_incidents
+from fomo_stream.replaying.measures.incidents import incidents_of
 from fomo_stream.replaying.measures.recorder import WINDOWS, Records, Spec
-from fomo_stream.replaying.measures.segments import NEVER, Segments, false_incidents
+from fomo_stream.replaying.measures.segments import NEVER, Segments
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -53,11 +53,10 @@ class Quality:
         }
         self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
         self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
-        parts = list(zip(records.parts, records.slices, strict=True))
-        begun = [records.window[its][count_incidents(rows, rows["alert"][:, d], spec.quiet)] for rows, its in parts]
-        self.by_window["incidents"] = _by_window(np.concatenate(begun))
-        false = [records.window[its][false_incidents(rows["alert"][:, d], rows["label"])] for rows, its in parts]
-        self.by_window["false_incidents"] = _by_window(np.concatenate(false))
+        found = [incidents_of(rows, rows["alert"][:, d], spec.quiet) for rows in records.parts]
+        for name, begun in zip(("incidents", "false_incidents"), zip(*found, strict=True), strict=True):
+            windows = [records.window[its][at] for its, at in zip(records.slices, begun, strict=True)]
+            self.by_window[name] = _by_window(np.concatenate(windows))
         ranked = records.is_ranked
         self._ranked = self._score[ranked], records.is_outlier[ranked], records.window[ranked]
         self._by_class = counts(*self._ranked[:2])
