@@ -28,6 +28,22 @@ class Bound:
         return self.offsets.get(partition, self.offset)
 
 
+@dataclass(frozen=True)
+class Range:
+    """The offsets `start` to `end` - 1 of one partition; the range is empty where they are equal."""
+
+    partition: int
+    start: int
+    end: int
+    first: int = 0  # first offset that the topic retains
+    topic_id: str = ""  # of the topic when the range was found; empty: the broker has no ids
+
+    @property
+    def records(self) -> int:
+        """How many records it has at most; offsets without a record count, too."""
+        return self.end - self.start
+
+
 def parse_bounds(from_: str, to: str, last: str, now_ms: int) -> tuple[Bound, Bound]:
     """The first record of a range, and its end. Raises ConfigError if a text is not understood or they are swapped.
 
@@ -40,6 +56,16 @@ def parse_bounds(from_: str, to: str, last: str, now_ms: int) -> tuple[Bound, Bo
     if any(first is not None and stop is not None and first > stop for first, stop in pairs):
         raise ConfigError(f"{begin.text} is after {end.text}; swap them, or leave one out")
     return begin, end
+
+
+def gap_notes(topic: str, offsets: int, records: int) -> list[str]:
+    """A sentence about offsets of the ranges of a topic without a record, if there are any. records: that were read."""
+    if records >= offsets:
+        return []
+    return [
+        f"{topic}: {offsets - records:,} of {offsets:,} offsets have no record to replay: they were removed by "
+        "compaction, belong to aborted transactions, or mark the ends of transactions."
+    ]
 
 
 def shown_time(time_ms: int) -> str:

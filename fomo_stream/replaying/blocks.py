@@ -69,7 +69,6 @@ class Judgement:
     """What one detector says about the n records of a block."""
 
     score: Float  # (n,) ranks records, higher = more anomalous; NaN: no score (warm-up)
-    p_value: Float  # (n,) NaN: none
     alert: NDArray[np.bool_]  # (n,)
 
     def without_alerts(self, muted: NDArray[np.bool_]) -> Judgement:

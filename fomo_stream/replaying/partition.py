@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import compress, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +21,12 @@ from fomo_stream.partition.position import Restored
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alerts
 from fomo_stream.replaying.blocks import BLOCK, Block, Int, IsStopped, Judgement, Sample
+from fomo_stream.replaying.detectors.rivals import Rival
+from fomo_stream.replaying.detectors.variants import variants
+from fomo_stream.replaying.measures.recorder import Recorded, Recorder, Spec
 from fomo_stream.replaying.output import written_to
+from fomo_stream.replaying.plan import Plan
 from fomo_stream.settings.replay import ReplaySettings
-
-if TYPE_CHECKING:
-    from fomo_stream.replaying.detectors.rivals import Rival
-    from fomo_stream.replaying.measures.recorder import Recorded, Spec
-    from fomo_stream.replaying.plan import Plan
 
 OWN = "fomo-stream"  # name of the detector itself
 BEFORE_RULES = "without rules"  # name of the same, before rules and windows of maintenance were looked at
@@ -96,7 +94,7 @@ class PartitionReplay:
         judgements = {OWN: _judgement(results, muted)}
         if self._plan.settings.has_rules:
             before = np.concatenate([part.before_rules for part in parts])
-            judgements[BEFORE_RULES] = Judgement(results.score, results.p_value, before).without_alerts(muted)
+            judgements[BEFORE_RULES] = Judgement(results.score, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
             judgements[name] = _judgement(detector.process(seen, keys), muted)
@@ -143,7 +141,7 @@ class PartitionReplay:
 
 
 def _judgement(results: Results, muted: NDArray[np.bool_]) -> Judgement:
-    return Judgement(results.score, results.p_value, results.outlier).without_alerts(muted)
+    return Judgement(results.score, results.outlier).without_alerts(muted)
 
 
 @dataclass
@@ -215,8 +213,6 @@ class Detectors:
     """
 
     def __init__(self, plan: Plan) -> None:
-        from fomo_stream.replaying.detectors.variants import variants
-
         self._plan, settings = plan, plan.settings
         own_model = load_ready(settings.model, settings.device, settings.kernel)
         self.first = first_detector(settings, own_model, plan.schema, None)
@@ -229,8 +225,6 @@ class Detectors:
 
     def rivals(self) -> list[Rival]:
         """Other detectors for one partition."""
-        from fomo_stream.replaying.detectors.rivals import Rival
-
         schema, config = self._plan.schema, self._plan.settings.detector_config()
         columns = schema.categorical_columns
         return [Rival(spec, schema.features, config, columns) for spec in self._plan.settings.compare]
@@ -238,9 +232,6 @@ class Detectors:
 
 def spec_of(plan: Plan) -> Spec:
     """What is measured: the detector itself, variants, and rivals, in this order."""
-    from fomo_stream.replaying.detectors.variants import variants
-    from fomo_stream.replaying.measures.recorder import Spec
-
     settings = plan.settings
     before = (BEFORE_RULES,) if settings.has_rules else ()
     names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
@@ -252,8 +243,6 @@ def spec_of(plan: Plan) -> Spec:
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:
     """Replay a partition until its end or until `is_stopped`. advance: is called after each block. Raises FomoError."""
-    from fomo_stream.replaying.measures.recorder import Recorder
-
     began, settings = time.monotonic(), job.plan.settings
     recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
     replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.variants, detectors.rivals())

@@ -80,7 +80,6 @@ class ReplayResult:
         `windows`      window and detector
         `alerts`       top alert, highest first
         `drift`        window and feature
-        `calibration`  detector and requested alert rate
         `incidents()`  incident, those of most surprise first
 
     A DataFrame is empty where the report has nothing on it. Times are UTC; without times they are record numbers.
@@ -164,12 +163,6 @@ class ReplayResult:
                 for i, name in enumerate(drift.get("features") or [])
             ]
         )
-
-    @property
-    def calibration(self) -> pd.DataFrame:
-        """Requested and realised alert rates of every detector."""
-        detectors = [one for one in self._report["detectors"] if one.get("calibration")]
-        return self._frame([{"detector": one["name"], **one["calibration"]} for one in detectors])
 
     def incidents(self) -> pd.DataFrame:
         """The incidents of most surprise, at most 20, the highest first: how often somebody would have had to look.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fomo_stream.replaying.advice import Found, hours, roles, shortened
+from fomo_stream.replaying.plan import Plan
 from fomo_stream.wording import counted
-
-if TYPE_CHECKING:
-    from fomo_stream.replaying.plan import Plan
 
 MOST = 3
 MANY = 2.0  # times as many incidents a day as are wanted, from which a configuration may help

@@ -40,8 +40,6 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
                 "metrics": metrics,
                 "counts": quality.counts(),
                 "curves": quality.curves(),
-                "calibration": quality.calibration(),
-                "distribution": quality.distribution(),
                 "replicates": replicates,
             }
         )

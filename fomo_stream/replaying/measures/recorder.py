@@ -47,7 +47,7 @@ class Spec:
         """A record in the file: what every detector says about it, in their order."""
         n = (len(self.detectors),)
         own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), ("series", "i4"), ("begins", "?")]
-        return np.dtype([*own, ("score", "f8", n), ("p_value", "f8", n), ("alert", "?", n)])
+        return np.dtype([*own, ("score", "f8", n), ("alert", "?", n)])
 
 
 def worst(incidents: Iterable[Result]) -> list[Result]:
@@ -138,9 +138,7 @@ class Recorder:
         rows["label"] = np.maximum(block.labels, UNKNOWN) if self._spec.has_labels else UNKNOWN
         rows["series"], rows["begins"] = block.results.series, block.results.begins
         for d, name in enumerate(self._spec.detectors):
-            judgement = block.judgements[name]
-            rows["score"][:, d], rows["p_value"][:, d] = judgement.score, judgement.p_value
-            rows["alert"][:, d] = judgement.alert
+            rows["score"][:, d], rows["alert"][:, d] = block.judgements[name].score, block.judgements[name].alert
         return rows
 
 
@@ -206,7 +204,7 @@ class Records:
         """The axis with at most `size` bins that holds all times."""
         return Axis(int(self.times.min()), int(self.times.max()), size) if len(self) else Axis(0, -1, size)
 
-    def of(self, name: Literal["score", "p_value", "alert"], d: int) -> NDArray[Any]:
+    def of(self, name: Literal["score", "alert"], d: int) -> NDArray[Any]:
         """A column (n,) of detector d."""
         return np.concatenate([part[name][:, d] for part in self.parts])
 

@@ -2,7 +2,6 @@
 
 const FIRST_SCREEN = [["answer", "Worst incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["next", "What you could try", showNext]];
 const isCompared = hasLabels || detectors.length > 1;
-const SCORES = [["distribution", "Distribution of scores", showDistribution], ["calibration", "Calibration", showCalibration]];
 // [id, title, what is in it, its sections]; a section that has nothing to show is left out
 const PARTS = [
   ["incidents", "Incidents", "the highest alert of each, keys, features, silence", [
@@ -10,8 +9,8 @@ const PARTS = [
     ["silence", "Silence and rates", showSilence]]],
   ["time", "Time", "metrics by window", [["over-time", "Metrics over time", showOverTime]]],
   ["quality", "Quality", hasLabels ? "how well labelled faults are found, and by which detector" : "the detectors", !isCompared ? [] : [
-    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves], ...(hasLabels ? SCORES : [])]],
-  ["data", "Data", "drift of features, partitions", [["drift", "Drift of features", showDrift], ["partitions", "Partitions", showPartitions], ...(hasLabels ? [] : SCORES)]],
+    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves]]],
+  ["data", "Data", "drift of features, partitions", [["drift", "Drift of features", showDrift], ["partitions", "Partitions", showPartitions]]],
   ["settings", "Settings", "notes, settings, versions, how long it took", [["notes", "Notes", showNotes], ["origin", "Settings and versions", showOrigin], ["throughput", "Throughput", showThroughput]]],
 ].filter(([, , , sections]) => sections.length);
 
