@@ -230,7 +230,7 @@ def read_label_topic(
             for number, offset in last_before(keyed, keys):
                 offsets[number] = offset
         for place, verdict in zip(offsets, verdicts, strict=True):
-            table.add(partition, place, verdict)
+            table.add(None if place is None else (partition, place), verdict)
     return table.finish()
 
 
