@@ -68,19 +68,6 @@ def gap_notes(topic: str, offsets: int, records: int) -> list[str]:
     ]
 
 
-def shown_time(time_ms: int) -> str:
-    """A time as users may write it.
-
-    >>> shown_time(1759320000000)
-    '2025-10-01T12:00:00Z'
-    """
-    try:
-        moment = EPOCH + time_ms * MILLISECOND
-    except OverflowError:
-        return f"{time_ms} ms after 1970"
-    return moment.isoformat(timespec="milliseconds" if time_ms % 1000 else "seconds").replace("+00:00", "Z")
-
-
 def _parse(flag: str, text: str) -> Bound:
     word = text.strip()
     name = f"{flag} {word}"

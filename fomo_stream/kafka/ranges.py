@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
 
 from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, TopicError
-from fomo_stream.kafka.bounds import Bound, Range, parse_bounds, shown_time
+from fomo_stream.kafka.bounds import Bound, Range, parse_bounds
 from fomo_stream.kafka.broker.clients import explained, explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
@@ -27,9 +27,6 @@ PATIENCE_S = 60.0  # to wait for the next record, with as many clients as it tak
 Answer = TypeVar("Answer")
 
 PERMIT = "permit Describe and Read on it with kafka-acls.sh"
-
-
-# --- which offsets -------------------------------------------------------------------------------------------
 
 
 def resolve_ranges(
@@ -111,9 +108,8 @@ class _Resolver:
     def _notes_on_start(self, begin: Bound, starts: Mapping[int, int]) -> Iterator[str]:
         if begin.time_ms is None:
             gone = [number for number in starts if starts[number] < self._firsts[number]]
-        else:  # as far as the times of the records that are left tell
-            times = self._times(OffsetSpec.for_timestamp(0))
-            gone = [n for n, first_ms in times.items() if self._firsts[n] and first_ms > begin.time_ms]
+        else:  # where all that is left is later, records of the range may be gone
+            gone = [n for n, first in self._firsts.items() if 0 < first == starts[n] < self._ends[n].end]
         if gone:
             yield (
                 f"{begin.text} is before the first retained record of {self._topic}[{shown_ranges(sorted(gone))}]: "
@@ -140,19 +136,9 @@ class _Resolver:
 
     def _contents(self) -> str:
         """A few words on the records that the topic has."""
-        first = self._times(OffsetSpec.for_timestamp(0))
-        last = self._times(OffsetSpec.max_timestamp()) if first else {}
-        times = f" from {shown_time(min(first.values()))} to {shown_time(max(last.values()))}" if last else ""
         offsets = (f"{self._firsts[n]} to {self._ends[n].end - 1}" for n in self._numbers[:4])
         more = ", ..." if len(self._numbers) > 4 else ""
-        return f"the topic has records{times}, by partition at offsets {', '.join(offsets)}{more}"
-
-    def _times(self, spec: OffsetSpec) -> dict[int, int]:
-        found = self._asked(spec) if self._cluster.has_controller else {}
-        return {number: one.timestamp for number, one in found.items() if one.offset >= 0 and one.timestamp >= 0}
-
-
-# --- reading -------------------------------------------------------------------------------------------------
+        return f"the topic has records, by partition at offsets {', '.join(offsets)}{more}"
 
 
 def read_range(

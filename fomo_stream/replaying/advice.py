@@ -68,28 +68,10 @@ class Found:
         self.values[name], self.why[name] = value, why
 
 
-# --- roles of fields -----------------------------------------------------------------------------------------------
-
-
 def look(settings: ReplaySettings, source: Source) -> Found:
     """The roles of the fields of a source, as far as the settings do not say them."""
     records, keys = _first(source)
-    found, free = _roles(settings, source, records)
-    _features(found, settings, records, keys, free)
-    _hours(found, settings, records)
-    return found
-
-
-def roles(settings: ReplaySettings, source: Source) -> Found:
-    """The fields with the time, the series and the categories of a record, as far as the settings do not say them."""
-    return _roles(settings, source, _first(source)[0])[0]
-
-
-def _roles(
-    settings: ReplaySettings, source: Source, records: Sequence[Mapping[str, Any]]
-) -> tuple[Found, dict[str, list[Any]]]:
-    """What is found, and the known values of the fields that have no role yet."""
-    found, leaves = Found(), dict[str, list[Any]]()
+    found, leaves = Found(), dict[str, list[Any]]()  # the known values of the fields
     for record in records:
         for path, value in leaves_of(record):
             if not is_missing(value):
@@ -101,12 +83,9 @@ def _roles(
         if settings.key is None:
             _key(found, free, len(records), times)
     _categories(found, settings, free)
-    return found, free
-
-
-def hours(settings: ReplaySettings, source: Source) -> tuple[str, ...]:
-    """The features of which the hour of the day explains more than half."""
-    return _explained_by_hours(settings, _first(source)[0])
+    _features(found, settings, records, keys, free)
+    _hours(found, settings, records)
+    return found
 
 
 def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
@@ -209,31 +188,18 @@ def _features(
 
 
 def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
-    """Say which features the hours of other days explain."""
-    if explained := _explained_by_hours(with_found(settings, found), records):
-        found.notes.append(
-            f"the hour of the day explains more than half of {shortened(explained)}; to compare values with what is "
-            "usual at their time, replay with the next line, too, and compare the alerts"
-        )
-
-
-def shortened(names: Sequence[str]) -> str:
-    """The first three names."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _explained_by_hours(now: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Say of which features the hours of other days explain more than half."""
+    now = with_found(settings, found)
     if now.time is None or now.time_features:
-        return ()
+        return
     stamps = [to_milliseconds(look_up(record, now.time)) for record in records]
     hours = np.array([places_at(stamp, ("hour",), zone(now.timezone))[0] for stamp in stamps])
     days = np.array([-1 if stamp is None else stamp // DAY_MS for stamp in stamps])
     if np.isnan(hours).any() or len(set(days.tolist())) < 4:
-        return ()
+        return
     bins, odd = hours.astype(np.int64), days % 2 == 1
-    explained = []
-    roles = roles_of(now, now.label)
-    schema, _ = infer_of(now, records[:INFER_RECORDS], roles, None)
+    names = []
+    schema, _ = infer_of(now, records[:INFER_RECORDS], roles_of(now, now.label), None)
     for name, column in zip(schema.features, schema.rows(records).T, strict=True):
         if name in schema.categorical or name in now.counter_names:
             continue
@@ -245,16 +211,18 @@ def _explained_by_hours(now: ReplaySettings, records: Sequence[Mapping[str, Any]
         means = np.bincount(bins[one], column[one], 24) / np.maximum(count, 1)
         rest, around = column[other] - means[bins[other]], column[other] - column[one].mean()
         if (total := float((around**2).sum())) > 0.0 and 1.0 - float((rest**2).sum()) / total >= CYCLE:
-            explained.append(name)
-    return tuple(explained)
+            names.append(name)
+    if names:
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        found.notes.append(
+            f"the hour of the day explains more than half of {shown}; to compare values with what is "
+            "usual at their time, replay with the next line, too, and compare the alerts"
+        )
 
 
 def with_found(settings: ReplaySettings, found: Found) -> ReplaySettings:
     """The settings with what was found."""
     return settings.model_copy(update=found.values)
-
-
-# --- rules ----------------------------------------------------------------------------------------------------------
 
 
 class Alert(NamedTuple):
@@ -341,9 +309,6 @@ def _small_moves(feature: str, amount: float) -> Rule:
 def _pattern(name: str) -> str:
     """A pattern that only this name matches."""
     return re.sub(r"([*?\[])", r"[\1]", name)
-
-
-# --- the file -------------------------------------------------------------------------------------------------------
 
 
 def configuration(settings: ReplaySettings, found: Found, advice: Advice, source: str, records: int) -> str:

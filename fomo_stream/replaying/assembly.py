@@ -18,7 +18,6 @@ from fomo_stream.replaying.measures.summary import summary
 from fomo_stream.replaying.output import plain
 from fomo_stream.replaying.partition import OWN, Outcome, spec_of
 from fomo_stream.replaying.plan import Plan
-from fomo_stream.replaying.suggestions import suggestions
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
 # Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
@@ -48,7 +47,6 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     for detector in report["detectors"]:
         detector |= _kind(detector["name"], plan)
     report["summary"] = summary(report)
-    report["suggestions"] = suggestions(plan, report)
     return report
 
 

@@ -93,12 +93,7 @@ class Recorder:
 
     def __init__(self, folder: Path, spec: Spec, partition: int) -> None:
         self._spec = spec
-        self._recorded = Recorded(
-            partition,
-            folder / f"{partition}.rows",
-            spec,
-            TopAlerts(spec.features, spec.categorical, spec.counters),
-        )
+        self._recorded = Recorded(partition, folder / f"{partition}.rows", spec, TopAlerts())
         with written_to(folder):
             self._files = [path.open("wb") for path in (self._recorded.file, self._recorded.values_file)]
 

@@ -1,6 +1,6 @@
 // The page: the answer and the scores over time first, then five parts, each of which is made when it is opened.
 
-const FIRST_SCREEN = [["answer", "Worst incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["next", "What you could try", showNext]];
+const FIRST_SCREEN = [["answer", "Worst incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["words", "The result in words", showWords]];
 const isCompared = hasLabels || detectors.length > 1;
 // [id, title, what is in it, its sections]; a section that has nothing to show is left out
 const PARTS = [
