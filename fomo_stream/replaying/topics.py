@@ -114,7 +114,7 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         notes += more
     source = replace(source, labels=labels)
     where = label_source(settings)
-    sentences = tuple(map(sentence, (_topic_start(settings, ranges), *of_group, *notes)))
+    sentences = tuple(map(sentence, (topic_start(settings, ranges), *of_group, *notes)))
     return Plan(settings, schema, source, bool(where), where, "time", sentences, now_ms, ranges)
 
 
@@ -136,7 +136,7 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
     return schema, [*notes, *input_notes(schema, first)]
 
 
-def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
+def topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
     """Whether results equal the live output of a group."""
     if all(one.start == 0 for one in ranges.values() if one.records):
         return FOLLOW_LIVE

@@ -17,16 +17,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
-from fomo_stream.detector.results import Cause
 from fomo_stream.errors import FomoError
-from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block, ContextNote
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block
 from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts, record_text
 from fomo_stream.replaying.measures.drift import REFERENCE
 from fomo_stream.replaying.measures.intervals import resamples
-from fomo_stream.replaying.measures.measure import GENERATIONS
 from fomo_stream.replaying.measures.quality import counts, curves, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
-from fomo_stream.replaying.measures.segments import APART, GAP
+from fomo_stream.replaying.measures.segments import GAP
 from fomo_stream.replaying.measures.summary import summary
 
 Float = NDArray[np.float64]
@@ -127,12 +125,6 @@ def test_the_metrics_of_a_report_are_those_of_scikit_learn(
         assert detector["counts"]["ranked"] == used.sum()
         assert detector["counts"]["outliers"] == (labels == OUTLIER).sum()
         assert detector["counts"]["true_alerts"] == (alert & (labels == OUTLIER)).sum()
-        p = column(blocks, "p_value", name)
-        shares = detector["calibration"]
-        for level, realised, of_inliers in zip(*shares.values(), strict=True):
-            at_most = p <= level * (1 + 1e-5)
-            assert realised == pytest.approx(at_most[~np.isnan(p)].mean(), abs=1e-3)
-            assert of_inliers == pytest.approx(at_most[~np.isnan(p) & (labels == 0)].mean(), abs=1e-3)
 
 
 def test_a_window_has_the_metrics_of_its_records(partitions: list[list[Block]], report: dict[str, Any]) -> None:
@@ -170,12 +162,6 @@ def test_the_parts_of_a_report_add_up(partitions: list[list[Block]], report: dic
     assert sum(timeline["records"]) == 15_000
     assert sum(timeline["alerts"]) == report["detectors"][0]["counts"]["alerts"]
     assert np.average([0.0 if mean is None else mean for mean in timeline["mean"]]) != 0
-    assert report["context"]["regimes"] == 3
-    changes = report["context"]["regime_changes"]
-    assert [(one["partition"], one["offset"]) for one in changes if one["partition"] == 0] == [(0, 1000), (0, 2000)]
-    assert report["generations"]["count"] == report["context"]["generations"] == 15
-    assert report["context"]["renewed_mean"] == pytest.approx(0.1)
-    assert report["batch_ms"] == {"p50": 10, "p90": 10, "p99": 10, "max": 10}
 
 
 def test_a_ranking_of_many_scores_has_intervals_around_its_value() -> None:
@@ -193,14 +179,6 @@ def test_a_ranking_of_many_scores_has_intervals_around_its_value() -> None:
 # -- single parts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_histogram_counts_every_score() -> None:
-    for scores in (np.full(50, 3.0), np.array([1.0, 1e300, -np.inf, np.inf, np.nan]), np.arange(5000.0) ** 3):
-        drawn = measured([block(scores)], has_labels=False)["detectors"][0]["distribution"]
-        assert sum(drawn["counts"]) == np.count_nonzero(~np.isnan(scores))
-        assert drawn["outliers"] is None
-        assert (np.diff(drawn["edges"]) > 0).all()
-
-
 def test_peaks_stay_in_the_timeline() -> None:
     scores = np.zeros(200_000)
     scores[[5, 77_777, 199_999]] = 50, 60, 70
@@ -216,7 +194,7 @@ def test_peaks_stay_in_the_timeline() -> None:
 def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], size: int) -> None:
     """By score, then by logit, then by offset."""
     scores, logits = np.array(numbers, float).T
-    kept = TopAlerts(())
+    kept = TopAlerts()
     for a in range(0, len(scores), size):
         made = block(logits[a : a + size], first=a, alerts=scores[a : a + size] > 2)
         kept.add(replace(made, results=replace(made.results, score=scores[a : a + size])))
@@ -231,30 +209,19 @@ def test_any_record_can_be_written() -> None:
     assert len(record_text({"v": "ä" * 5000})) == TEXT_LENGTH
 
 
-def test_alerts_are_listed_with_their_reasons_and_counted_by_the_first() -> None:
+def test_alerts_are_listed_as_the_service_writes_them_and_counted_by_their_first_reason() -> None:
     alerts = np.array([True, False, True, True, True])
-    first = block(np.arange(5.0), rows=np.ones((5, 3)), alerts=alerts, partition=0)
-    second = block(np.arange(5.0) + 9, rows=np.ones((5, 3)), alerts=alerts, partition=1, fields=[{"f1": "\ud800"}] * 5)
-    parts = [explained(first, [2, 0, 2, -1])], [explained(second, [1, 1, 1, 2], Cause.PAST)]
-    report = measured(*parts, categorical=frozenset({"f1"}))
+    one, other = (
+        block(np.arange(5.0) + 9 * p, rows=np.ones((5, 3)), alerts=alerts, partition=p, fields=[{"f1": "\ud800"}] * 5)
+        for p in range(2)
+    )
+    report = measured([explained(one, [2, 0, 2, -1])], [explained(other, [1, 1, 1, 2])])
     json.loads(json.dumps(report).encode("ascii"))
     assert [tuple(one.values()) for one in report["reasons"]] == [("f1", 3), ("f2", 3), ("f0", 1)]
     said = {(alert["partition"], alert["offset"]): alert["explanation"] for alert in report["alerts"]}
-    assert said[0, 4] is None
-    assert said[0, 0] == "f2 is 9, usually 3 (2 to 4)"
-    assert said[1, 4].endswith("the 4 values before it")
-    assert said[1, 0].startswith('f1 is "\N{REPLACEMENT CHARACTER}"')
+    assert (said[0, 4], said[0, 0]) == (None, "f2 is 9, usually 3 (2 to 4)")
     report["source"]["name"] = "sensors"
     assert "The features that are most often the first reason of an alert: f1 (3), f2 (3), f0 (1)." in summary(report)
-
-
-def test_generations_are_thinned_evenly_and_counted_in_full() -> None:
-    notes = tuple(ContextNote(i, i + 1, 500 + i, 0.25 if i else np.nan) for i in range(5000))
-    report = measured([block(np.zeros(5000), contexts=notes)])
-    assert report["generations"]["count"] == 5000
-    assert len(report["generations"]["generation"]) <= GENERATIONS
-    assert set(np.diff(report["generations"]["generation"])) == {3}
-    assert (report["context"]["renewed_mean"], report["context"]["rows"]) == (0.25, 5499)
 
 
 ended = st.lists(st.lists(st.integers(1, 2000), max_size=5), min_size=1, max_size=4)
@@ -271,10 +238,8 @@ def test_every_incident_counts_once_also_the_open_ones(partitions: list[tuple[li
                     np.zeros(1),
                     partition=number,
                     first=i,
-                    ended_incidents=tuple(incident(n, number, i) for n in its),
-                    open_incidents=tuple(
-                        incident(size, number, i) for size in (still_open if i == last else [1, 2, 3])
-                    ),
+                    ended_incidents=[incident(n, i) for n in its],
+                    open_incidents=[incident(size, i) for size in (still_open if i == last else [1, 2, 3])],
                 )
                 for i, its in enumerate(blocks_ended)
             ]
@@ -401,50 +366,6 @@ def test_segments_of_a_key_are_those_of_its_records_alone(one: Any, other: Any, 
         for first, last, n, delay in expected_segments(alone)
     ]
     assert found == sorted(expected, key=lambda one: one[0])
-
-
-def expected_false_incidents(records: list[Record]) -> int:
-    """How many incidents of a partition have a labelled inlier from the first alert to the last one, and no outlier."""
-    incidents: list[list[int]] = []
-    for i, (_, alert) in enumerate(records):
-        if alert and incidents and i - incidents[-1][-1] < APART:
-            incidents[-1].append(i)
-        elif alert:
-            incidents.append([i])
-    labels = [{label for label, _ in records[its[0] : its[-1] + 1]} for its in incidents]
-    return sum(INLIER in its and OUTLIER not in its for its in labels)
-
-
-# of each alert: records since the one before, their label, and its own label
-SPACED = st.tuples(st.sampled_from([1, 2, 49, 50, 51]), st.sampled_from(LABELS), st.sampled_from(LABELS))
-
-
-@given(st.lists(st.lists(SPACED, min_size=1, max_size=9), min_size=1, max_size=3))
-def test_false_incidents_are_those_of_a_simple_loop(partitions: list[list[tuple[int, int, int]]]) -> None:
-    """In 10,000 labelled inliers; incidents of different partitions are apart."""
-    drawn: list[list[Record]] = [
-        [one for n, between, label in alerts for one in [*[(between, False)] * (n - 1), (label, True)]]
-        for alerts in partitions
-    ]
-    made = [
-        [block(np.zeros(len(its)), [one[0] for one in its], alerts=np.array([one[1] for one in its]), partition=number)]
-        for number, its in enumerate(drawn)
-    ]
-    (own,) = measured(*made)["detectors"]
-    n, n_inliers = sum(map(expected_false_incidents, drawn)), sum(one[0] == INLIER for its in drawn for one in its)
-    assert own["counts"]["false_incidents"] == n
-    found = own["metrics"]["false_incidents"]
-    assert found["value"] == pytest.approx(1e4 * n / n_inliers, rel=1e-5) if n_inliers else found is None
-
-
-def test_false_incidents_have_an_interval_by_window() -> None:
-    """About 20 in 10,000 records, each alone in its place, are as exact as their number allows."""
-    rng = np.random.default_rng(6)
-    alerts = np.zeros(N, bool)
-    alerts[rng.permutation(N // APART)[:120] * APART] = True
-    metric = measured([block(np.zeros(N), np.zeros(N), alerts=alerts)])["detectors"][0]["metrics"]["false_incidents"]
-    assert metric["value"] == pytest.approx(20)
-    assert 14 < metric["low"] < 18.5 < 21.5 < metric["high"] < 26
 
 
 def test_each_detector_has_delays_of_its_own() -> None:

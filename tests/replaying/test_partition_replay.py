@@ -54,7 +54,7 @@ def test_results_are_those_of_the_detector(block: int, batch_size: int) -> None:
     assert_same(Results.concatenate([one.results for one in blocks]), results)
     for one in blocks:
         np.testing.assert_array_equal(one.judgements[OWN].score, one.results.score)
-        for name in ("score", "p_value", "alert"):
+        for name in ("score", "alert"):
             np.testing.assert_array_equal(getattr(one.judgements["twin"], name), getattr(one.judgements[OWN], name))
         assert [(sample(at).fields, sample(at).label) for at in one.offsets.tolist()] == list(
             zip(one.fields, one.labels.tolist(), strict=True)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from fomo_stream.errors import FomoError, SchemaError
-from fomo_stream.kafka.ranges import Range
+from fomo_stream.kafka.bounds import Range
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
-from fomo_stream.replaying.plan import Plan, make_plan
-from fomo_stream.replaying.topics import _topic_start
+from fomo_stream.replaying.command import make_plan
+from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.topics import topic_start
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 
@@ -147,4 +148,4 @@ def test_the_first_note_says_whether_results_equal_the_live_output(
 ) -> None:
     settings = ReplaySettings(topic="t", **options)
     ranges = {number: Range(number, start, 9) for number, start in enumerate(starts)}
-    assert _topic_start(settings, ranges).startswith(beginning)
+    assert topic_start(settings, ranges).startswith(beginning)

@@ -16,11 +16,11 @@ from fomo_stream.replaying.results import html_text
 
 pytestmark = pytest.mark.slow
 IS_SHOWN = "document.documentElement.dataset.shownMs"
-FIRST_SCREEN = ["answer", "timeline", "next"]
+FIRST_SCREEN = ["answer", "timeline", "words"]
 PARTS = {
     "incidents": ["alerts", "reasons"],
-    "time": ["over-time", "context"],
-    "quality": ["detectors", "segments", "curves", "distribution", "calibration"],
+    "time": ["over-time"],
+    "quality": ["detectors", "segments", "curves"],
     "data": ["drift", "partitions"],
     "settings": ["notes", "origin", "throughput"],
 }
@@ -84,8 +84,8 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     assert hashes == [*FIRST_SCREEN, *PARTS]
     assert usual.run("document.title") == "Replay of sensors · fomo-stream"
     assert usual.run("document.querySelector('#notes li').textContent").startswith("Warms up")
-    assert usual.run("document.querySelectorAll('.uplot').length") == 3
-    assert usual.run("document.querySelectorAll('svg.curves').length") == 4
+    assert usual.run("document.querySelectorAll('.uplot').length") == 2
+    assert usual.run("document.querySelectorAll('svg.curves').length") == 2
     named = "one.ariaLabel || one.textContent.trim() || one.labels?.length"
     parts = "[...document.querySelectorAll('.plot, .curves, .small, .scroll, select, button')]"
     unnamed = f"{parts}.filter((one) => !({named})).length"
@@ -200,7 +200,7 @@ def test_the_timeline_zooms_by_drag_and_key_and_reads_values(usual: Page) -> Non
 
 def test_layers_detectors_and_metrics_can_be_chosen(usual: Page) -> None:
     before = ticks(usual)
-    for name in ("alerts", "labelled outliers", "new generations", "new regimes"):
+    for name in ("alerts", "labelled outliers"):
         buttons = "[...document.querySelectorAll('#timeline .legend button')]"
         usual.run(f"{buttons}.find((one) => one.textContent === '{name}').click()")
         usual.frame()
@@ -278,13 +278,12 @@ def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> 
         one |= {"record": HOSTILE, "explanation": HOSTILE, "severity": HOSTILE}
     for one in report["incidents"]["worst"]:
         one |= {"explanation": HOSTILE, "key": HOSTILE, "severity": HOSTILE}
-    report["suggestions"] = [{"why": HOSTILE, "command": HOSTILE}]
     report["reasons"] = [{"feature": HOSTILE, "alerts": 1}]
     page = opened(browser, report, tmp_path)
     is_sound(page)
     text = "document.querySelector('{}').textContent"
     of_text = "#alerts-table td.long,#alerts-table pre,#title,#notes"
-    of_first = "#next .words,.incident .said,.incident .key,figcaption,#curves .legend"
+    of_first = "#words .words,.incident .said,.incident .key,figcaption,#curves .legend"
     of_tables = "#detectors-table,#drift-table,#reasons-table,#settings-table,#versions-table"
     for place in f"{of_text},{of_first},{of_tables}".split(","):
         assert "<script>window.hacked=1</script>" in page.run(text.format(place)), place
