@@ -238,7 +238,7 @@ class Alerts:
 
     def __init__(self) -> None:
         self.alerts: list[Alert] = []
-        self.series, self.begins = array("i"), array("b")  # (n,) of all records, as `Results` has them
+        self.series, self.begins = array("q"), array("b")  # (n,) of all records, as `Results` has them
 
     def add(self, block: Block) -> None:
         """Take those of the next block."""

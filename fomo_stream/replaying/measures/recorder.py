@@ -46,7 +46,7 @@ class Spec:
     def row(self) -> np.dtype[Any]:
         """A record in the file: what every detector says about it, in their order."""
         n = (len(self.detectors),)
-        own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), ("series", "i4"), ("begins", "?")]
+        own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), ("series", "i8"), ("begins", "?")]
         return np.dtype([*own, ("score", "f8", n), ("alert", "?", n)])
 
 
