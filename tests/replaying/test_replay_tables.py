@@ -9,7 +9,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
-from fomo_stream.records.times import to_milliseconds
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
 from fomo_stream.replaying.plan import FileSource
 from fomo_stream.replaying.tables import CHUNK, Table, format_of, in_memory, open_table
@@ -242,9 +241,7 @@ def save(**arrays: Any) -> bytes:
     [
         ("rows.csv", b"", "empty"),
         ("rows.csv", b"1,2\n3,4\n", "names the columns"),
-        ("rows.parquet", b"PAR1", "as Parquet"),
         ("rows.parquet", b"no parquet at all, but long enough for a footer", "as Parquet"),
-        ("rows.npz", b"PK\x03\x04", "as npz"),
         ("rows.npz", save(X=np.array([[object()]])), "as npz: Object arrays cannot be loaded"),
         ("rows.npz", save(a=np.zeros((2, 2)), b=np.zeros((2, 2))), "2 arrays of two dimensions"),
         ("rows.npz", save(y=np.zeros(3)), "no array of two dimensions"),
@@ -342,34 +339,6 @@ def test_other_data_is_refused_in_one_sentence(data: Any, labels: Any, words: st
         in_memory(data, labels)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-# --- times ---------------------------------------------------------------------------------------------------
-
-moments = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC))
-
-
-@given(st.lists(moments, min_size=1, max_size=9), st.sampled_from([1, 1000, 10**6, 10**9]))
-def test_numbers_of_every_unit_become_milliseconds(times: list[datetime], per_second: int) -> None:
-    seconds = [round(one.timestamp()) for one in times]
-    values = [one * per_second for one in seconds]
-    for column in (values, list(map(str, values))):
-        expected = [one * 1000 for one in seconds]
-        assert [to_milliseconds(value) for value in column] == pytest.approx(expected, abs=1)
-
-
-@given(moments, st.integers(-12, 12))
-def test_text_becomes_milliseconds_whatever_its_zone(moment: datetime, hours: int) -> None:
-    expected = round(moment.timestamp() * 1000)
-    zoned = moment.astimezone(timezone(timedelta(hours=hours)))
-    naive = moment.replace(tzinfo=None)
-    for text in (zoned.isoformat(), str(naive), f" {naive.isoformat()}Z "):
-        assert to_milliseconds(text) == expected
-
-
-@pytest.mark.parametrize("value", [None, "", "yesterday", True, float("nan"), float("inf"), 10**30, 10**999, [1], {}])
-def test_what_is_no_time_has_none(value: object) -> None:
-    assert to_milliseconds(value) is None
 
 
 def test_a_damaged_avro_file_is_named(tmp_path: Path) -> None:
