@@ -19,8 +19,7 @@ from sklearn import metrics as sklearn_metrics
 
 from fomo_stream.errors import FomoError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block
-from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts, record_text
-from fomo_stream.replaying.measures.drift import REFERENCE
+from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts
 from fomo_stream.replaying.measures.intervals import resamples
 from fomo_stream.replaying.measures.quality import counts, curves, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
@@ -160,6 +159,8 @@ def test_the_parts_of_a_report_add_up(partitions: list[list[Block]], report: dic
         measured(partitions[1])["detectors"][0]["metrics"]["auroc"]["value"]
     )
     assert sum(timeline["records"]) == 15_000
+    highest = max(score for blocks in partitions for b in blocks for score in b.judgements[OWN].score if score == score)
+    assert max(peak for peak in timeline["max"] if peak is not None) == pytest.approx(highest, rel=1e-5)
     assert sum(timeline["alerts"]) == report["detectors"][0]["counts"]["alerts"]
     assert np.average([0.0 if mean is None else mean for mean in timeline["mean"]]) != 0
 
@@ -179,17 +180,6 @@ def test_a_ranking_of_many_scores_has_intervals_around_its_value() -> None:
 # -- single parts ----------------------------------------------------------------------------------------------------
 
 
-def test_peaks_stay_in_the_timeline() -> None:
-    scores = np.zeros(200_000)
-    scores[[5, 77_777, 199_999]] = 50, 60, 70
-    timeline = measured([block(scores)])["timeline"]
-    assert 2048 <= len(timeline["start"]) <= 4096
-    peaks = {timeline["start"][i]: peak for i, peak in enumerate(timeline["max"]) if peak}
-    assert sorted(peaks.values()) == [50, 60, 70]
-    for start, n in zip(peaks, (5, 77_777, 199_999), strict=True):
-        assert start <= 1000 * n < start + timeline["width"]
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(3, 5)), min_size=1, max_size=300), st.integers(1, 120))
 def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], size: int) -> None:
     """By score, then by logit, then by offset."""
@@ -203,20 +193,15 @@ def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], si
     assert all(a["record"] == f'{{"n":{a["offset"]}}}' for a in kept.alerts)
 
 
-def test_any_record_can_be_written() -> None:
-    for value in (2**80, "\ud800", float("nan"), np.float64(1.5), b"bytes", "</script><script>alert(1)</script>"):
-        json.loads(record_text({"v": value})).keys()
-    assert len(record_text({"v": "ä" * 5000})) == TEXT_LENGTH
-
-
 def test_alerts_are_listed_as_the_service_writes_them_and_counted_by_their_first_reason() -> None:
     alerts = np.array([True, False, True, True, True])
+    odd = [{"f1": value, "more": "ä" * 5000} for value in ("\ud800", 2**80, float("nan"), np.float64(1.5), b"bytes")]
     one, other = (
-        block(np.arange(5.0) + 9 * p, rows=np.ones((5, 3)), alerts=alerts, partition=p, fields=[{"f1": "\ud800"}] * 5)
-        for p in range(2)
+        block(np.arange(5.0) + 9 * p, rows=np.ones((5, 3)), alerts=alerts, partition=p, fields=odd) for p in range(2)
     )
     report = measured([explained(one, [2, 0, 2, -1])], [explained(other, [1, 1, 1, 2])])
     json.loads(json.dumps(report).encode("ascii"))
+    assert all(len(alert["record"]) == TEXT_LENGTH for alert in report["alerts"])
     assert [tuple(one.values()) for one in report["reasons"]] == [("f1", 3), ("f2", 3), ("f0", 1)]
     said = {(alert["partition"], alert["offset"]): alert["explanation"] for alert in report["alerts"]}
     assert (said[0, 4], said[0, 0]) == (None, "f2 is 9, usually 3 (2 to 4)")
@@ -287,7 +272,7 @@ def test_partitions_without_records_have_a_report() -> None:
 
 
 def test_notes_that_cannot_be_written_are_an_error_in_one_sentence(tmp_path: Path) -> None:
-    made = block(np.zeros(3))
+    made = block(np.zeros(3), fields=[{"v": value} for value in (2**80, "\ud800", b"bytes")])
     with pytest.raises(FomoError, match="no folder: No such file or directory; let TMPDIR name"):
         Recorder(tmp_path / "no folder", spec_of([made]), 0)
     if Path("/dev/full").exists():
@@ -368,19 +353,6 @@ def test_segments_of_a_key_are_those_of_its_records_alone(one: Any, other: Any, 
     assert found == sorted(expected, key=lambda one: one[0])
 
 
-def test_each_detector_has_delays_of_its_own() -> None:
-    labels = [0, 1, 1, 1, 0]
-    alerts = {OWN: np.array([0, 0, 0, 1, 0], bool), "late": np.array([0, 0, 0, 0, 1], bool)}
-    scores = np.array([9.0, 1.0, np.nan, 3.0, 9.0])
-    report = measured([block(dict.fromkeys(alerts, scores), labels, alerts=alerts)])
-    assert [one["peak"] for one in report["segments"]] == [3.0]  # of its outliers
-    own, late = report["detectors"]
-    assert own["metrics"]["delay_records"]["value"] == 2
-    assert own["metrics"]["delay_s"]["value"] == 2
-    assert late["metrics"]["delay_records"] is None
-    assert late["metrics"]["segments_detected"]["value"] == 0
-
-
 # -- drift -------------------------------------------------------------------------------------------------------------
 
 
@@ -402,16 +374,7 @@ def test_a_known_shift_has_the_known_index_and_median() -> None:
     assert np.nanmax(psi[: len(psi) // 2 - 2]) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (5.0, 5.0001),
-        (0.0, np.nan),
-        (np.nan, 1.0),
-        (1.0, np.inf),
-        (1e30, -1e30),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [(5.0, 5.0001), (0.0, np.nan), (np.nan, 1.0), (1.0, np.inf)])
 def test_a_constant_that_changes_has_drifted(before: float, after: float) -> None:
     column = np.where(np.arange(12_000) < 8_000, before, after)
     psi, missing, median = drift_of(column)
@@ -420,17 +383,6 @@ def test_a_constant_that_changes_has_drifted(before: float, after: float) -> Non
     assert missing[-2] == np.isnan(after)
     if np.isfinite(before):
         assert median[0] == before
-
-
-def test_features_are_ranked_by_their_largest_index() -> None:
-    rng = np.random.default_rng(3)
-    rows = rng.normal(size=(20_000, 3))
-    rows[10_000:, 2] += 2
-    rows[10_000:, 0] += 0.5
-    drift = measured([block(np.zeros(20_000), rows=rows)])["drift"]
-    assert drift["features"] == ["f2", "f0", "f1"]
-    assert drift["largest_psi"] == sorted(drift["largest_psi"], reverse=True)
-    assert drift["reference_records"] == REFERENCE
 
 
 def test_partitions_are_compared_with_their_own_first_records() -> None:

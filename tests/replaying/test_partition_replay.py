@@ -73,13 +73,6 @@ def test_records_without_a_score_are_counted_by_reason() -> None:
     assert skipped == {"not_json": malformed, "no_features": empty}
 
 
-def test_a_source_of_malformed_records_only_is_counted() -> None:
-    plan = make_plan(source=MemorySource(30, make=lambda offset, _: sample(offset)._replace(fields={})))
-    (block,) = replayed(plan)
-    assert len(block) == 0
-    assert sum(block.skipped.values()) == 27
-
-
 # --- times ---------------------------------------------------------------------------------------------------
 
 START, SECOND, DAY = 1_759_276_800_000, 1000, 86_400_000

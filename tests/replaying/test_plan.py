@@ -122,18 +122,6 @@ def test_a_field_with_two_roles_is_refused(roles: tuple[str, str]) -> None:
         load(ReplaySettings, flags | dict.fromkeys(roles, "rpm"))
 
 
-def test_a_file_that_cannot_be_scored_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "words.csv").write_text("a,b\n" + "x,y\n" * 30)
-    assert "no numeric field" in refusal(tmp_path / "words.csv")
-    (tmp_path / "bad.jsonl").write_text("{bad\n" * 30)
-    assert "no line of bad.jsonl is a record" in refusal(tmp_path / "bad.jsonl")
-    (tmp_path / "empty.csv").write_text("")
-    assert "empty" in refusal(tmp_path / "empty.csv")
-    (tmp_path / "header.csv").write_text("a,b\n")
-    assert "no line of header.csv is a record" in refusal(tmp_path / "header.csv")
-    assert "there is no file" in refusal(tmp_path / "absent.csv")
-
-
 @pytest.mark.parametrize(
     ("starts", "options", "beginning"),
     [

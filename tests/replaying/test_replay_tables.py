@@ -215,12 +215,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, monkeypat
     assert peak(40_000) < 1.5 * peak(8000) + 2**16
 
 
-def test_reading_ends_when_it_is_stopped() -> None:
-    stops = iter([False, True])
-    source = FileSource("rows", in_memory(np.zeros((5000, 2))).table)
-    assert 0 < len(list(source.read(0, lambda: next(stops)))) < 5000
-
-
 def test_the_content_tells_the_format_where_the_name_does_not(tmp_path: Path) -> None:
     path = tmp_path / "export"
     for name, write in WRITERS.items():

@@ -110,8 +110,10 @@ def splits_of(n: int) -> st.SearchStrategy[list[int]]:
 def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[int], seed: int) -> None:
     """So no score depends on a later row."""
     rows = rows_of(300, seed=seed)
+    rows[:, 0], rows[50, 1:] = 0.1, 1e308  # a constant column, and huge values
     whole, split = judged(rival(spec), rows, []), judged(rival(spec), rows, splits)
     np.testing.assert_array_equal(whole.score, split.score)
+    assert np.isfinite(whole.score[20:]).all()
     np.testing.assert_array_equal(whole.alert, split.alert)
 
 
@@ -150,14 +152,6 @@ def test_neighbours_are_those_that_scikit_learn_finds(seed: int, size: int, n: i
         scaled = (rows - mean) / np.where(scale > 0, scale, 1)
         index = NearestNeighbors(n_neighbors=5).fit(scaled[max(0, i - size) : i])
         assert found[i] == pytest.approx(index.kneighbors(scaled[i : i + 1])[0].mean())
-
-
-def test_huge_and_constant_values_give_scores() -> None:
-    rows = rows_of(200)
-    rows[:, 0] = 0.1
-    rows[50] = 1e308
-    assert np.isfinite(rival("knn").judge(rows).score[20:]).all()
-    assert np.isfinite(rival("river.OneClassSVM").judge(rows).score).all()
 
 
 @given(
@@ -276,13 +270,6 @@ def test_the_warm_up_follows_the_context_unless_it_is_given() -> None:
         named("context_size=100", min_context="200")
 
 
-def test_the_environment_does_not_replace_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load(ReplaySettings, {"file": "rows.csv", "grid": ("seed=4",)})
-    monkeypatch.setenv("FOMO_ALERT_RATE", "0.2")
-    ((_, variant),) = variants(loaded)
-    assert variant.alert_rate == 0.01
-
-
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
@@ -290,8 +277,6 @@ def test_the_environment_does_not_replace_settings(monkeypatch: pytest.MonkeyPat
         ("topic=a,b", "it takes no such setting; it may name alert_rate, context_size"),
         ("features=a,b", "replay once for each value of others"),
         ("alert_rate=2", "--alert-rate 2: input should be less than or equal to 0.5"),
-        ("alert_rate=often", "--alert-rate often: input should be a valid number"),
-        ("context_size=5001", "--context-size 5001: input should be less than or equal to 5000"),
         ("views=nonsense", "there is no view nonsense"),
         ("views=past", "the view past needs --lags"),
         ("alert_rate", "write a setting and its values, such as alert_rate=0.01,0.001"),
