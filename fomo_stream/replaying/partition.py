@@ -172,9 +172,6 @@ class Clock:
         return times, sum(one is None or abs(time - one) > MINUTE_MS for one, time in pairs)
 
 
-# --- a partition to its end ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Job:
     """One partition to replay. It is sent to the process that does."""

@@ -30,7 +30,6 @@ class Plan:
     schema: Schema
     source: Source
     has_labels: bool
-    label_source: str  # where labels come from, in words; empty: nowhere
     axis: Literal["time", "record"]
     notes: tuple[str, ...]  # sentences; the first says whether results equal the live output
     now_ms: int  # when the plan was made, milliseconds since 1970
@@ -93,9 +92,6 @@ class FileSource:
         )
 
 
-# --- a file --------------------------------------------------------------------------------------------------
-
-
 def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -> Plan:
     """The plan for a file, or for data in memory in its place. Raises ConfigError or SchemaError."""
     path = settings.file
@@ -123,8 +119,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
         notes.append("--group has no effect on a file: the settings given here count.")
     notes += rules_of(settings).warnings(schema, settings.key is not None)
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
-    where = label_source(settings)
-    return Plan(settings, schema, source, bool(where), where, axis, tuple(map(sentence, notes)), now_ms)
+    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(sentence, notes)), now_ms)
 
 
 def _file_start(settings: ReplaySettings) -> str:
@@ -150,9 +145,6 @@ def _check_time(field: str, sample: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-# --- notes ---------------------------------------------------------------------------------------------------
-
-
 def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
     """Raise SchemaError if none of the first records has a label in the field of --label."""
     if settings.label is None:
@@ -167,13 +159,8 @@ def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) 
         )
 
 
-def label_source(settings: ReplaySettings) -> str:
-    """Where labels come from, in words."""
-    if settings.label is not None:
-        return f"field {settings.label}"
-    if settings.labels_file is not None:
-        return f"file {settings.labels_file.name}"
-    return f"topic {settings.labels_topic}" if settings.labels_topic is not None else ""
+def has_labels(settings: ReplaySettings) -> bool:
+    return any(one is not None for one in (settings.label, settings.labels_file, settings.labels_topic))
 
 
 def sentence(text: str) -> str:

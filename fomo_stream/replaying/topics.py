@@ -37,7 +37,7 @@ from fomo_stream.replaying.labels import (
     read_label_file,
     verdict_of,
 )
-from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, label_source, sentence
+from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, has_labels, sentence
 from fomo_stream.settings.replay import ReplaySettings
 
 FOLLOW_LIVE = (
@@ -91,9 +91,6 @@ class TopicSource:
         return Sample(offset, timestamp, key, fields, None, label, raw)
 
 
-# --- the plan -------------------------------------------------------------------------------------------------
-
-
 def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     agreed: Schema | None = None
     of_group: list[str] = []
@@ -113,9 +110,8 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         labels, more = read_label_topic(settings, ranges_of_labels(settings, now_ms), ranges, now_ms)
         notes += more
     source = replace(source, labels=labels)
-    where = label_source(settings)
     sentences = tuple(map(sentence, (topic_start(settings, ranges), *of_group, *notes)))
-    return Plan(settings, schema, source, bool(where), where, "time", sentences, now_ms, ranges)
+    return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, ranges)
 
 
 def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:
@@ -181,9 +177,6 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 def _samples(source: TopicSource) -> Iterator[Sample]:
     """The records of all partitions, one partition after the other, so that a counter in one is recognised."""
     return chain.from_iterable(source.read(number, lambda: False) for number in source.partitions)
-
-
-# --- labels of a topic ----------------------------------------------------------------------------------------
 
 
 def ranges_of_labels(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:

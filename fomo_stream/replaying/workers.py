@@ -64,9 +64,6 @@ def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-# -- the processes -------------------------------------------------------------------------------------------------
-
-
 def _in_processes(
     jobs: Sequence[Job], settings: ReplaySettings, count: int, is_stopped: IsStopped, progress: Progress
 ) -> list[Outcome]:

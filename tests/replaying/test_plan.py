@@ -60,7 +60,7 @@ def refusal(path: Path, **options: Any) -> str:
 def test_fields_with_another_role_are_no_features(jsonl: Path, csv: Path) -> None:
     plan = plan_of(jsonl, label="bad", time="at", key="device")
     assert plan.schema.features == ("flow", "load.kw")
-    assert (plan.axis, plan.has_labels, plan.label_source) == ("time", True, "field bad")
+    assert (plan.axis, plan.has_labels) == ("time", True)
     assert plan.notes[0].startswith("The file is replayed from its first record")
     assert "bad (label of the record)" in plan.notes[1]
     found = list(plan.source.read(0, lambda: False))
@@ -78,7 +78,7 @@ def test_without_roles_every_number_is_a_feature_and_records_count_the_time(json
     assert plan.notes[-1].startswith("--group has no effect on a file")
     assert plan.schema.features == ("bad", "flow", "load.kw")
     assert "at (a time; use --time at)" in plan.notes[1]
-    assert (plan.axis, plan.has_labels, plan.label_source) == ("record", False, "")
+    assert (plan.axis, plan.has_labels) == ("record", False)
     assert plan.source.total(0) == len(RECORDS)
 
 
@@ -88,7 +88,7 @@ def test_labels_of_a_file_are_joined_by_number(jsonl: Path, tmp_path: Path) -> N
     labels = [one.label for one in plan.source.read(0, lambda: False)]
     assert [at for at, label in enumerate(labels) if label != UNKNOWN] == [3, 5]
     assert plan.notes[-1] == "Left out of labels.csv: 1 label about no record of the range."
-    assert (plan.has_labels, plan.label_source) == (True, "file labels.csv")
+    assert plan.has_labels
 
 
 def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:

@@ -203,9 +203,6 @@ class Neighbours:
         return np.where(before < self._warm_up, np.nan, nearest.mean(axis=1))
 
 
-# --- from a name to a detector -------------------------------------------------------------------------------
-
-
 def check_rivals(specs: Sequence[str]) -> None:
     """Raise ConfigError, in one sentence, if one of these is not known; makes none of them."""
     for i, spec in enumerate(specs):

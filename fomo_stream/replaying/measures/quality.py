@@ -179,9 +179,6 @@ def _with_interval(value: float, ends: tuple[float, float] | None, n_windows: in
     return {"value": value, "low": min(ends[0], value), "high": max(ends[1], value), "windows": n_windows}
 
 
-# --- rankings: how well scores tell outliers from inliers ------------------------------------------------------
-
-
 def cells(scores: Float, is_outlier: Bool) -> Int:
     """The cell (n,) of each record, from 0 for the highest scores: all that a metric of the ranking depends on.
 
