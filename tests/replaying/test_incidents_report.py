@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from statistics import median_low
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from fomo_stream.replaying.advice import Alerts
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, Block
 from fomo_stream.replaying.measures.alerts import TOP
 from fomo_stream.replaying.measures.incidents import AROUND, POINTS
+from fomo_stream.replaying.measures.recorder import WORST
 
 N = 2000
 
@@ -129,6 +131,11 @@ def test_all_that_count_incidents_find_the_same(made: Block, quiet: tuple[int, i
     counts, found = report["detectors"][0]["counts"], report["incidents"]
     assert counts["incidents"] == found["count"] == len(members)
     assert found["open"] == len(incidents)
+    sizes = sorted(map(len, members.values()))
+    assert (found["median_records"], found["most_records"]) == (
+        (median_low(sizes), sizes[-1]) if sizes else (None, None)
+    )
+    assert len(found["worst"]) == min(WORST, len(sizes))
     assert len(report["alerts"]) == min(TOP, len(members))
 
     series, labels = made.results.series, made.labels

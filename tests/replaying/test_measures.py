@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import numpy as np
 import pytest
-from blocks import OWN, block, explained, incident, made_stream, measured, spec_of
+from blocks import OWN, block, explained, made_stream, measured, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -207,37 +205,6 @@ def test_alerts_are_listed_as_the_service_writes_them_and_counted_by_their_first
     assert (said[0, 4], said[0, 0]) == (None, "f2 is 9, usually 3 (2 to 4)")
     report["source"]["name"] = "sensors"
     assert "The features that are most often the first reason of an alert: f1 (3), f2 (3), f0 (1)." in summary(report)
-
-
-ended = st.lists(st.lists(st.integers(1, 2000), max_size=5), min_size=1, max_size=4)
-
-
-@given(st.lists(st.tuples(ended, st.lists(st.integers(1, 2000), max_size=3)), min_size=1, max_size=3))
-def test_every_incident_counts_once_also_the_open_ones(partitions: list[tuple[list[list[int]], list[int]]]) -> None:
-    parts, sizes = [], []
-    for number, (blocks_ended, still_open) in enumerate(partitions):
-        last = len(blocks_ended) - 1
-        parts.append(
-            [
-                block(
-                    np.zeros(1),
-                    partition=number,
-                    first=i,
-                    ended_incidents=[incident(n, i) for n in its],
-                    open_incidents=[incident(size, i) for size in (still_open if i == last else [1, 2, 3])],
-                )
-                for i, its in enumerate(blocks_ended)
-            ]
-        )
-        sizes += [*itertools.chain(*blocks_ended), *still_open]
-    found = measured(*parts)["incidents"]
-    assert [one["records"] for one in found.pop("worst")] == sorted(sizes, reverse=True)[:20]
-    assert found == {
-        "count": len(sizes),
-        "open": sum(len(still_open) for _, still_open in partitions),
-        "median_records": median_low(sizes) if sizes else None,
-        "most_records": max(sizes, default=None),
-    }
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ WRITERS: dict[str, Callable[[Records, Path], None]] = {
 }
 
 
-def table_of(path: Path, *extra: str, decimal: str = "auto") -> Table:
-    return open_table(path, format_of(path, "auto"), (), extra, decimal)
+def table_of(path: Path, *extra: str) -> Table:
+    return open_table(path, format_of(path, "auto"), (), extra)
 
 
 def read(table: Table, **fields: Any) -> list[Sample]:
@@ -187,14 +187,6 @@ def test_a_line_that_cannot_be_read_keeps_its_number(tmp_path: Path) -> None:
         assert "line 3: " in str(found[1].error)
 
 
-def test_numbers_have_the_decimal_mark_that_the_settings_name(tmp_path: Path) -> None:
-    X = np.random.default_rng(1).normal(size=(30, 2)).round(3) * 1000
-    pd.DataFrame(X, columns=["a", "b"]).to_csv(tmp_path / "rows.csv", sep=";", decimal=",", index=False)
-    assert [list(fields.values()) for fields in fields_of(table_of(tmp_path / "rows.csv"))] == X.tolist()
-    as_text = fields_of(table_of(tmp_path / "rows.csv", decimal="point"))
-    assert any(isinstance(fields["a"], str) for fields in as_text)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +235,7 @@ def save(**arrays: Any) -> bytes:
         ("rows.npz", save(X=np.array([["a"]])), "has the type"),
         ("rows.npz", save(X=np.zeros((2, 3)), names=np.array(["a"])), "one text for each of the 3"),
         ("rows.npz", save(X=np.zeros((2, 2)), names=np.array(["a", "a"])), "two columns named 'a'"),
+        ("rows.avro", b"text", "it is no Avro file"),
         ("rows.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 9000, mtime=0)[:-20], "cannot read"),
     ],
 )
@@ -333,18 +326,3 @@ def test_other_data_is_refused_in_one_sentence(data: Any, labels: Any, words: st
         in_memory(data, labels)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_damaged_avro_file_is_named(tmp_path: Path) -> None:
-    write_avro([dict.fromkeys(FIELDS, None) | {"a": 1.0}] * 500, tmp_path / "rows.avro")
-    whole = (tmp_path / "rows.avro").read_bytes()
-    (tmp_path / "rows.avro").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(
-        ConfigError, match=r"cannot read .*rows.avro after record \d\d+: it is no Avro file, or is damaged"
-    ):
-        read_file(tmp_path / "rows.avro")
-    (tmp_path / "rows.avro").write_bytes(b"text")
-    with pytest.raises(SchemaError, match="it is no Avro file"):
-        read_file(tmp_path / "rows.avro")
-    (tmp_path / "named-otherwise").write_bytes(whole)
-    assert len(read_file(tmp_path / "named-otherwise")) == 500
