@@ -4,7 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-slow types kernels audit docs pictures notebooks dist sbom format clean
+.PHONY: demo test test-slow style types kernels bytecode audit docs pictures notebooks dist sbom format clean
+
+# Every process would compile all that it imports, again and again: most of the time of a test that starts a program.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
@@ -14,15 +17,17 @@ demo: $(VENV)/.installed
 # A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
 test: $(VENV)/.installed-dev
+	$(MAKE) --no-print-directory -j2 types kernels bytecode style
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+
+# Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Most of them wait.
+test-slow: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
+
+style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(MAKE) --no-print-directory -j2 types kernels
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
-
-# Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Two at a time: most of them wait.
-test-slow: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
@@ -30,6 +35,13 @@ types: $(VENV)/.installed-dev
 # Compiles them once, before several processes need them.
 kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m fomo_stream.loading
+
+# All modules that tests import, likewise: after an installation none is compiled.
+bytecode: $(VENV)/.bytecode
+
+$(VENV)/.bytecode: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n0 --collect-only --quiet > $@.log || (cat $@.log; false)
+	touch $@
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python .ci/audit $(ARGS)
@@ -39,7 +51,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build
 
 pictures: $(VENV)/.installed-dev
-	PYTHONPATH=.:tests $(BIN)/python tests/pictures.py
+	PYTHONPATH=.:tests $(BIN)/python docs/pictures/make.py
 
 # The notebooks of the examples, from their scripts.
 notebooks: $(VENV)/.installed-dev

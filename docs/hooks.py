@@ -15,7 +15,17 @@ from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[1]
 # Pages, and the files that they show or link to.
-PARTS = ("*.md", "docs/*.md", "docs/*.css", "docs/pictures/*", "deploy/*", "deploy/chart/monitoring/*", "examples/**/*")
+PARTS = (
+    "*.md",
+    "benchmarks/*.md",
+    "docs/*.md",
+    "docs/*.css",
+    "docs/pictures/*.svg",
+    "docs/pictures/*.webp",
+    "deploy/*",
+    "deploy/chart/monitoring/*",
+    "examples/**/*",
+)
 MERMAID = "assets/javascripts/mermaid.js"
 INCLUDED = InclusionLevel.INCLUDED
 

@@ -202,15 +202,20 @@ class Kafka(Broker):
 
     def start(self) -> None:
         """Start, and wait until it answers."""
+        options = [word for name, value in self.options().items() for word in ("-o", f"{name}={value}")]
         with open(self._folder / "broker.log", "ab") as log:
             self._process = subprocess.Popen(
-                [self._home / "bin" / "kafka-start", self._folder / "data", str(self._port)],
+                [self._home / "bin" / "kafka-start", self._folder / "data", str(self._port), *options],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "KAFKA_HEAP": "384m"},
             )
         self.process_id = self._process.pid
         wait_for(self._answers, "Kafka to start", 90)
+
+    def options(self) -> dict[str, Any]:
+        """What its configuration has besides."""
+        return {}
 
     def kill(self) -> None:
         """Kill it, as a crash would."""

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import Broker, Kafka, kafka_home, open_broker
+from brokers import Broker, Kafka, kafka_home, open_broker, wait_for
+from browser import Browser, open_browser
 from hypothesis import HealthCheck, settings
-from registries import Registry, registry_home
+from registries import Registry, answers, registry_home
 
 from fomo_stream.kafka.topics import watch
 
@@ -27,7 +28,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Ctrl-C, which tests send, would not end them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SHARED_KAFKA = pytest.StashKey[Kafka]()
+collect_ignore = ["adapters/user_program.py"]  # which mypy reads, and nobody runs
+SHARED = pytest.StashKey[dict[str, str]]()  # addresses of the servers that all processes of a session use
+
+# Files of the slow part that take a minute or more: they begin first, so that none of them is left alone at the end.
+LONG = (
+    "test_faults.py",
+    "test_fuzz.py",
+    "test_silence_in_service.py",
+    "test_exactly_once.py",
+    "test_state.py",
+    "test_outages.py",
+    "test_wheel.py",
+    "test_tutorial.py",
+    "test_loading.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,9 +51,19 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("thorough")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for a broker come first: every process takes the next file, so that all share them."""
-    items.sort(key=lambda item: "integration" not in item.path.parts)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order of files, of which each process takes the next: those that wait and those that compute in turn.
+
+    Tests with a broker mostly wait: if all processes had such a file at the same time, the processors would be idle.
+    """
+    waiting = {item.path for item in items if "broker" in getattr(item, "fixturenames", ())}
+    places: dict[Path, float] = {}
+    for group in (waiting, {item.path for item in items} - waiting):
+        files = list(dict.fromkeys(item.path for item in items if item.path in group))
+        places |= {path: number / len(files) for number, path in enumerate(files)}
+    if config.option.markexpr == "slow":
+        places |= {path: LONG.index(path.name) - len(LONG) for path in places if path.name in LONG}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture(autouse=True)
@@ -81,14 +106,19 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """The processes share one Apache Kafka: each of its own takes a minute of processor time before it is quick."""
-    config, home = node.config, kafka_home()
-    if home is None:
-        return
-    if SHARED_KAFKA not in config.stash:
-        kafka = config.stash[SHARED_KAFKA] = Kafka(home)
-        config.add_cleanup(kafka.remove)
-    node.workerinput["bootstrap"] = config.stash[SHARED_KAFKA].bootstrap
+    """The processes share one registry and one Kafka, which takes a minute of processor time before it is quick."""
+    config = node.config
+    if SHARED not in config.stash:
+        shared = config.stash[SHARED] = {}
+        if home := kafka_home():
+            kafka = Kafka(home)
+            config.add_cleanup(kafka.remove)
+            shared["bootstrap"] = kafka.bootstrap
+        if home := registry_home():
+            registry = Registry(home)
+            config.add_cleanup(registry.remove)
+            shared["registry"] = registry.url
+    node.workerinput.update(config.stash[SHARED])
 
 
 @pytest.fixture(scope="session")
@@ -101,13 +131,24 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def registry_url() -> Iterator[str]:
+def registry_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Address of a schema registry for the whole session; tests use subjects of their own."""
-    home = registry_home()
-    if home is None:
+    home, shared = registry_home(), getattr(request.config, "workerinput", {}).get("registry")
+    if shared:
+        wait_for(lambda: answers(shared), "the registry to start", 120)
+        yield shared
+    elif home is None:
         pytest.skip("REGISTRY_HOME does not say where a schema registry is")
-    with Registry(home) as registry:
-        yield registry.url
+    else:
+        with Registry(home) as registry:
+            yield registry.url
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for the whole session; each test opens pages of its own."""
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import shlex
+from argparse import ArgumentParser
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -95,9 +104,11 @@ NOT_RUN = {
     "kafka-consumer-groups.sh": "as kafka-topics.sh",
     "kafka-console-consumer.sh": "as kafka-topics.sh",
     "kafka-transactions.sh": "as kafka-topics.sh",
+    "kafka-configs.sh": "as kafka-topics.sh",
+    "kafka-acls.sh": "as kafka-topics.sh",
     "acls": "as kafka-topics.sh; tests/integration/test_secure_broker.py grants just these permissions",
     "curl": "asks a pod, by the port that kubectl forwards",
-    "helm test": "needs a cluster; tests/benchmarks/chart_bench.py runs it in one",
+    "helm test": "needs a cluster; benchmarks/chart_bench.py runs it in one",
 }
 
 
@@ -112,3 +123,43 @@ def not_run(line: str) -> bool:
 
 README = Document.read(ROOT / "README.md")
 FLAGS = Document.read(ROOT / "docs" / "flags-and-output.md")
+
+
+def with_changes(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `values` with the changes laid over it, as Helm lays one file of values over another."""
+    merged = deepcopy(values)
+    for name, value in changes.items():
+        old = merged.get(name)
+        merged[name] = with_changes(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def listed_acls(text: str) -> list[tuple[str, str, str, str]]:
+    """Kind and name of the resource, pattern and operation of each `$acls` command, one for each operation."""
+    found = []
+    for line in text.splitlines():
+        words = shlex.split(line.removeprefix("$acls ")) if line.startswith("$acls ") else []
+        pairs = [(flag[2:], value) for flag, value in zip(words[::2], words[1::2], strict=True)]
+        pattern = dict(pairs).get("resource-pattern-type", "literal")
+        for kind, name in pairs:
+            if kind in ("topic", "group", "transactional-id"):
+                found += [(kind, name, pattern, value) for flag, value in pairs if flag == "operation"]
+    return found
+
+
+def helm_values(line: str, before: dict[str, Any], file: Callable[[str], Path]) -> dict[str, Any]:
+    """The values that a command installs the chart with; before: those of the last one, which it may reuse."""
+    parser = ArgumentParser()
+    for flag in ("--create-namespace", "--install", "--reuse-values"):
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--namespace", required=True)
+    for flag in ("--set", "--set-string", "--values"):
+        parser.add_argument(flag, action="append", default=[])
+    for name in ("command", "release", "chart"):
+        parser.add_argument(name)
+    given = parser.parse_args(shlex.split(line, comments=True)[1:])
+    values = before if given.reuse_values else {}
+    changes = [yaml.safe_load(file(name).read_text()) for name in given.values]
+    changes += map(helm_python.parse_set_string, given.set)
+    changes += map(helm_python.parse_set_string_values, given.set_string)
+    return functools.reduce(with_changes, changes, values)

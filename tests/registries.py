@@ -46,11 +46,14 @@ class Registry:
         try:
             wait_for(self._answers, "the registry to start", 120)
         except BaseException:
-            self.__exit__()
+            self.remove()
             raise
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
@@ -59,11 +62,16 @@ class Registry:
         if self._process.poll() is not None:
             self._log.seek(0)
             raise AssertionError(self._log.read()[-2000:].decode(errors="replace"))
-        try:
-            with urlopen(f"{self.url}/subjects", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        return answers(self.url)
+
+
+def answers(url: str) -> bool:
+    """Whether a registry is there."""
+    try:
+        with urlopen(f"{url}/subjects", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 class Proxy:

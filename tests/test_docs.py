@@ -11,15 +11,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import numpy as np
 import pytest
-import yaml
-from documents import FLAGS, NOT_RUN, README, ROOT, Block, Document, not_run, table_rows
+from documents import FLAGS, NOT_RUN, README, ROOT, Block, Document, helm_values, not_run, table_rows
 from flag_tables import SETTINGS, with_tables
 
 import fomo_stream.kafka.outputs as letters
@@ -33,14 +32,21 @@ from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
 from pretrain import __main__ as pretrain
 
-sys.path.append(str(Path(__file__).parent / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 from suite import command as benchmarks
 
 PAGES = [README, *map(Document.read, sorted((ROOT / "docs").glob("*.md")))]
 GUIDES = [
     Document.read(ROOT / name)
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "deploy/README.md", "deploy/runbooks.md")
+    for name in (
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "benchmarks/README.md",
+        "deploy/README.md",
+        "deploy/runbooks.md",
+    )
 ]
 EVERY = [*PAGES, *GUIDES]
 LANGUAGES = {"python", "sh", "json", "mermaid", "text", "toml", "yaml"}
@@ -51,14 +57,23 @@ def blocks(language: str, pages: list[Document] = PAGES) -> list[Block]:
     return [block for page in pages for block in page.blocks if block.language == language]
 
 
-def by_name(pages: list[Document]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+def by_name(pages: list[Document], slow: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """A test of each page; slow: names of those whose tests are."""
+    marks = [[pytest.mark.slow] if page.name in slow else [] for page in pages]
+    return pytest.mark.parametrize(
+        "page", [pytest.param(page, id=page.name, marks=some) for page, some in zip(pages, marks, strict=True)]
+    )
+
+
+def with_code(language: str, pages: list[Document]) -> list[Document]:
+    """Those with a block of this language, but the tutorial, whose test runs all of it."""
+    return [page for page in pages if page.name != TUTORIAL and any(b.language == language for b in page.blocks)]
 
 
 # --- snippets
 
 
-@by_name([page for page in PAGES if page.name != TUTORIAL and any(block.language == "python" for block in page.blocks)])
+@by_name(with_code("python", PAGES), slow=["docs/python.md"])
 def test_python_snippets_run_each_by_itself(page: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in page.blocks:
@@ -154,9 +169,9 @@ def check_fomo_stream(line: str, words: list[str], folder: Path) -> None:
 
 def check_python(_line: str, words: list[str], _folder: Path) -> None:
     arguments = words[3:]
-    if words[:3] == ["python", "-m", "tests.benchmarks"]:
+    if words[:3] == ["python", "-m", "benchmarks"]:
         benchmarks.parser().parse_args(arguments)
-    elif words[1].startswith("tests/"):  # too long: only that it is there, and has these flags
+    elif words[1].startswith(("tests/", "benchmarks/")):  # too long: only that it is there, and has these flags
         source = (ROOT / words[1]).read_text()
         assert all(f'"{word}"' in source for word in words[2:] if word.startswith("--"))
     elif set(LONGEST) & set(arguments):
@@ -184,38 +199,13 @@ def check_pip(_line: str, words: list[str], _folder: Path) -> None:
     assert set((found[2] or "").split(",")) <= {"", *extras}
 
 
-def check_helm(_line: str, words: list[str], folder: Path) -> None:
+def check_helm(line: str, _words: list[str], folder: Path) -> None:
     """Makes the objects of `helm install` and `upgrade`, as Helm does, and lets it look for faults."""
-    parser = argparse.ArgumentParser()
-    for flag in ("--create-namespace", "--install", "--reuse-values"):
-        parser.add_argument(flag, action="store_true")
-    parser.add_argument("--namespace", required=True)
-    for flag in ("--set", "--set-string", "--values"):
-        parser.add_argument(flag, action="append", default=[])
-    for name in ("command", "release", "chart"):
-        parser.add_argument(name)
-    given = parser.parse_args(words[1:])
-    kept = folder / f"{given.release}.json"  # the values of the last command
-    values = json.loads(kept.read_text()) if given.reuse_values else {}
-    for name in given.values:
-        merge(values, yaml.safe_load((folder / name).read_text()))
-    for assignment in (*given.set, *given.set_string):
-        path, _, text = assignment.partition("=")
-        value = text if assignment in given.set_string else yaml.safe_load(text)
-        for part in reversed(path.split(".")):
-            value = {part: value}
-        merge(values, value)
+    kept = folder / "helm.json"  # the values of the last command
+    values = helm_values(line, json.loads(kept.read_text()) if kept.exists() else {}, lambda name: folder / name)
     kept.write_text(json.dumps(values))
-    assert helm_python.lint(folder / given.chart, values, strict=True)["errors"] == []
-    assert helm_python.Chart.load(folder / given.chart).render(values, name=given.release, namespace=given.namespace)
-
-
-def merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
-    for name, change in changes.items():
-        if isinstance(change, dict) and isinstance(values.get(name), dict):
-            merge(values[name], change)
-        else:
-            values[name] = change
+    assert helm_python.lint(folder / "deploy/chart", values, strict=True)["errors"] == []
+    assert helm_python.Chart.load(folder / "deploy/chart").render(values, name="fomo", namespace="scoring")
 
 
 @functools.cache
@@ -260,14 +250,7 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in LONG_PAGES else ())
-        for page in EVERY
-        if page.name != TUTORIAL and any(block.language == "sh" for block in page.blocks)
-    ],
-)
+@by_name(with_code("sh", EVERY), slow=LONG_PAGES)
 def test_shell_snippets_of_a_page_work_in_order(
     page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch, restored_logging: None
 ) -> None:
@@ -310,7 +293,8 @@ def test_links_lead_to_files_and_headings(page: Document) -> None:
 @by_name(EVERY)
 def test_paths_in_backticks_exist(page: Document) -> None:
     for span in page.spans:
-        if re.fullmatch(r"(fomo_stream|pretrain|tests|deploy|docs|\.ci)/[\w./-]+", span) and "NAME" not in span:
+        is_path = re.fullmatch(r"(fomo_stream|pretrain|tests|benchmarks|deploy|docs|\.ci)/[\w./-]+", span)
+        if is_path and "NAME" not in span:
             assert (ROOT / span).exists(), f"{page.name}: {span}"
 
 

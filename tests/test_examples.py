@@ -7,10 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jupytext
 import pytest
 from documents import ROOT
-from nbclient import NotebookClient
 
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 by_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -25,6 +23,8 @@ def test_every_example_is_listed_and_has_a_notebook() -> None:
 
 @by_script
 def test_a_notebook_has_the_cells_of_its_script_and_no_outputs(script: Path) -> None:
+    import jupytext  # takes a second: not for every process that collects tests
+
     kept = jupytext.read(script.with_suffix(".ipynb")).cells
     made = [(cell.cell_type, cell.source) for cell in jupytext.read(script).cells]
     assert [(cell.cell_type, cell.source) for cell in kept] == made
@@ -42,6 +42,9 @@ def test_a_script_runs(script: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_notebook_shows_the_report_and_its_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them: its cells are those of a script, and all scripts run."""
+    import jupytext
+    from nbclient import NotebookClient
+
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("MPLBACKEND", raising=False)  # else the kernel shows no plots
     notebook = jupytext.read(ROOT / "examples" / "plant.ipynb")

@@ -14,10 +14,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from browser import Browser, open_browser
+from browser import Browser
 from documents import ROOT
 
-SOURCES = ("*.md", "mkdocs.yml", "docs", "deploy", "examples", "fomo_stream")
+pytestmark = pytest.mark.slow
+
+SOURCES = ("*.md", "mkdocs.yml", "benchmarks", "docs", "deploy", "examples", "fomo_stream")
 
 
 def warnings(root: Path, site: Path) -> list[str]:
@@ -50,12 +52,6 @@ def address(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("chromium")) as opened:
-        yield opened
-
-
 def test_dead_links_and_a_page_that_the_navigation_lacks_are_warnings(tmp_path: Path) -> None:
     root = tmp_path / "repository"
     root.mkdir()
@@ -78,7 +74,6 @@ def test_pages_and_styles_name_no_other_host_to_load_from(site: Path) -> None:
             assert re.findall(pattern, path.read_text(encoding="utf-8")) == [], path
 
 
-@pytest.mark.slow
 def test_every_page_loads_from_its_own_host_alone(site: Path, address: str, browser: Browser) -> None:
     """Scripts as well: the theme has the addresses of scripts that it would load where a page needs them."""
     paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))

@@ -1,1 +1,1 @@
-"""`fomo-stream demo`: simulated sensors, an embedded broker and the real service, live in the terminal."""
+"""`fomo-stream demo`: simulated sensors, an embedded broker and the real service with its status page."""

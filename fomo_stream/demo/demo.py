@@ -1,7 +1,7 @@
-"""`fomo-stream demo`: a simulated pump, an embedded broker and the real service, live in the terminal.
+"""`fomo-stream demo`: a simulated pump, an embedded broker and the real service with its status page.
 
-Sensor readings are sent to a topic in real time and scored by the service. The screen shows the flagged readings beside
-the faults that were injected; the service does not know these faults. At the end a report says how good it was.
+Sensor readings are sent to a topic in real time and scored by the service. Lines name the flagged readings beside the
+faults that were injected; the service does not know these faults. At the end a report says how good it was.
 """
 
 from __future__ import annotations
@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from confluent_kafka import Producer
-from rich.console import Console
-from rich.live import Live
 
-from fomo_stream.demo.board import Board
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.demo.producer import send
 from fomo_stream.demo.sensors import PUMP, Readings, sensor_stream
 from fomo_stream.errors import needs_extra
-from fomo_stream.kafka.observer import Observers
+from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
-from fomo_stream.ops.monitor import ProgressLog
+from fomo_stream.ops.monitor import Monitor
 from fomo_stream.replaying.command import replay_settings
 from fomo_stream.replaying.output import check_writable
 from fomo_stream.replaying.progress import shown_progress
@@ -44,14 +41,55 @@ if TYPE_CHECKING:
 TOPIC, OUT = "sensors", "anomalies"
 REGISTRY = "mock://demo"  # the client keeps its schemas in memory
 PARTITION = 0  # as which a replay sees the records of a table
+RATE = 500.0  # readings a second
 FAULTS_EVERY_S = 3.0  # on average
 MOST = 60_000  # readings in a report: its replay takes about ten seconds
 
 
+class Tally(Observer):
+    """Compares injected faults with what was flagged; the threads of the pump and of the service report to it.
+
+    It prints a line about the first outlier of each fault, and of each run of false alarms.
+    """
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.scored_count = self.false_alarms = self.faults = 0
+        self._fault_of: dict[int, tuple[int, str]] = {}  # by reading: number of its fault, from 1, and its name
+        self._sent_last: str | None = None
+        self._caught: set[int] = set()
+        self._flagged_last: int | None = None  # fault of the newest outlier; 0: a false alarm
+
+    def sent(self, record: dict[str, Any], fault: str | None) -> None:
+        """A reading is sent, with this injected fault."""
+        if fault is not None:
+            self.faults += fault != self._sent_last
+            self._fault_of[record["reading"]] = self.faults, fault
+        self._sent_last = fault
+
+    def scored(self, seen: Observation) -> None:
+        self.scored_count += seen.n_records
+        for record, result, _ in seen.outliers:
+            number, fault = self._fault_of.get(record["reading"], (0, "none (false alarm)"))
+            if number != self._flagged_last and number not in self._caught:
+                why = f": {result['explanation']}" if "explanation" in result else ""
+                say(f"outlier score={result['score']:.4f} p={result['p_value']:.4f} fault {fault}{why}")
+            self._flagged_last = number
+            self.false_alarms += not number
+            self._caught |= {number} - {0}
+
+    def summary(self) -> str:
+        """One line about the run so far."""
+        share = self.false_alarms / max(1, self.scored_count)
+        return (
+            f"scored {self.scored_count:,} records in {time.monotonic() - self.began:.0f} s; faults caught "
+            f"{len(self._caught)} of {self.faults}; false alarms {self.false_alarms:,} records ({share:.2%})"
+        )
+
+
 def run_demo(settings: DemoSettings) -> int:
     """Run until Ctrl-C or `settings.seconds`; returns the exit code. Raises an error of the service."""
-    console = Console(highlight=False)
-    console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
+    say("fomo-stream demo: starting an embedded broker and the service ...")
     serialize = in_avro() if settings.format == "avro" else orjson.dumps
     path = None if settings.report == NO_REPORT else Path(settings.report).absolute()
     if path is not None:
@@ -60,7 +98,7 @@ def run_demo(settings: DemoSettings) -> int:
     sent: list[dict[str, Any]] = []  # the first MOST readings
     stop = threading.Event()
     with EmbeddedBroker() as broker:
-        board = Board(settings, broker.bootstrap, TOPIC, OUT)
+        tally = Tally()
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 2}, logger=ClientLog("pump"))
         producer.list_topics(TOPIC, timeout=10)  # the embedded broker creates a topic on the first request for it
         # Not from the environment: FOMO_KAFKA_* and similar variables are for a real broker.
@@ -73,10 +111,17 @@ def run_demo(settings: DemoSettings) -> int:
             # The embedded broker waits this long with the answer to a fetch, even if records arrive in the meantime.
             kafka={"fetch.wait.max.ms": "10"},
             registry={"url": REGISTRY} if settings.format == "avro" else {},
+            health_port=0,  # any free one
+            show_keys=True,
             **settings.of_detector(),
         )
-        service = Service(service_settings, model, Observers([ProgressLog(), board]))
-        with contextlib.suppress(KeyboardInterrupt), ThreadPoolExecutor(2, "fomo-demo") as threads:
+        monitor = Monitor(service_settings)
+        service = Service(service_settings, model, Observers([monitor, tally]))
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            monitor.serve(service) as server,
+            ThreadPoolExecutor(2, "fomo-demo") as threads,
+        ):
             running = [threads.submit(service.run)]
 
             def check() -> None:
@@ -88,21 +133,33 @@ def run_demo(settings: DemoSettings) -> int:
             try:
                 while not service.ready and not stop.wait(0.05):
                     check()
-                board.began = time.monotonic()
-                sending = (noted(settings, board, sent), settings.rate, stop, PARTITION, serialize)
+                if server is not None:
+                    say(f"status page http://127.0.0.1:{server.port} (Ctrl-C ends the demo)")
+                say(f"broker {broker.bootstrap}: records in topic {TOPIC}, scored records in topic {OUT}")
+                say("delivery is at least once, because the embedded broker has no transactions")
+                tally.began = time.monotonic()
+                sending = (noted(settings, tally, sent), RATE, stop, PARTITION, serialize)
                 running.append(threads.submit(send, producer, TOPIC, *sending))
-                show(console, board, check, stop)
+                end = tally.began + (settings.seconds or float("inf"))
+                while time.monotonic() < end and not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
+                    check()
+                    say(tally.summary())
             finally:
                 service.stop()
                 stop.set()
-        console.print(board.summary(), soft_wrap=True)
+        say(tally.summary())
         features = service.snapshot().features
-    if path is not None and board.scored_count:
-        scored = sent[: board.scored_count]
-        console.print(f"replaying {len(scored):,} readings for the report ...", style="dim")
+    if path is not None and tally.scored_count:
+        scored = sent[: tally.scored_count]
+        say(f"replaying {len(scored):,} readings for the report ...")
         demo_report(settings, features, scored).save_report(path)
-        console.print(f"report: {path}", soft_wrap=True)
+        say(f"report: {path}")
     return 0
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
 
 
 def in_avro() -> Callable[[dict[str, Any]], bytes]:
@@ -122,15 +179,15 @@ def in_avro() -> Callable[[dict[str, Any]], bytes]:
 
 def readings(settings: DemoSettings) -> Readings:
     """The demo's readings, each with the name of the fault in it; the same for the same settings."""
-    fault_every = max(300.0, FAULTS_EVERY_S * settings.rate)
+    fault_every = max(300.0, FAULTS_EVERY_S * RATE)
     first_fault = settings.min_context + 500  # no fault in the first context
     return sensor_stream(settings.seed, fault_every=fault_every, first_fault=first_fault)
 
 
-def noted(settings: DemoSettings, board: Board, sent: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The readings to send; the board and `sent` learn of each when it is taken."""
+def noted(settings: DemoSettings, tally: Tally, sent: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The readings to send; the tally and `sent` learn of each when it is taken."""
     for number, (record, fault) in enumerate(readings(settings)):
-        board.sent(record, fault)
+        tally.sent(record, fault)
         if number < MOST:
             sent.append({**record, "sent": time.time_ns() // 1_000_000, "fault": fault is not None})
         yield record
@@ -149,23 +206,3 @@ def demo_report(settings: DemoSettings, features: tuple[str, ...], scored: list[
         **settings.of_detector(),
     )
     return replay_settings(own, shown_progress(), in_memory(scored))
-
-
-def show(console: Console, board: Board, check: Callable[[], None], stop: threading.Event) -> None:
-    """Show the board until `stop` is set or the demo's time has passed."""
-    end = time.monotonic() + (board.settings.seconds or float("inf"))
-    if board.settings.plain or not console.is_terminal:
-        console.print(
-            f"broker {board.bootstrap}: records in topic {TOPIC}, scored records in topic {OUT}; "
-            "delivery is at least once, because the embedded broker has no transactions",
-            soft_wrap=True,
-        )
-        while time.monotonic() < end and not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
-            check()
-            for line in board.new_lines():
-                console.print(line, soft_wrap=True)
-        return
-    with Live(console=console, auto_refresh=False, screen=True) as live:
-        while not stop.wait(0.2) and time.monotonic() < end:
-            check()
-            live.update(board.screen(), refresh=True)

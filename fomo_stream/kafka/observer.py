@@ -80,7 +80,7 @@ class Observer:
         """A lasting shift was announced in a partition."""
 
     def silence(self, partition: int, notice: Notice) -> None:
-        """A key, a partition or the topic is silent, has an odd rate, or no longer."""
+        """A key, a partition or the topic is silent, or no longer."""
 
     def schema_seen(self, new_fields: int, schemas: int = 1) -> None:
         """Writers' schemas were not known before, or records without one; they have new fields that are not scored."""

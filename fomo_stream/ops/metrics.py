@@ -37,7 +37,7 @@ METRICS = (
     Metric("alerts", "counter", "Records by severity; warning and critical are outliers.", ("severity",)),
     Metric("suppressed", "counter", "Alerts less by a rule or a window of maintenance, by its name.", ("rule",)),
     Metric("incidents", "counter", "Incidents, by event: opened or closed.", ("event",)),
-    Metric("silence", "counter", "Alerts of silence and of rates, by level and status.", OF_SILENCE),
+    Metric("silence", "counter", "Alerts of silence, by level and status.", OF_SILENCE),
     Metric("silent", "gauge", "Keys, partitions and topics that are silent now.", ("level",)),
     Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),

@@ -80,7 +80,7 @@ class Monitor(Observers):
         served: list[Observer] = [] if self._port is None else [self._metrics, self._board]
         super().__init__([ProgressLog(), *served])
 
-    def serve(self, service: Service) -> AbstractContextManager[object]:
+    def serve(self, service: Service) -> AbstractContextManager[HttpServer | None]:
         """Answer requests about `service`, if there is a --health-port. Raises ConfigError when it cannot listen."""
         if self._port is None:
             return nullcontext()

@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries
-from fomo_stream.detector.config import LEAST_CONTEXT
+from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
@@ -365,7 +365,7 @@ class Partition:
                 elif self.muted.has(keys[at]):
                     continue
                 elif at in at_rules:
-                    forced(result, at_rules[at], rows[at], self.schema, self._settings.reasons)
+                    forced(result, at_rules[at], rows[at], self.schema, DetectorConfig.reasons)
                     forcing.append(at)
                     continue
                 else:
@@ -540,7 +540,7 @@ def rules_of(settings: RecordFlags) -> Rules:
 
 def _silence_config(settings: RecordFlags) -> SilenceConfig:
     least_ms = round(1000 * seconds_of(settings.silence_min))
-    return SilenceConfig(settings.silence, least_ms, settings.silence_of, settings.rate_change, settings.keys)
+    return SilenceConfig(settings.silence, least_ms, settings.silence_of, settings.keys)
 
 
 def _skips(windows: Open, what: str) -> bool:

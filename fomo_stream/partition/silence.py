@@ -1,4 +1,4 @@
-"""Data that stop: keys, partitions and a topic that send no more, and rates that change. Pure: it has no clock.
+"""Data that stop: keys, partitions and a topic that send no more. Pure: it has no clock.
 
 Each level is judged by the time in which the level above it has sent: a key by the time in which its partition had
 records, a partition by the time in which the topic had some, and the topic by the time in which the broker answered. So
@@ -30,14 +30,12 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.partition.gaps import NEVER, Gaps, Others
 from fomo_stream.partition.incidents import CLOSED, Notice
-from fomo_stream.partition.rate import Rate
-from fomo_stream.records.explanation import number_text
 from fomo_stream.records.result import Result
 from fomo_stream.wording import in_time
 
 KEY, PARTITION, TOPIC = "key", "partition", "topic"
 LEVELS = (KEY, PARTITION, TOPIC)
-SILENT, RATE = "silent", "rate"  # statuses, beside CLOSED
+SILENT = "silent"  # a status, beside CLOSED
 OUTAGE_MS = 10_000  # between two looks at the broker: longer, and the time between them does not count
 NOTED_MS = 15_000  # of silence, after which it is noted how long it has lasted
 LONGEST_KEY = 4096  # bytes; longer ones are not watched
@@ -50,19 +48,17 @@ _TOLD, _NOT_TOLD = 1, 2  # of a silent series, in its entry
 _HEAD = (
     *("clock", "pace", "quiet_since", "still", "arrived", "earliest", "lost", "topic_end", "has_more", "had_more"),
     "partitions",
-    *("rate_since", "rate_told"),
 )
 SHOWN = 60  # characters of a key in a sentence
 _BITS = 24  # of the number of a series
 
 
 class SilenceConfig(NamedTuple):
-    """What is watched. factor: times the usual gap; None: no silence. rate: factor of --rate-change; None: no rates."""
+    """What is watched. factor: times the usual gap; None: nothing."""
 
     factor: float | None
     least_ms: int = 60_000  # the shortest silence
     levels: tuple[str, ...] = LEVELS
-    rate: float | None = None
     max_keys: int = 100_000
 
 
@@ -87,8 +83,7 @@ class Silence:
         self._source: dict[str, Any] = {} if topic is None else {"topic": topic, "partition": number}
         self._number = number
         self._levels = frozenset[str]() if config.factor is None else frozenset(config.levels)
-        self.is_on = bool(self._levels) or config.rate is not None
-        self._rates = {name: Rate(config.rate or 1.0) for name in (PARTITION, TOPIC)}
+        self.is_on = bool(self._levels)
         self._gaps = Gaps(config.factor or 1.0, config.least_ms, apart=FIRST_KEY)
         # By number of a series. Each has its own clock, on which only that time passes in which the level above it had
         # records, in milliseconds.
@@ -115,10 +110,8 @@ class Silence:
         self._partitions = 0  # of the topic; 0: not known
         self._is_restored = False  # no record was followed since a restart: nobody knows how long a gap really was
         self._topic_end: int | None = None
-        self._learned_with = [config.factor, config.least_ms, sorted(self._levels), config.rate]
+        self._learned_with = [config.factor, config.least_ms, sorted(self._levels)]
         self._is_telling = True
-        self._rate_since: dict[str, Result] = {}  # by level: where an odd rate began
-        self._rate_told: dict[str, bool] = {}
         self._notices: list[Notice] = []  # to return
         self._noted = 0
         self._is_changed = False
@@ -147,7 +140,7 @@ class Silence:
         told later of what begins here.
         """
         self._is_telling = is_told
-        has_rate, has_keys = self._config.rate is not None, KEY in self._levels
+        has_keys = KEY in self._levels
         latest = NEVER if now is None else now
         if latest < self._earliest:
             self._set_back(latest)
@@ -162,10 +155,6 @@ class Silence:
             gap = 0 if self._arrived is None else max(0, time - self._arrived - self._lost)
             self._arrived = self._earliest = time
             self._lost, self._has_more, self._is_changed = 0, True, True
-            if has_rate:
-                self._count(PARTITION, time, 1, offset)
-            if not self._levels:
-                continue
             name = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
             slot = None
             if has_keys and name is not None and len(name) <= LONGEST_KEY:
@@ -276,9 +265,6 @@ class Silence:
         if not 0 <= step <= OUTAGE_MS:
             self._lost += max(0, step)
             step = 0
-            self._rates[PARTITION].skip()
-        if step == 0:  # nobody has looked before
-            self._rates[TOPIC].skip()
         self._looked = now
         if partitions != self._partitions and can_tell:
             for slot in self._slots.values() if self._partitions else ():  # their keys may be in others from now on
@@ -333,8 +319,6 @@ class Silence:
             if self._still > limit and OF_TOPIC not in self._silent and TOPIC in self._levels:
                 self._begin(OF_TOPIC, None, now)
             return
-        elif self._config.rate is not None and self._number == 0 and self._can_tell:
-            self._count(TOPIC, now, max(0, end - before), None)
         if OF_TOPIC in self._silent:
             if not self._can_tell:
                 return  # at the next look at which it has moved
@@ -402,31 +386,6 @@ class Silence:
             return f"key {text if len(text) <= SHOWN else text[:SHOWN] + '...'}"
         return _place(_level(slot), self._source)
 
-    def _count(self, level: str, time: int, n: int, offset: int | None) -> None:
-        """Count n records for the rate of the partition or the topic."""
-        rate = self._rates[level]
-        said = rate.add(time, n)
-        if said == "opened":
-            self._rate_since[level] = {"offset": offset, "timestamp": time}
-            is_told = self._is_telling and not self._is_muted(None, time)
-            self._rate_told[level] = is_told
-        if said is not None and self._rate_told[level]:
-            self._tell_rate(level, said, time, offset)
-
-    def _tell_rate(self, level: str, said: str, time: int, offset: int | None, why: str = "") -> None:
-        since, usual, now = self._rate_since[level], self._rates[level].usual, self._rates[level].now
-        who, much = _place(level, self._source), f"{number_text(now)} records a minute; usually {number_text(usual)}"
-        about: Result = {"severity": "warning", "explanation": f"{who} has {much}"}
-        if said == "closed":
-            text = f"is no longer watched: {why}" if why else f"has its usual rate again: {much}"
-            about = {"to": {"offset": offset, "timestamp": time}, "explanation": f"{who} {text}"}
-        name = since["timestamp"] if since["offset"] is None else since["offset"]
-        status = RATE if said == "opened" else CLOSED
-        summary = {"incident": f"{self._number}-{name}-{level}-rate", "status": status, "of": level, **self._source}
-        numbers = {"records_per_minute": now, "usual_per_minute": usual}
-        slot = OF_PARTITION if level == PARTITION else OF_TOPIC
-        self._tell(slot, offset, {**summary, "from": since, **numbers, **about})
-
     # -- state -----------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
@@ -447,8 +406,7 @@ class Silence:
         self._recent[place] = written
         self._in_entry |= dict.fromkeys(written, self._sequence)
         head = {name: getattr(self, f"_{name}") for name in _HEAD}
-        rates = {name: rate.plain() for name, rate in self._rates.items()} if self._config.rate is not None else {}
-        learned = {"learned_with": self._learned_with, "others": self._gaps.others.plain(), "rates": rates}
+        learned = {"learned_with": self._learned_with, "others": self._gaps.others.plain()}
         entries[HEAD] = orjson.dumps({**head, **learned})
         self._written.clear()
         self._is_changed, self._noted = False, self._looked or 0
@@ -463,14 +421,13 @@ class Silence:
             return
         try:
             head = orjson.loads(entries[HEAD])
-            if head["learned_with"] != self._learned_with:
-                self._end_all(entries, *head["learned_with"])
+            learned_with = head["learned_with"][:3]  # earlier builds had a factor of rates, too
+            if learned_with != self._learned_with:
+                self._end_all(entries, *learned_with)
                 return
             for name in _HEAD:
                 setattr(self, f"_{name}", head[name])
             self._gaps.others = Others(*head["others"])
-            for name, state in head["rates"].items():
-                self._rates[name].recover(state)
             rows = self._rows(entries)
             slots = sorted(slot for slot, row in rows.items() if row)
             while len(self._names) <= max(slots, default=0):
@@ -488,19 +445,14 @@ class Silence:
                 self._look_at(slot, self._last[slot] + self._gaps.limit[slot])
         self._is_restored = not self._by_records
 
-    def _end_all(
-        self, entries: StoredEntries, factor: float | None, least: int, levels: list[str], rate: float
-    ) -> None:
+    def _end_all(self, entries: StoredEntries, factor: float | None, least: int, levels: list[str]) -> None:
         """Forget what was learned with these settings, and end what was told."""
-        config = SilenceConfig(factor, least, tuple(levels), rate)
+        config = SilenceConfig(factor, least, tuple(levels))
         former = Silence(config, self._source.get("topic"), self._number)
         former.recover(entries)
         now, why = former._earliest, "the settings have changed"
         for slot in sorted(former._silent):
             former._end(slot, None, now, why)
-        for level, its in former._rates.items():
-            if its.is_odd and former._rate_told[level]:
-                former._tell_rate(level, "closed", now, None, why)
         self._notices = former._notices
         self._sequence, self._recent, self._in_entry = former._sequence, former._recent, former._in_entry
         self._written |= {slot for slot in range(len(former._names)) if former._is_known(slot)}

@@ -66,7 +66,7 @@ RESULT = _record(
     _field("model", "string", "name and digest of the checkpoint"),
     _field("generation", "long", "contexts that have taken effect"),
     _field("regime", "int", "1 at first, one more at each lasting shift"),
-    _field("status", "string", "warming_up, calibrating, ok or maintenance; closed: an incident; silent; rate"),
+    _field("status", "string", "warming_up, calibrating, ok or maintenance; closed: an incident; silent"),
     _field("reasons", {"type": "array", "items": _REASON}, "the features that make it odd, most important first"),
     _field("explanation", "string", "the same as a sentence"),
     _field("muted", "boolean", "it would have been an outlier, but its key is muted"),
@@ -80,11 +80,9 @@ RESULT = _record(
     _field("worst", _WORST, "of an incident: its worst alert"),
     _field("suppressed", "string", "name of the rule or window of maintenance without which it might be an outlier"),
     _field("rule", "string", "name of the rule that makes it an outlier"),
-    _field("of", "string", "of silence or a rate: key, partition or topic"),
+    _field("of", "string", "of silence: key, partition or topic"),
     _field("quiet_s", "double", "of silence: seconds since the last record"),
     _field("usual_gap_s", "double", "of silence: seconds that 99 of 100 gaps do not exceed"),
-    _field("records_per_minute", "double", "of a rate: records a minute now"),
-    _field("usual_per_minute", "double", "of a rate: records in a usual minute"),
 )
 _JSON_TYPES = {"string": "string", "boolean": "boolean", "int": "integer", "long": "integer", "double": "number"}
 

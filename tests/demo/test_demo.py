@@ -5,9 +5,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import urllib.request
 from collections.abc import Sequence
-from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from typing import Any
 import pytest
 from brokers import Embedded
 from confluent_kafka.schema_registry.avro import AvroDeserializer
-from rich.console import Console
 
 from fomo_stream.demo import demo, producer
-from fomo_stream.demo.board import Board
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.observer import Observation, Outlier
@@ -30,48 +27,28 @@ from fomo_stream.settings.commands import DemoSettings
 SETTINGS = DemoSettings(min_context=50, alert_rate=0.01)
 
 
-def board_after(readings: Sequence[tuple[str | None, float | None]], explanation: str | None = None) -> Board:
-    """A board after 300 ordinary readings and these: (fault or None, score if flagged, else None)."""
-    board = Board(SETTINGS, "127.0.0.1:9092", "sensors", "anomalies")
+def tally_after(readings: Sequence[tuple[str | None, float | None]]) -> demo.Tally:
+    """After 300 ordinary readings and these: (fault or None, score if flagged, else None)."""
+    tally = demo.Tally()
     every: list[tuple[str | None, float | None]] = [(None, None)] * 300 + list(readings)
     for number, (fault, score) in enumerate(every):
         record: dict[str, Any] = {"pump": "P-101", "reading": number, "pressure_bar": 6.0}
-        board.sent(record, fault)
-        result: Result = {"score": score, "p_value": 0.001, "timestamp": int(1000 * time.time())}
-        result |= {} if explanation is None else {"explanation": explanation}
-        board.scored(Observation("sensors", 0, [result], [Outlier(record, result)] if score else [], number, 1))
-    return board
+        tally.sent(record, fault)
+        result: Result = {"score": score, "p_value": 0.001, "explanation": "flow is 9.5"}
+        tally.scored(Observation("sensors", 0, [result], [Outlier(record, result)] if score else [], number, 1))
+    return tally
 
 
-def test_outliers_of_one_fault_are_one_line_with_the_worst_and_its_explanation_given_once() -> None:
-    board = board_after([("drift", 0.7), ("drift", 0.9), ("drift", 0.8), (None, 0.6)], explanation="flow is 9.5")
-    drift, alarm, numbers = board.new_lines()
-    assert drift == "outlier score=0.9000 p=0.0010 fault drift: flow is 9.5"
-    assert alarm.startswith("outlier score=0.6000 p=0.0010 no fault (false alarm)")
-    assert all(re.fullmatch(r"[a-z_]+=\S+", word) for word in numbers.split())
-    assert "faults=1 caught=1" in numbers
-    assert len(board.new_lines()) == 1
-    flags = [("drift", None), ("drift", 0.9), ("drift", 0.8), (None, 0.9), ("spike", 0.9), (None, 0.9), ("spike", None)]
-    board = board_after(flags)
-    assert (len(board.faults), board.caught, board.false_alarms) == (3, 2, 2)
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 15)])
-@pytest.mark.parametrize("n_flags", [0, 2, 60])
-def test_the_screen_fits_the_terminal(width: int, height: int, n_flags: int) -> None:
-    kinds = ["vibration burst", "broken correlation", "drift", "stuck", "spike"]
-    readings = [(kinds[i % 5], 0.9) for i in range(n_flags)]
-    why = "; ".join(["pressure_bar is 123.5, usually 6 (5.8 to 6.2)"] * 8)
-    console = Console(width=width, height=height, file=StringIO(), record=True)
-    console.print(board_after(readings, explanation=why).screen())
-    text = console.export_text()
-    lines = text.splitlines()
-    assert len(lines) <= height
-    assert max(map(len, lines)) <= width
-    assert "at least once" in text
-    assert "127.0.0.1:9092" in text
-    assert f"{n_flags} of {n_flags} caught" in text
-    assert ("pressure_bar is 123.5" in text) == (n_flags > 0)
+def test_each_fault_and_each_run_of_false_alarms_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [("drift", None), ("drift", 0.9), ("drift", 0.8), (None, 0.6), (None, 0.9), ("spike", 0.9), (None, 0.7)]
+    tally = tally_after([*flags, ("spike", None)])
+    assert capsys.readouterr().out.splitlines() == [
+        "outlier score=0.9000 p=0.0010 fault drift: flow is 9.5",
+        "outlier score=0.6000 p=0.0010 fault none (false alarm): flow is 9.5",
+        "outlier score=0.9000 p=0.0010 fault spike: flow is 9.5",
+        "outlier score=0.7000 p=0.0010 fault none (false alarm): flow is 9.5",
+    ]
+    assert "faults caught 2 of 3; false alarms 3 records (0.97%)" in tally.summary()
 
 
 @pytest.mark.parametrize("form", ["json", "avro"])
@@ -81,24 +58,29 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
     live: list[Result] = []
     replayed: list[dict[str, Any]] = []
 
-    def observed(board: Board, seen: Observation) -> None:
+    def observed(tally: demo.Tally, seen: Observation) -> None:
         live.extend(seen.results)
-        observe(board, seen)
+        observe(tally, seen)
+
+    def asked(line: str) -> None:
+        for address in re.findall(r"status page (http\S+)", line):
+            pages.append(urllib.request.urlopen(f"{address}/status.json", timeout=30).read())
+        say(line)
 
     def reported(*given: Any) -> ReplayResult:
         replayed.append((result := make(*given)).report)
         return result
 
-    observe, make = Board.scored, demo.demo_report
-    monkeypatch.setattr(Board, "scored", observed)
+    observe, make, say = demo.Tally.scored, demo.demo_report, demo.say
+    pages: list[bytes] = []
+    monkeypatch.setattr(demo.Tally, "scored", observed)
+    monkeypatch.setattr(demo, "say", asked)
     monkeypatch.setattr(demo, "demo_report", reported)
     path = tmp_path / "demo.html"
     flags: dict[str, Any] = {
         "format": form,
-        "rate": 400,
         "min_context": 100,
         "context_size": 200,
-        "plain": True,
         "views": "fast",
         "alert_rate": 0.05,
     }
@@ -107,6 +89,7 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
     output = capsys.readouterr().out
     assert re.search(r"scored [\d,]+ records", output)
     assert f"report: {path}" in output
+    assert [json.loads(page)["instance"]["topic"] for page in pages] == ["sensors"]
     assert "<html" in path.read_text()
     (report,) = replayed
     assert report["source"]["scored"] == sum(result["score"] is not None for result in live)
@@ -139,13 +122,13 @@ def test_the_demo_names_the_extra_that_avro_needs(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_demo_cleanly(model_path: Path, tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "fomo_stream.cli", "demo", f"--model={model_path}", "--plain"]
+    command = [sys.executable, "-m", "fomo_stream.cli", "demo", f"--model={model_path}"]
     command += ["--min-context=50", f"--report={tmp_path / 'demo.html'}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         for line in process.stdout:
-            if "phase=scoring" in line:
+            if line.startswith("outlier "):
                 break
         process.send_signal(number)
         rest = process.stdout.read()

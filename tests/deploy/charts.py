@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import helm_python
-import kubernetes_validate
 import pytest
 import yaml
+from documents import with_changes
 
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import load
@@ -42,8 +41,15 @@ OPERATORS: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("monitoring.coreos.com/v1", "PrometheusRule"): ({"groups"}, set()),
 }
 
-# reading the schemas from disk takes far longer than validating
-kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
+
+@functools.cache
+def kubernetes() -> Any:
+    """The package that validates objects: its import takes seconds, which only tests that validate have to spend."""
+    import kubernetes_validate
+
+    # Reading the schemas from disk takes far longer than validating.
+    kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
+    return kubernetes_validate
 
 
 class StrictLoader(yaml.CSafeLoader):
@@ -67,15 +73,6 @@ def value_set(name: str) -> dict[str, Any]:
     """The values of `values/<name>.yaml`."""
     found: dict[str, Any] = yaml.load((VALUES / f"{name}.yaml").read_text(), StrictLoader)
     return found
-
-
-def with_changes(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `values` with the changes laid over it, as Helm lays one file of values over another."""
-    merged = deepcopy(values)
-    for name, value in changes.items():
-        old = merged.get(name)
-        merged[name] = with_changes(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
 
 
 @functools.cache
@@ -154,7 +151,7 @@ def validate(found: Object, version: str) -> None:
         required, allowed = OPERATORS[found["apiVersion"], found["kind"]]
         assert required <= set(found["spec"]) <= required | allowed, found["kind"]
     else:
-        kubernetes_validate.validate(found, version, strict=True)
+        kubernetes().validate(found, version, strict=True)
 
 
 def environment(found: Rendered, folder: Path) -> dict[str, str]:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from charts import (
-    CHART,
-    NAME,
-    ROOT,
-    Rendered,
-    every_set,
-    plain,
-    rendered,
-    settings_of,
-)
-from documents import Document
+from charts import CHART, NAME, ROOT, Rendered, every_set, plain, rendered, settings_of
+from documents import Document, listed_acls
 
 from fomo_stream.kafka.topics.checks import STATE_TOPIC_CONFIG
 
@@ -136,23 +126,15 @@ def test_a_gpu_is_asked_for_and_used() -> None:
 # --- objects of operators
 
 
-def readme_acls() -> set[tuple[str, str, str, str]]:
+def readme_acls() -> set[tuple[str, ...]]:
     """Resource, name, pattern and operation of the commands in deploy/README.md."""
     text = Document.read(ROOT / "deploy" / "README.md").section("Security: TLS, SASL, least-privilege ACLs").blocks
     block = next(block for block in text if block.language == "sh")
-    found = set()
-    for line in block.code.splitlines():
-        words = shlex.split(line.replace("$acls", "")) if line.startswith("$acls") else []
-        pairs = list(zip(words[::2], words[1::2], strict=True))
-        options = dict(pairs)
-        resource = next((word for word in ("--topic", "--group", "--transactional-id") if word in options), "")
-        pattern = options.get("--resource-pattern-type", "literal").replace("prefixed", "prefix")
-        kind = resource[2:].replace("transactional-id", "transactionalId")
-        found |= {(kind, options[resource], pattern, value) for word, value in pairs if word == "--operation"}
-    return found
+    names = {"transactional-id": "transactionalId", "prefixed": "prefix"}  # in objects of Strimzi
+    return {tuple(names.get(word, word) for word in acl) for acl in listed_acls(block.code)}
 
 
-def user_acls(found: Rendered) -> set[tuple[str, str, str, str]]:
+def user_acls(found: Rendered) -> set[tuple[str, ...]]:
     """As `readme_acls`, for the group that the documentation has."""
     acls = json.loads(
         json.dumps(found.one("KafkaUser")["spec"]["authorization"]["acls"]).replace(OWN_GROUP, "fomo-stream")
@@ -180,9 +162,7 @@ def test_the_user_has_the_permissions_that_the_documentation_lists_and_no_others
         ("group", "fomo-stream-notify", "literal", "Read"),
     }
     simple = user_acls(rendered("default", strimzi=user, settings={"delivery": "at-least-once"}))
-    assert readme_acls() - simple == {
-        ("transactionalId", "fomo-stream-sensors-", "prefix", "Write"),
-    }
+    assert readme_acls() - simple == {("transactionalId", "fomo-stream-sensors-", "prefix", "Write")}
     optional = user_acls(plain("everything"))
     assert {operation for *_, operation in optional} == {"Read", "Write", "Create", "DescribeConfigs", "Alter"}
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +17,18 @@ from charts import (
     CHART,
     NAME,
     ROOT,
+    VALUES,
     VERSIONS,
     Object,
     Rendered,
-    StrictLoader,
     chart,
     every_set,
     plain,
     rendered,
     settings_of,
     validate,
-    with_changes,
 )
-from documents import Document, table_rows
+from documents import Document, helm_values, table_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -78,76 +75,11 @@ def registry(**changes: Any) -> Object:
     return {"registry": {"url": "http://registry:8081", **changes}}
 
 
-def notify(**changes: Any) -> Object:
-    return {"settings": {"alerts": "pages"}, "notify": {"enabled": True, **changes}}
-
-
 BAD: list[tuple[Object, str]] = [
-    ({"settings": {"topic": ""}}, "settings.topic is required"),
-    ({"settings": {"bootstrap": ""}}, "settings.bootstrap is required"),
-    ({"settings": {"topic": "no blanks"}}, "/settings/topic"),
-    ({"settings": {"group": "team/x"}}, "settings.group is team/x, but the state topic is named after it"),
-    ({"settings": {"group": "g" * 240}}, "at most 249 letters from a to z"),
-    ({"settings": {"topic": "t" * 245}}, "at most 249 letters from a to z"),
-    ({"settings": {"out": "none"}}, "settings.out is none, but settings.alerts names no topic"),
-    ({"settings": {"alerts": "none"}}, "settings.alerts is none, which names no topic"),
-    ({"settings": {"alerts": "sensors-scores"}}, "must be different topics"),
-    ({"settings": {"silence": 5}}, "settings.silence and settings.rate-change need settings.alerts"),
-    ({"settings": {"alert-rat": 0.1}}, "settings.alert-rat is not known; docs/flags-and-output.md has the names"),
-    ({"settings": {"alert_rate": 0.1}}, "settings.alert_rate is not known; did you mean alert-rate?"),
-    ({"settings": {"alert-rate": 2}}, "/settings/alert-rate"),
-    ({"settings": {"device": "cuda"}}, "settings.device is not known"),
-    ({"resources": {"limits": {"memory": "600Mi"}}}, "resources.limits.memory is 600Mi, less than resources.requests"),
-    ({"resources": {"limits": {"cpu": 0.5}}}, "resources.limits.cpu is 0.5, less than resources.requests.cpu, 1"),
-    ({"resources": {"requests": None, "limits": {"memory": "0.2G"}}}, "an instance needs 240Mi with one partition"),
-    ({"resources": {"limits": {"memory": "2GB"}}}, "2GB is not a quantity of Kubernetes"),
-    ({"replicaCount": 3}, "'replicaCount' not allowed"),
-    ({"replicas": 5, "partitions": 4}, "replicas is 5, but settings.topic has 4 partitions"),
-    ({"keda": {"enabled": True}}, "keda needs `partitions`"),
-    ({"partitions": 4, "keda": {"enabled": True}, "autoscaling": {"enabled": True}}, "exclude each other"),
-    ({"partitions": 4, "keda": {"enabled": True, "maxReplicas": 5}}, "keda.maxReplicas is 5, but"),
-    ({"partitions": 4, "autoscaling": {"enabled": True, "maxReplicas": 5}}, "autoscaling.maxReplicas is 5, but"),
-    ({"partitions": 4, "keda": {"enabled": True, "minReplicas": 5}}, "keda.minReplicas is 5, but"),
-    (
-        {"partitions": 4, "autoscaling": {"enabled": True}, "resources": {"requests": None}},
-        "autoscaling needs resources.requests.cpu",
-    ),
-    ({"terminationGracePeriodSeconds": 29}, "/terminationGracePeriodSeconds"),
-    ({"kafka": {"settings": {"sasl.password": "x"}}}, "sasl.password is a secret"),
-    ({"kafka": {"settings": {"ssl.key.pem": "x"}}}, "use extraEnv with FOMO_KAFKA_SSL_KEY_PEM"),
-    ({"kafka": {"settings": {"linger": {"ms": 5}}}}, "/kafka/settings/linger"),
+    *((one["values"], one["message"]) for one in yaml.safe_load((VALUES.parent / "refused.yaml").read_text())),
     *(({"kafka": {"settings": {key: "x"}}}, f"{key} cannot be set") for key in RESERVED_KAFKA_KEYS),
-    ({"kafka": {"tls": {"ca": {"existingSecret": "ca"}}}}, "kafka.tls.enabled is false"),
-    ({"kafka": {"sasl": {"username": "fomo"}}}, "kafka.sasl.enabled is false"),
-    ({"kafka": {"sasl": {"enabled": True, "username": "fomo"}}}, "kafka.sasl.existingSecret is required"),
-    ({"kafka": {"sasl": {"enabled": True, "existingSecret": "s"}}}, "kafka.sasl needs username, or usernameKey"),
-    ({"kafka": {"sasl": {"password": "x"}}}, "'password' not allowed"),
-    ({"registry": {"url": "registry:8081"}}, "/registry/url"),
-    ({"registry": {"url": "http://user:x@registry"}}, "registry: url has a secret"),
-    (registry(settings={"proxy": "http://user:x@proxy"}), "registry: proxy has a secret"),
-    (registry(settings={"url": "http://other"}), "give url as registry.url"),
     *((registry(settings={key: "x"}), f"FOMO_REGISTRY_{key.upper().replace('.', '_')}") for key in REGISTRY_SECRETS),
-    ({"registry": {"auth": {"existingSecret": "s"}}}, "registry.url is required"),
-    ({"settings": {"output-format": "registry"}}, "registry.url is required: settings.output-format"),
-    (registry(auth={"existingSecret": "s"}), "registry.auth needs username, or in the Secret usernameKey or tokenKey"),
-    (registry(auth={"username": "fomo"}), "registry.auth.existingSecret is required"),
-    (registry(auth={"existingSecret": "s", "tokenKey": "t"}), "needs bearer.auth.logical.cluster"),
-    (registry(tls={"ca": {"existingSecret": "s"}}), "registry.url does not begin with https://"),
-    ({"image": {"digest": "latest"}}, "/image/digest"),
-    ({"extraEnv": [{"name": "FOMO_INSTANCE_ID", "value": "one"}]}, "use none, because it is the name of the pod"),
-    ({"extraEnv": [{"name": "FOMO_REGISTRY", "value": "http://other"}]}, "FOMO_REGISTRY is set by the chart"),
-    ({"extraEnv": [{"name": "FOMO_HTTP_HOST", "value": "::"}]}, "use service.host"),
     *(({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'") for label in OWN_LABELS),
-    ({"keda": {"labels": {"app.kubernetes.io/name": "x"}}}, "invalid propertyName 'app.kubernetes.io/name'"),
-    ({"podAnnotations": {"checksum/config": "x"}}, "invalid propertyName 'checksum/config'"),
-    ({"notify": {"enabled": True}}, "settings.alerts is required: notify reads"),
-    (notify(), "notify.targets.existingSecret is required"),
-    (notify(settings={"per-day": 5}), "notify.settings.per-day is not known; names are alertmanager, group"),
-    (notify(settings={"webhook": "https://h"}), "webhook may hold a secret"),
-    (notify(settings={"alertmanager": "http://a:b@h"}), "alertmanager has a secret"),
-    ({"strimzi": {"topics": {"config": {"min.insync.replicas": 1}}}}, "as strimzi.topics.minInsyncReplicas"),
-    ({"strimzi": {"user": {"enabled": True}}}, "strimzi.cluster is required"),
-    ({"strimzi": {"cluster": "c", "topics": {"enabled": True}}}, "strimzi.topics needs `partitions`"),
 ]
 
 
@@ -280,10 +212,7 @@ def test_notify_reads_its_settings_and_its_secrets_by_files(tmp_path: Path, monk
     assert settings.registry["bearer.auth.credentials.source"] == "STATIC_TOKEN"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     files = (settings.targets_file, settings.webhook_secret_file)
-    assert {str(file.parent) for file in files if file is not None} == {
-        "/etc/fomo/targets",
-        "/etc/fomo/webhook-secret",
-    }
+    assert {str(file.parent) for file in files if file is not None} == {"/etc/fomo/targets", "/etc/fomo/webhook-secret"}
     assert {str(file.parent) for file in files if file is not None} <= mounts
     egress = found.one("NetworkPolicy", name)["spec"]["egress"]
     assert [{port["port"] for port in rule["ports"]} for rule in egress] == [{443, 9093}]
@@ -301,8 +230,9 @@ def test_the_program_reads_rules_and_windows(tmp_path: Path, monkeypatch: pytest
     assert (settings.windows[0].keys, settings.windows[0].timezone) == (("pump-*",), "UTC")
 
 
-def test_the_program_reads_the_settings_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_of(plain("tls"), tmp_path, monkeypatch).kafka == {
+def test_the_program_reads_the_settings_of_both_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(plain("tls"), tmp_path, monkeypatch)
+    assert settings.kafka == {
         "session.timeout.ms": "60000",
         "socket.keepalive.enable": "true",
         "client.rack": 'rack "1"',
@@ -315,10 +245,7 @@ def test_the_program_reads_the_settings_of_the_client(tmp_path: Path, monkeypatc
         "ssl.key.location": "/etc/fomo/tls/client/tls.key",
         "ssl.key.password": "secret tls.password",
     }
-
-
-def test_the_program_reads_the_settings_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_of(plain("tls"), tmp_path, monkeypatch).registry == {
+    assert settings.registry == {
         "url": "https://registry.kafka.svc:8081/apis/ccompat/v7",
         "timeout": "10",
         "basic.auth.user.info": "fomo:secret password",
@@ -388,25 +315,19 @@ def test_other_settings_restart_the_pods_and_other_values_do_not() -> None:
 KUBERNETES = Document.read(ROOT / "deploy" / "README.md").section("Kubernetes")
 
 
-def documented_values() -> Iterator[Object]:
+def documented_values(folder: Path) -> Iterator[Object]:
     """The values of every command in the documentation that installs the chart, on top of those before it."""
     values: Object = {}
     for block in KUBERNETES.blocks:
-        given = re.search(r"^cat > values.yaml <<'END'\n(.*?)^END$", block.code, re.MULTILINE | re.DOTALL)
+        for name, text in re.findall(r"^cat > (\S+) <<'END'\n(.*?)^END$", block.code, re.MULTILINE | re.DOTALL):
+            (folder / name).write_text(text)
         for line in block.code.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] != ["helm"] or "deploy/chart" not in words:
-                continue
-            if "--reuse-values" not in words:
-                values = yaml.load(given[1], StrictLoader) if given is not None else {}
-            for word, value in pairwise(words):
-                if word in ("--set", "--set-string"):
-                    values = with_changes(values, helm_python.parse_set_string(value))
-            yield values
+            if line.startswith("helm ") and " deploy/chart" in line:
+                yield (values := helm_values(line, values, lambda name: folder / name))
 
 
-def test_the_commands_of_the_documentation_install_the_chart() -> None:
-    renderings = [Rendered(values) for values in documented_values()]
+def test_the_commands_of_the_documentation_install_the_chart(tmp_path: Path) -> None:
+    renderings = [Rendered(values) for values in documented_values(tmp_path)]
     assert [len(found.all("ScaledObject")) for found in renderings] == [0, 1, 1, 0, 0, 0, 0]
     images = {found.container["image"] for found in renderings[:3]}
     pushed = set(re.findall(r"docker push (\S+)", "".join(block.code for block in KUBERNETES.blocks)))

@@ -29,11 +29,7 @@ from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import TABLES
 
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
-CLIENT = {
-    "session.timeout.ms": "6000",
-    "heartbeat.interval.ms": "300",
-    "topic.metadata.refresh.interval.ms": "1000",
-}
+CLIENT = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300", "topic.metadata.refresh.interval.ms": "1000"}
 
 
 def unique(name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from brokers import kafka_home
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import chart_bench
 import fault_bench

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from brokers import Broker, wait_for
 from services import Running, changed, readings, results, sensors, unique
 
@@ -23,6 +24,7 @@ ODD_KEYS: dict[str, bytes | None] = {
 }
 
 
+@pytest.mark.slow
 def test_records_of_odd_keys_are_all_scored_and_their_outputs_have_these_keys(broker: Broker, real_kafka: None) -> None:
     large = {"max.message.bytes": str(4 << 20)}
     settings = sensors(broker, config=large, alerts=(alerts := unique("alerts")), own_contexts=4)

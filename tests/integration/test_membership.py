@@ -69,20 +69,9 @@ class Pods:
         assert len(self._broker.read(settings.out, at_least=before + PARTITIONS * 20)) == before + PARTITIONS * 20
 
 
-def test_an_instance_that_is_stopped_frees_its_partitions_before_its_session_ends(
+def test_an_instance_that_is_killed_gets_its_partitions_back_and_one_that_is_stopped_frees_them(
     broker: Broker, tmp_path: Path
 ) -> None:
-    with ExitStack() as stack:
-        pods = Pods(broker, tmp_path, stack)
-        assert pods.instances[1].terminate() == 0, pods.instances[1].text()
-        assert "group_not_left" not in pods.instances[1].text()
-        wait_for(pods.has_all, "the other instance to have all partitions")
-        pods.score()
-        assert pods.instances[0].terminate() == 0, pods.instances[0].text()
-        wait_for(lambda: not pods.assigned(), "the group to have no members")
-
-
-def test_an_instance_that_is_killed_gets_its_partitions_back(broker: Broker, tmp_path: Path) -> None:
     with ExitStack() as stack:
         pods = Pods(broker, tmp_path, stack)
         before, log = pods.assigned(), pods.instances[0].text()
@@ -92,6 +81,12 @@ def test_an_instance_that_is_killed_gets_its_partitions_back(broker: Broker, tmp
         pods.score()
         assert pods.assigned() == before
         assert pods.instances[0].text().count(" assigned ") == log.count(" assigned ")
+        assert pods.instances[1].terminate() == 0, pods.instances[1].text()
+        assert "group_not_left" not in pods.instances[1].text()
+        wait_for(pods.has_all, "the other instance to have all partitions, before the session ends")
+        pods.score()
+        assert pods.instances[0].terminate() == 0, pods.instances[0].text()
+        wait_for(lambda: not pods.assigned(), "the group to have no members")
 
 
 def test_with_the_protocol_consumer_a_named_instance_keeps_its_place_and_says_so(

@@ -32,6 +32,7 @@ def test_records_of_a_clock_that_is_ahead_are_scored(broker: Broker, real_kafka:
     assert results([alert])[0]["fomo"]["timestamp"] == ahead
 
 
+@pytest.mark.slow
 def test_refusals_that_nobody_could_know_of_cost_a_few_aborts(
     broker: Broker, real_kafka: None, caplog: pytest.LogCaptureFixture
 ) -> None:

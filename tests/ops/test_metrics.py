@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from test_status import EMPTY
 
 from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
@@ -36,20 +38,7 @@ WAITING = PartitionSnapshot(number=4, waits="waiting for its turn")
 
 
 def snapshot(*partitions: PartitionSnapshot, not_ready: tuple[str, ...] = ()) -> Snapshot:
-    return Snapshot(
-        state="running",
-        not_ready=not_ready,
-        topic="sensors",
-        out="anomalies",
-        group="g",
-        instance_id=None,
-        model="fusion@1",
-        kernel="numba",
-        features=("a", "b"),
-        alert_rate=0.01,
-        partitions=partitions,
-        restore_retries=5,
-    )
+    return replace(EMPTY, not_ready=not_ready, partitions=partitions, restore_retries=5)
 
 
 def exposed(metrics: Metrics, now: Snapshot) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Page, open_browser
+from browser import Browser, Page
 from test_status import EMPTY, batch, board_and_clock, outlier
 
 from fomo_stream.detector.results import DetectorSummary
@@ -45,13 +44,14 @@ WORDS = """(node) => {
 
 
 @contextmanager
-def browse(folder: Path, answer: Callable[[], bytes], until: str, **how: Any) -> Iterator[Page]:
+def browse(browser: Browser, answer: Callable[[], bytes], until: str, **how: Any) -> Iterator[Page]:
     """The page, when it shows what `until` asks for."""
     sources = Sources(lambda: [], lambda: [], lambda: b"", answer)
-    with HttpServer("127.0.0.1", 0, sources) as server, open_browser(folder) as browser:
+    with HttpServer("127.0.0.1", 0, sources) as server:
         page = browser.open(f"http://127.0.0.1:{server.port}/", **how)
         page.until(until)
         yield page
+        page.close()
 
 
 def text(page: Page, id_: str) -> str:
@@ -77,7 +77,7 @@ def brightness(page: Page) -> int:
 STATE = "document.getElementById('state').textContent"
 
 
-def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_record(tmp_path: Path) -> None:
+def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_record(browser: Browser) -> None:
     board, clock = board_and_clock()
     for _ in range(100):
         clock.now += 1
@@ -94,7 +94,7 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
     scored = batch(1, outlier(811), outlier(812, fields, SCRIPT.encode(), **because), partition=2)
     board.scored(replace(scored, results=[{"score": 0.9}], closed=["2-811"]))
     clock.now += 1
-    with browse(tmp_path, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", theme="dark") as page:
+    with browse(browser, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", theme="dark") as page:
         assert brightness(page) < 60
         assert page.run("document.title").startswith("sensors · 1,23")  # not taken over
         assert page.run("document.querySelectorAll('script').length") == 1
@@ -157,9 +157,9 @@ def failing_once(snapshot: Snapshot, at: int, *outliers: Outlier) -> Callable[[]
     return answer
 
 
-def test_a_lost_connection_is_shown_beside_the_last_numbers(tmp_path: Path) -> None:
+def test_a_lost_connection_is_shown_beside_the_last_numbers(browser: Browser) -> None:
     odd = outlier(3, reasons=[{"feature": "flow", "with": SCRIPT}], explanation="flow is 170.5")
-    with browse(tmp_path, failing_once(RUNNING, 1, odd), f"{STATE} == 'Connection lost'") as page:
+    with browse(browser, failing_once(RUNNING, 1, odd), f"{STATE} == 'Connection lost'") as page:
         assert brightness(page) > 200
         assert not is_hidden(page, "lost")
         assert "The last answer came at" in text(page, "lost-text")
@@ -167,10 +167,10 @@ def test_a_lost_connection_is_shown_beside_the_last_numbers(tmp_path: Path) -> N
         assert rows(page, "incidents")[1][4] == f"flow, {SCRIPT}"
 
 
-def test_the_page_finds_an_instance_again_that_is_not_ready(tmp_path: Path) -> None:
+def test_the_page_finds_an_instance_again_that_is_not_ready(browser: Browser) -> None:
     reasons = (f"topic {SCRIPT} is missing", "not yet a member of the group")
     snapshot = replace(EMPTY, state="waiting", not_ready=reasons, features=(), model="")
-    with browse(tmp_path, failing_once(snapshot, 0), f"{STATE} == 'Waiting'") as page:
+    with browse(browser, failing_once(snapshot, 0), f"{STATE} == 'Waiting'") as page:
         assert [is_hidden(page, name) for name in ("lost", "why", "no-partitions", "no-incidents")] == [
             True,
             *[False] * 3,
@@ -182,11 +182,11 @@ def test_the_page_finds_an_instance_again_that_is_not_ready(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_needs_no_sideways_scrolling(width: int, tmp_path: Path) -> None:
+def test_the_page_needs_no_sideways_scrolling(width: int, browser: Browser) -> None:
     board, _ = board_and_clock()
     board.scored(batch(9, *(outlier(offset, reasons=[{"feature": "flow" * 30}]) for offset in range(5))))
     how = {"width": width, "height": 844, "touch": width < 600}
-    with browse(tmp_path, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", **how) as page:
+    with browse(browser, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", **how) as page:
         assert page.run("document.documentElement.scrollWidth") <= width
         boxes = "[...document.querySelectorAll('.scroll')]"
         assert page.run(f"{boxes}.every((one) => one.scrollWidth <= one.clientWidth)")

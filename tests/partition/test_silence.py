@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError
@@ -469,39 +469,6 @@ def test_nothing_is_written_while_nothing_can_happen() -> None:
     assert live.silence.changes() == {}
 
 
-# --- rates
-
-
-def test_a_rate_that_falls_or_rises_is_told_once_and_when_it_is_usual_again() -> None:
-    live = Live(SilenceConfig(None, rate=3.0))
-    live.run(3600, {b"a": 0.5}, others=0.5)
-    assert live.take() == []
-    live.run(1200, {b"a": 5.0}, others=0.5)
-    assert live.take() == [("rate", "partition", None)]  # the topic has only lost half
-    live.run(1200, {b"a": 0.5}, others=0.5)
-    assert live.take() == [("closed", "partition", None)]
-    live.run(600, {b"a": 0.1}, others=0.1)
-    said = live.said
-    assert sorted(live.take()) == [("rate", "partition", None), ("rate", "topic", None)]
-    assert said[0]["usual_per_minute"] == 120
-    assert 400 < said[0]["records_per_minute"] <= 600
-    live.run(3600 * 2, {b"a": 0.1}, others=0.1)
-    assert sorted(live.take()) == [("closed", "partition", None), ("closed", "topic", None)]  # it is usual now
-
-
-@settings(max_examples=20)
-@given(st.integers(1, 2000), st.integers(0, 10_000))
-def test_counts_by_chance_are_no_odd_rate(mean: int, seed: int) -> None:
-    counts = np.random.default_rng(seed).poisson(mean, 24 * 60)
-    silence = Silence(SilenceConfig(None, rate=1.5), "t", 0, by_records=True)
-    records = [
-        (None, 0, BEGAN + minute * 60_000 + i * 60_000 // count)
-        for minute, count in enumerate(counts[: 200_000 // mean].tolist())
-        for i in range(count)
-    ]
-    assert silence.follow(records) == []
-
-
 # --- what happens rarely
 
 
@@ -520,21 +487,17 @@ def test_a_clock_that_was_ahead_once_does_not_blind_it() -> None:
     "changed", [SilenceConfig(None), CONFIG._replace(factor=8.0), CONFIG._replace(levels=("topic",))]
 )
 def test_what_was_told_ends_when_it_is_no_longer_watched(changed: SilenceConfig) -> None:
-    live = Live(CONFIG._replace(rate=3.0))
+    live = Live()
     live.silence = Silence(live.config, "t", 0)
     live.run(3600, {b"a": 0.2, b"b": 0.2})
     live.run(600, {b"a": 2.0})
-    assert sorted(live.take()) == [("rate", "partition", None), ("rate", "topic", None), ("silent", "key", "b")]
+    assert live.take() == [("silent", "key", "b")]
     log = {name: value for name, value in live.silence.changes().items() if value is not None}
     another = Silence(changed, "t", 0)
     another.recover(log)
     assert another.has_news
     notices = another.follow([(b"a", live.end, live.now)], live.now)
-    assert [(one.summary["status"], one.summary["of"]) for one in notices] == [
-        ("closed", "key"),
-        ("closed", "partition"),
-        ("closed", "topic"),
-    ]
+    assert [(one.summary["status"], one.summary["of"]) for one in notices] == [("closed", "key")]
     assert {one.offset for one in notices} == {live.end}
     assert all("no longer watched: the settings have changed" in one.summary["explanation"] for one in notices)
     assert another.follow([(b"a", live.end + 1, live.now)], live.now) == []
@@ -555,9 +518,8 @@ def test_keys_begin_again_when_the_topic_grows_because_they_may_have_moved() -> 
     assert said == []
 
 
-@pytest.mark.parametrize("config", [CONFIG._replace(levels=("key",)), SilenceConfig(None, rate=3.0)])
-def test_only_what_is_watched_is_noted_while_it_is_quiet(config: SilenceConfig) -> None:
-    live = Live(config)
+def test_only_what_is_watched_is_noted_while_it_is_quiet() -> None:
+    live = Live(CONFIG._replace(levels=("key",)))
     live.run(3600, FAST)
     live.silence.changes()
     live.run(3600, {})
@@ -572,16 +534,6 @@ def test_in_a_replay_a_silence_beyond_a_window_is_told_as_in_the_service() -> No
     assert [plain(one)[:2] for one in notices] == [("silent", "partition"), ("closed", "partition")]
     within = Silence(CONFIG, "t", 0, by_records=True, is_muted=lambda _key, time: time in opened)
     assert within.follow([*records, (b"a", 4_000, BEGAN + 7_000 * SECOND)]) == []
-
-
-@pytest.mark.parametrize("seconds", [9, 300, 3_600])
-def test_a_backlog_is_no_odd_rate_of_the_topic(seconds: int) -> None:
-    live = Live(SilenceConfig(None, rate=3.0))
-    live.run(3_609, {b"a": 0.1}, others=0.1)
-    live.restart(seconds, {b"a": 0.1})
-    live.others_end += 10 * seconds
-    live.run(1_200, {b"a": 0.1}, others=0.1)
-    assert live.take() == []
 
 
 def test_a_record_between_the_question_and_the_answer_is_no_quiet_time() -> None:

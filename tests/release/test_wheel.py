@@ -197,7 +197,7 @@ def test_installed_score(installed: Installed, rows: np.ndarray) -> None:
 
 @pytest.mark.slow
 def test_installed_demo(installed: Installed) -> None:
-    shown = installed.succeed("fomo-stream", "demo", "--seconds", "8", "--plain", "--report", "demo.html")
+    shown = installed.succeed("fomo-stream", "demo", "--seconds", "8", "--report", "demo.html")
     path = installed.folder / "demo.html"
     assert f"report: {path}" in shown
     assert "</html>" in path.read_text()
@@ -245,8 +245,8 @@ def test_installed_adapters(code: str, installed: Installed, rows: np.ndarray) -
         ("parquet", "replay --file rows.parquet"),
         ("registry", "score rows.avro"),
         ("registry", "--topic t --registry http://127.0.0.1:1"),
-        ("registry", "--topic t --input-format avro --schema-file rows.avsc"),
-        ("registry", "demo --format avro --seconds 1 --plain"),
+        ("registry", "--topic t --schema-file rows.avsc"),
+        ("registry", "demo --format avro --seconds 1"),
         ("registry", "doctor --topic t --registry http://127.0.0.1:1"),
     ],
 )

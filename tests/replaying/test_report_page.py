@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from blocks import HOSTILE, made_report, with_nulls
-from browser import Browser, Page, open_browser
+from browser import Browser, Page
 
 from fomo_stream.replaying.results import html_text
 
@@ -26,12 +26,6 @@ PARTS = {
 }
 IS_OPEN = "[...document.querySelectorAll('.part[open]')].map((one) => one.id)"
 IDS = "[...document.querySelectorAll('{}')].map((one) => one.id)"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
 
 
 def opened(browser: Browser, report: dict[str, Any], folder: Path, **how: Any) -> Page:

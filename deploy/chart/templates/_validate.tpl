@@ -23,8 +23,8 @@
 {{- if and (not (include "fomo-stream.out" .)) (not .Values.settings.alerts) -}}
 {{- fail "settings.out is none, but settings.alerts names no topic for outliers: no score would be written" -}}
 {{- end -}}
-{{- if and (or .Values.settings.silence (index .Values.settings "rate-change")) (not .Values.settings.alerts) -}}
-{{- fail "settings.silence and settings.rate-change need settings.alerts, the topic for their alerts" -}}
+{{- if and .Values.settings.silence (not .Values.settings.alerts) -}}
+{{- fail "settings.silence needs settings.alerts, the topic for its alerts" -}}
 {{- end -}}
 {{- if eq (default "" .Values.settings.alerts) "none" -}}
 {{- fail "settings.alerts is none, which names no topic; leave it out to write no alerts to a topic of their own" -}}
@@ -156,9 +156,9 @@
 {{- $known := list
 "adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size" "counters"
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
-"incident-quiet" "input-format" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model" "mute-key"
-"on-lost-offset" "out" "output-format" "own-contexts" "exclude" "time" "timezone" "tombstones" "rules" "maintenance" "calendar" "min-severity" "only-rises" "only-falls" "ignore" "valid" "reasons" "result-field" "schema-file" "schema-wait" "scores-only"
-"rate-change" "seed" "seed-context" "show-keys" "silence" "silence-min" "silence-of" "start" "still" "subject-strategy" "threads" "time-features" "topic" "views" "wait" "warm" -}}
+"incident-quiet" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model" "mute-key"
+"on-lost-offset" "out" "output-format" "own-contexts" "exclude" "time" "timezone" "tombstones" "rules" "maintenance" "calendar" "min-severity" "only-rises" "only-falls" "ignore" "valid" "result-field" "schema-file" "schema-wait" "scores-only"
+"seed" "seed-context" "show-keys" "silence" "silence-min" "silence-of" "start" "still" "subject-strategy" "threads" "time-features" "topic" "views" "wait" "warm" -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if not (has $name $known) -}}
 {{- $hint := "docs/flags-and-output.md has the names, and values.yaml those that belong elsewhere" -}}

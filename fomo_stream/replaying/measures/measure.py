@@ -142,11 +142,11 @@ def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
 
 
 def _silence(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """How often each level was silent or had an odd rate, and the first of what was told of it."""
+    """How often each level was silent, and the first of what was told of it."""
     counts: Counter[tuple[str, str]] = sum((one.silence for one in recorded), Counter())
     every = [notice for one in recorded for notice in one.told_of_silence]
     told = sorted(every, key=lambda notice: notice["from"]["timestamp"])
-    levels = {level: {status: counts[level, status] for status in ("silent", "rate")} for level in LEVELS}
+    levels = {level: {"silent": counts[level, "silent"]} for level in LEVELS}
     return {**levels, "told": told[:MOST_TOLD]}
 
 

@@ -62,9 +62,7 @@ def _about_incidents(incidents: dict[str, Any]) -> list[str]:
 def _about_silence(silence: dict[str, Any]) -> list[str]:
     levels = [(level, counts) for level, counts in silence.items() if level != "told"]
     silent = [counted(counts["silent"], f"{level}") for level, counts in levels if counts["silent"]]
-    rates = [counted(counts["rate"], f"{level}") for level, counts in levels if counts["rate"]]
     said = [f"Silent for a while: {', '.join(silent)}."] if silent else []
-    said += [f"Far more or fewer records than usual for a while: {', '.join(rates)}."] if rates else []
     longest = max(
         (one for one in silence.get("told", ()) if one["status"] == "closed" and "quiet_s" in one),
         key=lambda one: one["quiet_s"],

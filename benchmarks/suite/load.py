@@ -2,7 +2,7 @@
 
     python -m suite.load BOOTSTRAP TOPIC PARTITIONS COUNT RATE
 
-run in tests/benchmarks, produces records at a steady rate; each has the time at which it was due (`at`).
+run in benchmarks, produces records at a steady rate; each has the time at which it was due (`at`).
 """
 
 from __future__ import annotations

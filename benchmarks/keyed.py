@@ -1,6 +1,6 @@
 """Records of many devices in one partition: what keys are worth, on generated streams.
 
-    python tests/benchmarks/keyed.py --seeds 3
+    python benchmarks/keyed.py --seeds 3
 
 Every device has its own level, spread and slow movement. Its outliers are odd for this device, but inside the range
 of all devices: a shifted level, values that do not change, a larger spread (each for a run of the device's records),

@@ -1,7 +1,7 @@
 """Silence in a real run: is each told once, and none that is not there, whatever happens to instances and the broker?
 
-    KAFKA_HOME=... python tests/benchmarks/silence_bench.py [--minutes 30] [--keys 5000] [--rate 1000] [--steady]
-    KAFKA_HOME=... python tests/benchmarks/silence_bench.py --cost 3 [--keys 5000]
+    KAFKA_HOME=... python benchmarks/silence_bench.py [--minutes 30] [--keys 5000] [--rate 1000] [--steady]
+    KAFKA_HOME=... python benchmarks/silence_bench.py --cost 3 [--keys 5000]
 
 A producer writes records of many keys with very different gaps (1:1,000) to 3 partitions. Two instances of
 `fomo-stream --silence 5x` score them. The first third of the time is only for learning. Then some keys that send often
@@ -33,7 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integration", "benchmarks")]
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("tests", "tests/integration", "benchmarks")]
 
 from brokers import Kafka, kafka_home, open_broker, wait_for
 from confluent_kafka import Producer
@@ -192,7 +192,7 @@ def cost(n_keys: int, rounds: int) -> dict[str, Any]:
     with open_broker() as broker, tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for name, factor in (("without", None), ("with", 5.0)):
-                changes: dict[str, Any] = {} if factor is None else {"silence": factor, "rate_change": 3.0}
+                changes: dict[str, Any] = {} if factor is None else {"silence": factor}
                 changes |= {"alerts": unique("pages"), "views": ("fast",)}
                 with service_with(
                     broker, Path(folder), PARTITIONS, int(LAST * 1.05), keys=n_keys, **changes

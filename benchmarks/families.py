@@ -1,7 +1,7 @@
 """Several detectors on the same labelled streams, in one run, by family of streams.
 
-    python tests/benchmarks/families.py --data ../shared/data/streams ../shared/data/streams_more --out families.json
-    python tests/benchmarks/families.py --data DIR --out peers.json --detectors "River HalfSpaceTrees" "kNN window"
+    python benchmarks/families.py --data ../shared/data/streams ../shared/data/streams_more --out families.json
+    python benchmarks/families.py --data DIR --out peers.json --detectors "River HalfSpaceTrees" "kNN window"
 
 A family is a source of data: the part of a stream's name before "__", or before the first "_". Many streams of one
 source say little more than one, so the mean over families is the figure that counts. Every record is scored before it

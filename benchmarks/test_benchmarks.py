@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[1]
-sys.path += [str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "integration")]
+sys.path += [str(ROOT / name) for name in ("benchmarks", "tests", "tests/integration")]
 
 from suite.command import Scale, main, run
 from suite.load import Sample, stretch
@@ -89,7 +89,7 @@ def test_document_tables_comparison_and_page(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_program_starts_and_refuses_unknown_names() -> None:
-    command = [sys.executable, "-m", "tests.benchmarks", "--only", "scoring,speed"]
+    command = [sys.executable, "-m", "benchmarks", "--only", "scoring,speed"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no benchmark named speed" in done.stderr

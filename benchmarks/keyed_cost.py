@@ -1,6 +1,6 @@
 """What keys cost: CPU time and bytes of state a record, memory, and the time to come back.
 
-    python tests/benchmarks/keyed_cost.py [--before 160000]
+    python benchmarks/keyed_cost.py [--before 160000]
 
 The records of a partition have 10 features and keys drawn at random. They are scored in batches of 256 and of 64, with
 a commit every 256 records, after so many records before. Prints a Markdown table: a row for records without keys, of

@@ -119,7 +119,7 @@ def benchmarks() -> Mapping[str, Benchmark]:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure speed, latency and memory.")
+    made = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure speed, latency and memory.")
     made.add_argument("--only", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: all)")
     made.add_argument("--quick", action="store_true", help="small sizes, and no service: about a minute")
     made.add_argument("--records", type=int, metavar="N", help="records of the replay (the bar: 1000000)")

@@ -1,6 +1,6 @@
 """The cost of learning without scoring: CPU time a record, longest pause, and bytes of state by kind of entry.
 
-    python tests/benchmarks/learning_bench.py [--features 10 50] [--records 100000]
+    python benchmarks/learning_bench.py [--features 10 50] [--records 100000]
 
 Scores are random numbers and a model that costs nothing builds the generations, so that only learning is measured.
 Times are of an established stream, without builds. Bytes are values of state entries that are written for each record,
@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "detector"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "detector"))
 
 from streams import MODEL
 from suite.contenders import sensor_rows

@@ -2,7 +2,7 @@
 
     python -m suite.memory VARIANT CONTEXT PARTITIONS RECORDS
 
-run in tests/benchmarks, prints the MiB of a process that scores so many records in each of so many partitions; with no
+run in benchmarks, prints the MiB of a process that scores so many records in each of so many partitions; with no
 partition, of one that has loaded the model and scored a few rows. Needs Linux.
 """
 

@@ -2,7 +2,7 @@
 
     python -m suite.replay RECORDS
 
-run in tests/benchmarks, is the other side of the comparison: it scores the same rows from memory, in the same
+run in benchmarks, is the other side of the comparison: it scores the same rows from memory, in the same
 micro-batches, and prints the seconds.
 
 Reading, notes of records and the report's numbers are a part of the replay; starting Python, loading the model and

@@ -1,6 +1,6 @@
 """Detectors as benchmark programs like to call them: `fit(X)` then `score(X)`, or `score_many(X)` and `learn_many(X)`.
 
-Name one as `tests.benchmarks.detectors:shipped`. FOMO_MODEL names the model or checkpoint of `shipped` and `stream`.
+Name one as `benchmarks.detectors:shipped`. FOMO_MODEL names the model or checkpoint of `shipped` and `stream`.
 """
 
 from __future__ import annotations

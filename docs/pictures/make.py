@@ -1,6 +1,6 @@
 """The pictures of the documentation: `make pictures` makes them again in docs/pictures, from the programs as they are.
 
-The data are those of the tutorial and of the demo. Needs chromium, and a Kafka as the tests do.
+The data are those of the tutorial. Needs chromium, and a Kafka as the tests do.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brokers import free_ports, open_broker
 from browser import Browser, open_browser
@@ -26,11 +24,6 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from fomo_stream.demo import demo
-from fomo_stream.demo.board import Board
-from fomo_stream.settings.commands import DemoSettings
-from fomo_stream.settings.sources import load
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -38,7 +31,6 @@ PICTURES = ROOT / "docs" / "pictures"
 # Without the fonts that rich would load from another host.
 SVG = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 FEATURES = "flow,pressure,temperature,vibration"
-DEMO_S = 60
 
 
 def terminal(width: int = 110, height: int = 30) -> Console:
@@ -98,21 +90,6 @@ def service(folder: Path, bootstrap: str, port: int) -> Iterator[None]:
             process.terminate()
 
 
-def board_of_the_demo() -> None:
-    """The demo's board after a minute."""
-    recorded = terminal(height=34)
-    plain = demo.show
-
-    def show(console: Console, board: Board, check: Callable[[], None], stop: Event) -> None:
-        plain(Console(file=io.StringIO()), board, check, stop)
-        recorded.print(board.screen())
-
-    given: dict[str, Any] = {"seconds": DEMO_S, "report": "none"}
-    demo.show = show
-    demo.run_demo(load(DemoSettings, given))
-    save(recorded, "demo", "fomo-stream demo")
-
-
 def main() -> None:
     """Make all pictures."""
     PICTURES.mkdir(exist_ok=True)
@@ -139,7 +116,6 @@ def main() -> None:
         with service(folder, broker.bootstrap, port):
             page(browser, f"http://127.0.0.1:{port}", "status", "light", "document.querySelector('td')")
             session(folder, "notify", "fomo-stream notify --alerts pumps-alerts --dry-run", **kafka)
-    board_of_the_demo()
 
 
 if __name__ == "__main__":

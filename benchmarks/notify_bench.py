@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "integration"), str(TESTS / "notify")]
 
 from brokers import open_broker

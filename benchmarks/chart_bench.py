@@ -1,6 +1,6 @@
 """Runs the Helm chart on a real API server and a real Kafka: is every record scored once, and how long is the silence?
 
-    KAFKA_HOME=... KUBE_HOME=... python tests/benchmarks/chart_bench.py
+    KAFKA_HOME=... KUBE_HOME=... python benchmarks/chart_bench.py
 
 A namespace allows only pods that are restricted. Three pods score 6 partitions with a steady feed of numbered records.
 Then: `helm test`, an upgrade that restarts all pods, scaling in and out, an eviction, a pod that is killed, an upgrade
@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integration", "benchmarks")]
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("tests", "tests/integration", "benchmarks")]
 
 from brokers import Broker, Kafka, free_ports, kafka_home, wait_for
 from documents import ROOT

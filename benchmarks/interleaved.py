@@ -1,6 +1,6 @@
 """Labelled streams of one source mixed in one topic, the stream as the key: is each found as well as alone?
 
-    python tests/benchmarks/interleaved.py --data ../shared/data/streams ../shared/data/streams_more
+    python benchmarks/interleaved.py --data ../shared/data/streams ../shared/data/streams_more
 
 Of each source, streams of equal width are read in turns, at most 7 of them and 6,000 records of each: the first ones,
 or those around the first outliers. Prints a Markdown table of AUROC/average precision, per key, as a mean over the

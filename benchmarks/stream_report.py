@@ -1,7 +1,7 @@
 """The shipped detector on streams: how it ranks outliers, how good its alerts are, and how clean its context stays.
 
-    python tests/benchmarks/stream_report.py --data ../shared/data/streams ../shared/data/streams_more --out DIR
-    python tests/benchmarks/stream_report.py --data ../shared/data/streams --generated --inliers-only --out DIR
+    python benchmarks/stream_report.py --data ../shared/data/streams ../shared/data/streams_more --out DIR
+    python benchmarks/stream_report.py --data ../shared/data/streams --generated --inliers-only --out DIR
 
 Every record is scored before it is learned, 64 at a time. Writes DIR/results.csv; prints a Markdown table with a row
 for each stream and, last, one JSON line: means over families of streams (see `family_of`) of the means of each. AUROC

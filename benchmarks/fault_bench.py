@@ -1,6 +1,6 @@
 """Injects faults for minutes: is every record scored exactly once, with the same result as without faults?
 
-    KAFKA_HOME=... python tests/benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0] [--busy]
+    KAFKA_HOME=... python benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0] [--busy]
     [--protocol consumer] [--format avro]
 
 A producer writes numbered records to 6 partitions of a cluster, some of 12 keys that are busy there and get contexts of
@@ -44,7 +44,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integration", "benchmarks")]
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("tests", "tests/integration", "benchmarks")]
 
 from brokers import Broker, kafka_home, wait_for
 from clusters import Cluster
