@@ -17,6 +17,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.replaying.advice import SMALL, Alerts, advise
 
 N = 6000
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 @pytest.fixture(scope="module")
