@@ -19,7 +19,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fomo_stream import Detector
 from fomo_stream.replaying.measures.quality import PER
-from fomo_stream.replaying.measures.segments import NEVER, false_incidents, first_alerts
+from fomo_stream.replaying.measures.segments import NEVER, first_alerts
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -27,6 +27,7 @@ Rng = np.random.Generator
 
 DWELL = 1500  # records that a recurring regime lasts: longer than the longest burst
 DAY = 1440  # records of a daily cycle
+APART = 50  # records from an alert to the next one of another incident, at least
 
 
 @dataclass
@@ -485,8 +486,8 @@ def alerting(stream: Stream, alert: Bool) -> dict[str, float]:
     """Figures of alerts (n,) on settled records; NaN where the stream lacks what they are the share of.
 
     An event is a run of outliers, and is found if one of its records is an alert. delay: records from its beginning to
-    the first alert in it, median of the events that are found. false_incidents: in 10,000 inliers, as a replay counts
-    them. Without any alert the precision is 0.
+    the first alert in it, median of the events that are found. false_incidents: in 10,000 inliers, those of alerts
+    fewer than APART records from each other, without an outlier between. Without any alert the precision is 0.
     """
     first = settled(len(alert))
     alert, outlier = alert[first:], stream.outlier[first:]
@@ -495,7 +496,10 @@ def alerting(stream: Stream, alert: Bool) -> dict[str, float]:
     found = first_alerts(alert, begins, ends - 1)
     delays = (found - begins)[found != NEVER]
     n_true, n_outliers = (alert & outlier).sum(), outlier.sum()
-    n_false = len(false_incidents(alert, outlier.astype(np.int8)))
+    places, seen = np.flatnonzero(alert), np.append(0, np.cumsum(outlier))
+    starts = np.flatnonzero(np.diff(places, prepend=-APART) >= APART)
+    lasts = np.append(starts[1:], len(places))[: len(starts)] - 1
+    n_false = int((seen[places[lasts] + 1] == seen[places[starts]]).sum())
     return {
         "alert_rate": float(alert.mean()),
         "precision": float(n_true / max(1, alert.sum())) if n_outliers else np.nan,

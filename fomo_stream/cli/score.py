@@ -7,14 +7,11 @@ blank. Memory stays constant however long the input is, and scores are written a
 
 from __future__ import annotations
 
-import heapq
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
 LINES_SHOWN = 5  # of those that cannot be read
 SILENCES_SHOWN = 20
 ALWAYS = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
-INCIDENTS_SHOWN, INCIDENTS_KEPT = 3, 1000  # those of most surprise
+INCIDENTS_SHOWN = 3
 MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an error
 
 
@@ -96,8 +93,8 @@ class Scoring:
         self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
-        self._incidents: dict[str, _Incident] = {}  # by name
-        self._begun = 0  # incidents
+        self._ended: list[Result] = []  # of the incidents that have ended, those of most surprise
+        self._n_ended = 0
         self._is_calibrated = False  # whether any record could be called an outlier
 
     def run(self) -> None:
@@ -118,10 +115,16 @@ class Scoring:
             )
         summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS]
         self._note(" ".join(summary))
-        if self._incidents and self._settings.output != STANDARD_OUTPUT:
-            self._note(f"{counted(self._begun, 'incident')}, the most surprising first:")
-            for one in heapq.nlargest(INCIDENTS_SHOWN, self._incidents.values(), key=attrgetter("surprise")):
-                self._note(f"incident at line {one.line} ({counted(one.outliers, 'outlier')}): {one.explanation}")
+        if self._settings.output != STANDARD_OUTPUT and self._settings.explain != "none":
+            self._note_incidents()
+
+    def _note_incidents(self) -> None:
+        still_open = self._scorer.partition.incidents.open
+        if n := self._n_ended + len(still_open):
+            self._note(f"{counted(n, 'incident')}, the most surprising first:")
+        for one in most_surprising([*self._ended, *still_open]):
+            line, explanation = one["from"]["offset"], one.get("explanation", "")
+            self._note(f"incident at line {line} ({counted(one['records'], 'outlier')}): {explanation}")
 
     def check_skipped(self) -> None:
         """Raise SkippedError if too many lines could not be scored."""
@@ -172,6 +175,8 @@ class Scoring:
         if batch is None:
             return
         lines, scored = batch
+        self._n_ended += len(scored.closed)
+        self._ended = most_surprising([*self._ended, *(one.summary for one in scored.closed)])
         self._note_silence([notice.summary for notice in scored.silence])
         self._has_values = self._has_values | (~np.isnan(scored.rows)).any(axis=0)
         results = [
@@ -190,33 +195,14 @@ class Scoring:
                 self._counts["scored"] += 1
                 self._is_calibrated |= result["status"] == "ok"
                 self._counts["outliers"] += result["outlier"]
-                if "explanation" in result and "incident" in result:
-                    self._follow(line.number, result)
                 self._counts["missing"] += result["missing"]
                 self._counts["suppressed"] += "suppressed" in result
         self._writer.write(lines, results)
 
-    def _follow(self, line: int, result: Result) -> None:
-        """Add an outlier to its incident."""
-        self._begun += result["incident"] not in self._incidents
-        its = self._incidents.setdefault(result["incident"], _Incident(line))
-        its.outliers, its.surprise = its.outliers + 1, result["surprise"]
-        if result["score"] >= its.score:
-            its.score, its.explanation = result["score"], result["explanation"]
-        if len(self._incidents) > 2 * INCIDENTS_KEPT:
-            kept = heapq.nlargest(INCIDENTS_KEPT, self._incidents.items(), key=lambda item: item[1].surprise)
-            self._incidents = dict(kept)
 
-
-@dataclass
-class _Incident:
-    """Outliers that belong together."""
-
-    line: int  # of the first one
-    outliers: int = 0
-    surprise: float = 0.0
-    score: float = 0.0  # the highest, and why it is so
-    explanation: str = ""
+def most_surprising(incidents: Sequence[Result]) -> list[Result]:
+    """Those that are shown of incidents, from the records that sum them up; of equal ones the first to begin."""
+    return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:INCIDENTS_SHOWN]
 
 
 def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:

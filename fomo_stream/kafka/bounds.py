@@ -28,6 +28,22 @@ class Bound:
         return self.offsets.get(partition, self.offset)
 
 
+@dataclass(frozen=True)
+class Range:
+    """The offsets `start` to `end` - 1 of one partition; the range is empty where they are equal."""
+
+    partition: int
+    start: int
+    end: int
+    first: int = 0  # first offset that the topic retains
+    topic_id: str = ""  # of the topic when the range was found; empty: the broker has no ids
+
+    @property
+    def records(self) -> int:
+        """How many records it has at most; offsets without a record count, too."""
+        return self.end - self.start
+
+
 def parse_bounds(from_: str, to: str, last: str, now_ms: int) -> tuple[Bound, Bound]:
     """The first record of a range, and its end. Raises ConfigError if a text is not understood or they are swapped.
 
@@ -42,17 +58,14 @@ def parse_bounds(from_: str, to: str, last: str, now_ms: int) -> tuple[Bound, Bo
     return begin, end
 
 
-def shown_time(time_ms: int) -> str:
-    """A time as users may write it.
-
-    >>> shown_time(1759320000000)
-    '2025-10-01T12:00:00Z'
-    """
-    try:
-        moment = EPOCH + time_ms * MILLISECOND
-    except OverflowError:
-        return f"{time_ms} ms after 1970"
-    return moment.isoformat(timespec="milliseconds" if time_ms % 1000 else "seconds").replace("+00:00", "Z")
+def gap_notes(topic: str, offsets: int, records: int) -> list[str]:
+    """A sentence about offsets of the ranges of a topic without a record, if there are any. records: that were read."""
+    if records >= offsets:
+        return []
+    return [
+        f"{topic}: {offsets - records:,} of {offsets:,} offsets have no record to replay: they were removed by "
+        "compaction, belong to aborted transactions, or mark the ends of transactions."
+    ]
 
 
 def _parse(flag: str, text: str) -> Bound:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
 
 from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, TopicError
-from fomo_stream.kafka.bounds import Bound, parse_bounds, shown_time
+from fomo_stream.kafka.bounds import Bound, Range, parse_bounds
 from fomo_stream.kafka.broker.clients import explained, explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
@@ -24,26 +24,9 @@ from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # to wait for the next record, before another client asks
 PATIENCE_S = 60.0  # to wait for the next record, with as many clients as it takes
+Answer = TypeVar("Answer")
+
 PERMIT = "permit Describe and Read on it with kafka-acls.sh"
-
-
-@dataclass(frozen=True)
-class Range:
-    """The offsets `start` to `end` - 1 of one partition; the range is empty where they are equal."""
-
-    partition: int
-    start: int
-    end: int
-    first: int = 0  # first offset that the topic retains
-    topic_id: str = ""  # of the topic when the range was found; empty: the broker has no ids
-
-    @property
-    def records(self) -> int:
-        """How many records it has at most; offsets without a record count, too."""
-        return self.end - self.start
-
-
-# --- which offsets -------------------------------------------------------------------------------------------
 
 
 def resolve_ranges(
@@ -72,17 +55,21 @@ class _Resolver:
         partitions, topic_ids = cluster.partitions([topic])
         if topic not in partitions:
             raise TopicError(f"there is no topic {topic} on {settings.bootstrap}", "check --topic and --bootstrap")
-        self._count = count = partitions[topic]
+        self._numbers = range(partitions[topic])
         self._topic_id = topic_ids.get(topic, "")
-        self._firsts = {n: one.offset for n, one in cluster.offsets(topic, count, OffsetSpec.earliest()).items()}
-        self._ends = {number: ends for (_, number), ends in cluster.ends([(topic, n) for n in range(count)]).items()}
-        self._check_all(self._firsts.keys() & self._ends.keys())
+        self._firsts = self._checked({n: one.offset for n, one in self._asked(OffsetSpec.earliest()).items()})
+        ends = cluster.ends([(topic, n) for n in self._numbers])
+        self._ends = self._checked({number: its for (_, number), its in ends.items()})
 
-    def _check_all(self, numbers: set[int]) -> None:
-        """Raise BrokerError unless the broker has answered about all partitions."""
-        if missing := [number for number in range(self._count) if number not in numbers]:
+    def _asked(self, spec: OffsetSpec) -> dict[int, Any]:
+        return self._cluster.offsets(self._topic, len(self._numbers), spec)
+
+    def _checked(self, found: dict[int, Answer]) -> dict[int, Answer]:
+        """What the broker has answered. Raises BrokerError unless it is about all partitions."""
+        if missing := [number for number in self._numbers if number not in found]:
             what = f"the broker does not tell the offsets of {self._topic}[{shown_ranges(missing)}]"
             raise BrokerError(what, "check that all brokers run")
+        return found
 
     def resolve(self, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
         for bound in (begin, end):
@@ -90,7 +77,7 @@ class _Resolver:
         starts = self._offsets_of(begin, self._firsts)
         stops = self._offsets_of(end, {number: ends.readable for number, ends in self._ends.items()})
         found = []
-        for number in range(self._count):
+        for number in self._numbers:
             first, readable = self._firsts[number], self._ends[number].readable
             start = min(max(starts[number], first), readable)
             found.append(Range(number, start, max(start, min(stops[number], readable)), first, self._topic_id))
@@ -100,37 +87,35 @@ class _Resolver:
 
     def _check_partitions(self, bound: Bound) -> None:
         """Raise ConfigError if the bound names a partition that does not exist, or an offset after the last one."""
-        if unknown := sorted(number for number in bound.offsets if number >= self._count):
+        if unknown := sorted(number for number in bound.offsets if number not in self._numbers):
             what = f"{bound.text}: {self._topic} has no partition {shown_ranges(unknown)}"
-            raise ConfigError(what, f"it has {self._count}, numbered from 0")
-        named = {number: bound.offset_of(number) for number in range(self._count)}
+            raise ConfigError(what, f"it has {len(self._numbers)}, numbered from 0")
+        named = {number: bound.offset_of(number) for number in self._numbers}
         beyond = [n for n, offset in named.items() if offset is not None and offset > self._ends[n].end]
-        if beyond and (bound.offsets or len(beyond) == self._count):
+        if beyond and (bound.offsets or len(beyond) == len(self._numbers)):
             raise ConfigError(f"{bound.text} is beyond the end of the topic", self._contents())
 
     def _offsets_of(self, bound: Bound, default: Mapping[int, int]) -> dict[int, int]:
         """The bound in each partition; for a time: the first record of that time or later."""
         if bound.time_ms is None:
-            named = {number: bound.offset_of(number) for number in range(self._count)}
+            named = {number: bound.offset_of(number) for number in self._numbers}
             return {number: default[number] if offset is None else offset for number, offset in named.items()}
         if not self._cluster.has_controller:  # it would answer that there is no such record
             raise TopicError(f"{bound.text}: the embedded broker does not find records by their time; give offsets")
-        found = self._cluster.offsets(self._topic, self._count, OffsetSpec.for_timestamp(bound.time_ms))
-        self._check_all(set(found))
+        found = self._checked(self._asked(OffsetSpec.for_timestamp(bound.time_ms)))
         return {n: one.offset if one.offset >= 0 else self._ends[n].end for n, one in found.items()}
 
     def _notes_on_start(self, begin: Bound, starts: Mapping[int, int]) -> Iterator[str]:
         if begin.time_ms is None:
             gone = [number for number in starts if starts[number] < self._firsts[number]]
-        else:  # as far as the times of the records that are left tell
-            times = self._times(OffsetSpec.for_timestamp(0))
-            gone = [n for n, first_ms in times.items() if self._firsts[n] and first_ms > begin.time_ms]
+        else:  # where all that is left is later, records of the range may be gone
+            gone = [n for n, first in self._firsts.items() if 0 < first == starts[n] < self._ends[n].end]
         if gone:
             yield (
                 f"{begin.text} is before the first retained record of {self._topic}[{shown_ranges(sorted(gone))}]: "
                 "records were deleted, so the replay starts after them."
             )
-        if begin.offsets and (others := [n for n in range(self._count) if n not in begin.offsets]):
+        if begin.offsets and (others := [n for n in self._numbers if n not in begin.offsets]):
             names = shown_ranges(others)
             yield f"{begin.text} does not name {self._topic}[{names}]: read from the first retained record on."
 
@@ -151,21 +136,9 @@ class _Resolver:
 
     def _contents(self) -> str:
         """A few words on the records that the topic has."""
-        first = self._times(OffsetSpec.for_timestamp(0))
-        last = self._times(OffsetSpec.max_timestamp()) if first else {}
-        times = f" from {shown_time(min(first.values()))} to {shown_time(max(last.values()))}" if last else ""
-        offsets = (f"{self._firsts[n]} to {self._ends[n].end - 1}" for n in range(min(self._count, 4)))
-        more = ", ..." if self._count > 4 else ""
-        return f"the topic has records{times}, by partition at offsets {', '.join(offsets)}{more}"
-
-    def _times(self, spec: OffsetSpec) -> dict[int, int]:
-        if not self._cluster.has_controller:
-            return {}
-        found = self._cluster.offsets(self._topic, self._count, spec)
-        return {number: one.timestamp for number, one in found.items() if one.offset >= 0 and one.timestamp >= 0}
-
-
-# --- reading -------------------------------------------------------------------------------------------------
+        offsets = (f"{self._firsts[n]} to {self._ends[n].end - 1}" for n in self._numbers[:4])
+        more = ", ..." if len(self._numbers) > 4 else ""
+        return f"the topic has records, by partition at offsets {', '.join(offsets)}{more}"
 
 
 def read_range(
@@ -205,19 +178,6 @@ def read_range(
                 raise explained(error, f"topic {topic} cannot be read", permit=PERMIT) from None
     if not is_stopped():
         _check_same_topic(settings, topic, range_)
-
-
-def gap_note(topic: str, offsets: int, records: int) -> str:
-    """A sentence about offsets of the ranges without a record; empty if there are none.
-
-    offsets: of all ranges; records: that were read of them.
-    """
-    if records >= offsets:
-        return ""
-    return (
-        f"{topic}: {offsets - records:,} of {offsets:,} offsets have no record to replay: they were removed by "
-        "compaction, belong to aborted transactions, or mark the ends of transactions."
-    )
 
 
 def _check_same_topic(settings: ServiceSettings, topic: str, range_: Range) -> None:

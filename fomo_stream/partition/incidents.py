@@ -14,11 +14,17 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.result import Result
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 MOST_BYTES = 16 << 10  # of a key, and of reasons: longer ones are left out, so that memory is bounded
 WORST = ("score", "remembered_logit", "p_value", "severity")  # fields of the worst alert
@@ -35,28 +41,70 @@ class Notice(NamedTuple):
     summary: Result  # JSON-ready
 
 
+class Groups:
+    """Which alerts of one partition belong together. All that counts incidents counts them by this.
+
+    quiet: an incident ends after so many records of its series without an alert, or so many of the partition without
+    one of its series. `open` has, by number of the series (see `Results.series`), the number of its last record in the
+    partition, and how many records of it have come since its last alert; the series that was seen last is the last.
+    """
+
+    def __init__(self, quiet: tuple[int, int]) -> None:
+        self._of_series, self._of_all = quiet
+        self.open: dict[int, tuple[int, int]] = {}
+
+    def follow(self, series: int, is_new: bool, is_alert: bool, number: int) -> tuple[list[int], bool]:
+        """The series whose incidents end with the next record, in order, and whether one begins with it.
+
+        is_new: whether `series` stood for another series until now; number: of the record in the partition.
+        """
+        ended = [series] if is_new and series in self.open else []
+        before = None if ended else self.open.get(series)
+        self.open.pop(series, None)
+        if is_alert or before is not None:
+            self.open[series] = number, 0 if is_alert or before is None else before[1] + 1
+            if self.open[series][1] >= self._of_series:
+                del self.open[series]
+                ended.append(series)
+        oldest = next(iter(self.open), None)
+        if oldest is not None and number - self.open[oldest][0] >= self._of_all:
+            del self.open[oldest]
+            ended.append(oldest)
+        return ended, is_alert and before is None
+
+
+def begins_of(series: Int, is_new: Bool, is_alert: Bool, quiet: tuple[int, int]) -> Bool:
+    """Which of all n records of a partition begin an incident, if these alert. All (n,), as `Groups.follow` has them.
+
+    >>> begins_of(np.zeros(5, int), np.zeros(5, bool), np.array([1, 1, 0, 0, 1], bool), (2, 1000)).tolist()
+    [True, False, False, False, True]
+    """
+    groups, begins = Groups(quiet), np.zeros(len(series), bool)
+    for number, one in enumerate(zip(series.tolist(), is_new.tolist(), is_alert.tolist(), strict=True)):
+        if one[2] or groups.open:
+            begins[number] = groups.follow(*one, number)[1]
+    return begins
+
+
 class _Open(NamedTuple):
     """An incident that has not ended; never changed in place."""
 
     key: bytes | None
-    seen: int  # number of the last record of its series in the partition
-    quiet: int  # records of its series since its last alert
     summary: Result
 
 
 class Incidents:
     """The open incidents of one partition, at most one for each number of a series (see `Results.series`).
 
-    quiet: an incident ends after so many records of its series without an alert, or so many of the partition without
-    one of its series. topic, partition: where the records come from; without them, an incident is named by the offset
-    alone. What it says of a record depends on the records before it, never on how they are split over calls.
+    quiet: as of `Groups`. topic, partition: where the records come from; without them, an incident is named by the
+    offset alone. What it says of a record depends on the records before it, never on how they are split over calls.
     """
 
     def __init__(self, quiet: tuple[int, int], topic: str | None = None, partition: int | None = None) -> None:
-        self._of_series, self._of_all = quiet
+        self._quiet, self._groups = quiet, Groups(quiet)
         self._source = {} if topic is None else {"topic": topic, "partition": partition}
         self._prefix = "" if partition is None else f"{partition}-"
-        self._open: dict[int, _Open] = {}  # by number of the series, in the order in which these were last seen
+        self._open: dict[int, _Open] = {}  # by number of the series, as in the groups
         self._begin_log()
 
     def __len__(self) -> int:
@@ -82,43 +130,33 @@ class Incidents:
         closed: list[Notice] = []
         columns = (results, scored.series.tolist(), scored.begins.tolist(), keys, offsets)
         for number, (result, slot, is_new, key, offset) in enumerate(zip(*columns, strict=True), first):
-            if is_new and slot in self._open:  # the number now belongs to another series
-                closed.append(self._close(slot, offset))
+            _, quiet = self._groups.open.get(slot, (0, 0))
+            ended, is_first = self._groups.follow(slot, is_new, result["outlier"], number)
+            closed += [self._close(one, offset) for one in ended]
             if result["outlier"]:
-                self._alert(slot, key, number, offset, result)
-            elif slot in self._open and self._has_ended(slot, number):
-                closed.append(self._close(slot, offset))
-            oldest = next(iter(self._open), None)
-            if oldest is not None and number - self._open[oldest].seen >= self._of_all:
-                closed.append(self._close(oldest, offset))
+                self._alert(slot, key, offset, result, None if is_first else quiet)
+            else:
+                self._counted.add(slot)
         return closed
 
-    def _alert(self, slot: int, key: Key, number: int, offset: int, result: Result) -> None:
-        before = self._open.pop(slot, None)
+    def _alert(self, slot: int, key: Key, offset: int, result: Result, quiet: int | None) -> None:
+        """An alert that begins an incident, or (quiet: records of its series since the last one) continues it."""
         place = {"offset": offset, "timestamp": result.get("timestamp")}
-        if before is None:
+        if quiet is None:
             its_key = None if slot == 0 else _kept(key)
             named = {} if its_key is None else {"key": its_key.decode("utf-8", "replace")}
             begin = {"incident": f"{self._prefix}{offset}", "status": CLOSED, **self._source, **named, "from": place}
             summary = {**begin, "to": place, "records": 1, "span": 1, "surprise": 0.0, **_worst(place, result)}
         else:
-            its_key = before.key
-            summary = {**before.summary, "to": place, "records": before.summary["records"] + 1}
-            summary["span"] += before.quiet + 1
+            its_key, before = self._open[slot]
+            summary = {**before, "to": place, "records": before["records"] + 1, "span": before["span"] + quiet + 1}
             if _rank(result) > _rank(summary["worst"]):
                 summary = {name: value for name, value in summary.items() if name not in WHY} | _worst(place, result)
         # 1 - score is the chance of such a record, so of unrelated records this is minus the logarithm of that of all
         summary["surprise"] = round(summary["surprise"] - math.log(1.0 - (result["score"] or 0.0)), 3)
-        self._open[slot] = _Open(its_key, number, 0, summary)
+        self._open[slot] = _Open(its_key, summary)
         self._changed.add(slot)
         result |= {name: summary[name] for name in ("incident", "surprise")}
-
-    def _has_ended(self, slot: int, number: int) -> bool:
-        """Count a record without an alert."""
-        found = self._open.pop(slot)
-        self._open[slot] = found._replace(seen=number, quiet=found.quiet + 1)
-        self._counted.add(slot)
-        return found.quiet + 1 >= self._of_series
 
     def _close(self, slot: int, offset: int) -> Notice:
         found = self._open.pop(slot)
@@ -128,7 +166,8 @@ class Incidents:
     def copy(self) -> Incidents:
         """The same incidents, independent of these."""
         twin = copy(self)
-        twin._open = self._open.copy()
+        twin._open, twin._groups = self._open.copy(), Groups(self._quiet)
+        twin._groups.open = self._groups.open.copy()
         twin._begin_log()
         return twin
 
@@ -148,8 +187,9 @@ class Incidents:
                 entries |= {f"{slot}/open": None, f"{slot}/quiet": None}
                 self._logged.discard(slot)
         for slot in self._changed | self._counted:
-            if (found := self._open.get(slot)) is not None:
-                entries[f"{slot}/quiet"] = b"%d %d" % (found.quiet, found.seen)
+            if slot in self._groups.open:
+                seen, quiet = self._groups.open[slot]
+                entries[f"{slot}/quiet"] = b"%d %d" % (quiet, seen)
         self._changed.clear()
         self._counted.clear()
         return entries
@@ -160,7 +200,8 @@ class Incidents:
             found = [_decode(name, entries) for name in entries if name.endswith("/open")]
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStateError(f"the open incidents are not readable ({error})") from None
-        self._open = dict(sorted(found, key=lambda item: item[1].seen))
+        self._open = {slot: incident for slot, incident, _ in found}
+        self._groups.open = {slot: at for slot, _, at in sorted(found, key=lambda one: one[2])}
         self._begin_log()
         self._changed.clear()
         self._logged.update(self._open)
@@ -198,7 +239,8 @@ def _encode(found: _Open) -> bytes:
     return json.dumps({"key": key, "summary": found.summary}, separators=(",", ":")).encode()
 
 
-def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open]:
+def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open, tuple[int, int]]:
+    """Number of the series, incident, and its place in `Groups.open`."""
     slot, content = int(name.removesuffix("/open")), json.loads(entries[name])
     key, summary = content["key"], content["summary"]
     (
@@ -211,4 +253,4 @@ def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open]:
     )
     key = None if key is None else b64decode(key, validate=True)
     quiet, _, seen = entries[f"{slot}/quiet"].partition(b" ")
-    return slot, _Open(key, int(seen), int(quiet), summary)
+    return slot, _Open(key, summary), (int(seen), int(quiet))

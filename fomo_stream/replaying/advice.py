@@ -6,17 +6,19 @@ look at the records -> fields by their roles -> a replay with these -> how far i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fomo_stream.limits import INFER_RECORDS
+from fomo_stream.partition.incidents import begins_of
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import (
     AUTO,
@@ -30,15 +32,13 @@ from fomo_stream.records.inference import (
 )
 from fomo_stream.records.schema import look_up
 from fomo_stream.records.times import places_at, to_milliseconds
+from fomo_stream.replaying.blocks import Block, Source
 from fomo_stream.settings.config_file import config_lines
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.rules import Rule, zone
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import settings_of_group
 from fomo_stream.wording import counted
-
-if TYPE_CHECKING:
-    from fomo_stream.replaying.blocks import Block, Source
 
 LOOKED_AT = 100_000  # records, at most
 SMALL = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)  # shares of a usual range that may not matter
@@ -68,28 +68,10 @@ class Found:
         self.values[name], self.why[name] = value, why
 
 
-# --- roles of fields -----------------------------------------------------------------------------------------------
-
-
 def look(settings: ReplaySettings, source: Source) -> Found:
     """The roles of the fields of a source, as far as the settings do not say them."""
     records, keys = _first(source)
-    found, free = _roles(settings, source, records)
-    _features(found, settings, records, keys, free)
-    _hours(found, settings, records)
-    return found
-
-
-def roles(settings: ReplaySettings, source: Source) -> Found:
-    """The fields with the time, the series and the categories of a record, as far as the settings do not say them."""
-    return _roles(settings, source, _first(source)[0])[0]
-
-
-def _roles(
-    settings: ReplaySettings, source: Source, records: Sequence[Mapping[str, Any]]
-) -> tuple[Found, dict[str, list[Any]]]:
-    """What is found, and the known values of the fields that have no role yet."""
-    found, leaves = Found(), dict[str, list[Any]]()
+    found, leaves = Found(), dict[str, list[Any]]()  # the known values of the fields
     for record in records:
         for path, value in leaves_of(record):
             if not is_missing(value):
@@ -101,12 +83,9 @@ def _roles(
         if settings.key is None:
             _key(found, free, len(records), times)
     _categories(found, settings, free)
-    return found, free
-
-
-def hours(settings: ReplaySettings, source: Source) -> tuple[str, ...]:
-    """The features of which the hour of the day explains more than half."""
-    return _explained_by_hours(settings, _first(source)[0])
+    _features(found, settings, records, keys, free)
+    _hours(found, settings, records)
+    return found
 
 
 def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
@@ -209,31 +188,18 @@ def _features(
 
 
 def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
-    """Say which features the hours of other days explain."""
-    if explained := _explained_by_hours(with_found(settings, found), records):
-        found.notes.append(
-            f"the hour of the day explains more than half of {shortened(explained)}; to compare values with what is "
-            "usual at their time, replay with the next line, too, and compare the alerts"
-        )
-
-
-def shortened(names: Sequence[str]) -> str:
-    """The first three names."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _explained_by_hours(now: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Say of which features the hours of other days explain more than half."""
+    now = with_found(settings, found)
     if now.time is None or now.time_features:
-        return ()
+        return
     stamps = [to_milliseconds(look_up(record, now.time)) for record in records]
     hours = np.array([places_at(stamp, ("hour",), zone(now.timezone))[0] for stamp in stamps])
     days = np.array([-1 if stamp is None else stamp // DAY_MS for stamp in stamps])
     if np.isnan(hours).any() or len(set(days.tolist())) < 4:
-        return ()
+        return
     bins, odd = hours.astype(np.int64), days % 2 == 1
-    explained = []
-    roles = roles_of(now, now.label)
-    schema, _ = infer_of(now, records[:INFER_RECORDS], roles, None)
+    names = []
+    schema, _ = infer_of(now, records[:INFER_RECORDS], roles_of(now, now.label), None)
     for name, column in zip(schema.features, schema.rows(records).T, strict=True):
         if name in schema.categorical or name in now.counter_names:
             continue
@@ -245,8 +211,13 @@ def _explained_by_hours(now: ReplaySettings, records: Sequence[Mapping[str, Any]
         means = np.bincount(bins[one], column[one], 24) / np.maximum(count, 1)
         rest, around = column[other] - means[bins[other]], column[other] - column[one].mean()
         if (total := float((around**2).sum())) > 0.0 and 1.0 - float((rest**2).sum()) / total >= CYCLE:
-            explained.append(name)
-    return tuple(explained)
+            names.append(name)
+    if names:
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        found.notes.append(
+            f"the hour of the day explains more than half of {shown}; to compare values with what is "
+            "usual at their time, replay with the next line, too, and compare the alerts"
+        )
 
 
 def with_found(settings: ReplaySettings, found: Found) -> ReplaySettings:
@@ -254,73 +225,44 @@ def with_found(settings: ReplaySettings, found: Found) -> ReplaySettings:
     return settings.model_copy(update=found.values)
 
 
-# --- rules ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Alert:
+class Alert(NamedTuple):
     """An alert of a replay, and its reasons."""
 
-    partition: int
-    offset: int
+    place: int  # among the records of its partition
     key: Any
     result: dict[str, Any]
 
 
-@dataclass
 class Alerts:
-    """The alerts of a replay, and from when to when it was."""
+    """The alerts of one partition, and what tells which of them belong together: whole series, not keys."""
 
-    alerts: list[Alert] = field(default_factory=list)
-    records: int = 0
-    first: int | None = None  # milliseconds since 1970; None: there are no times
-    last: int | None = None
+    def __init__(self) -> None:
+        self.alerts: list[Alert] = []
+        self.series, self.begins = array("q"), array("b")  # (n,) of all records, as `Results` has them
 
-    def add(self, block: Block, has_times: bool) -> None:
-        """Take those of a block."""
-        self.records += len(block)
-        if has_times and len(block):
-            self.first = int(block.times[0]) if self.first is None else min(self.first, int(block.times[0]))
-            self.last = max(self.last or 0, int(block.times[-1]))
-        for at, result in enumerate(block.outputs):
-            if result["outlier"]:
-                slim = {name: result.get(name) for name in ("reasons", "severity")}
-                key = block.keys[at] if block.keys else None
-                self.alerts.append(Alert(block.partition, int(block.offsets[at]), key, slim))
+    def add(self, block: Block) -> None:
+        """Take those of the next block."""
+        for at in np.flatnonzero(block.results.outlier).tolist():
+            slim = {name: block.outputs[at].get(name) for name in ("reasons", "severity")}
+            self.alerts.append(Alert(len(self.series) + at, block.keys[at] if block.keys else None, slim))
+        self.series.extend(block.results.series.tolist())
+        self.begins.extend(block.results.begins.tolist())
 
-    def merge(self, other: Alerts) -> None:
-        """Take those of another partition."""
-        self.alerts += other.alerts
-        self.records += other.records
-        for name, choose in (("first", min), ("last", max)):
-            known = [one for one in (getattr(self, name), getattr(other, name)) if one is not None]
-            setattr(self, name, choose(known) if known else None)
+    def incidents(self, rules: Rules, quiet: tuple[int, int]) -> int:
+        """How many incidents are left with these rules; quiet: as of `Groups`."""
+        is_alert = np.zeros(len(self.series), bool)
+        is_alert[[one.place for one in self.alerts if rules.suppressing(one.result, one.key) is None]] = True
+        return int(begins_of(np.array(self.series), np.array(self.begins, bool), is_alert, quiet).sum())
 
-    @property
-    def days(self) -> float:
-        """How long the records take."""
-        if self.first is None or self.last is None or self.last <= self.first:
-            return max(1.0, self.records / A_DAY)
-        return max(1.0, (self.last - self.first) / DAY_MS)
 
-    def incidents(self, rules: Rules, quiet: int) -> int:
-        """How many incidents are left with these rules; `quiet` records without an alert end one."""
-        n, last = 0, dict[int, int]()
-        for alert in self.alerts:
-            if rules.suppressing(alert.result, alert.key) is None:
-                before = last.get(alert.partition)
-                n += before is None or alert.offset - before > quiet
-                last[alert.partition] = alert.offset
-        return n
-
-    def ranges(self) -> dict[str, float]:
-        """The usual range of each feature, as its reasons say it."""
-        found: dict[str, list[float]] = {}
-        for alert in self.alerts:
-            for reason in alert.result["reasons"] or ():
-                if reason.get("cause") == "value" and reason.get("range") is not None:
-                    found.setdefault(reason["feature"], []).append(reason["range"][1] - reason["range"][0])
-        return {name: median(widths) for name, widths in sorted(found.items()) if median(widths) > 0.0}
+def usual_ranges(alerts: Iterable[Alert]) -> dict[str, float]:
+    """The usual range of each feature, as reasons of alerts say it."""
+    found: dict[str, list[float]] = {}
+    for alert in alerts:
+        for reason in alert.result["reasons"] or ():
+            if reason.get("cause") == "value" and reason.get("range") is not None:
+                found.setdefault(reason["feature"], []).append(reason["range"][1] - reason["range"][0])
+    return {name: median(widths) for name, widths in sorted(found.items()) if median(widths) > 0.0}
 
 
 @dataclass(frozen=True)
@@ -334,16 +276,29 @@ class Advice:
     after: float
 
 
-def advise(alerts: Alerts, rate: float, most: float, quiet: int) -> Advice:
-    """The least share of the usual ranges that has to be ignored, so that at most so many incidents a day are left."""
-    ranges = alerts.ranges()
-    best = Advice(rate, 0.0, (), *[alerts.incidents(Rules(), quiet) / alerts.days] * 2)
+def advise(parts: Sequence[Alerts], rate: float, most: float, quiet: tuple[int, int], days: float) -> Advice:
+    """The least share of the usual ranges that has to be ignored, so that at most so many incidents a day are left.
+
+    parts: of each partition; days: how long the records take.
+    """
+
+    def a_day(rules: Sequence[Rule]) -> float:
+        return sum(part.incidents(Rules(rules), quiet) for part in parts) / days
+
+    ranges = usual_ranges(alert for part in parts for alert in part.alerts)
+    best = Advice(rate, 0.0, (), *[a_day(())] * 2)
     for share in SMALL:
         if best.after <= most:
             break
         rules = tuple(_small_moves(name, share * width) for name, width in ranges.items())
-        best = Advice(rate, share, rules, best.before, alerts.incidents(Rules(rules), quiet) / alerts.days)
+        best = Advice(rate, share, rules, best.before, a_day(rules))
     return best
+
+
+def days_of(source: Mapping[str, Any]) -> float:
+    """How long the records of a report take, from its source; 1 at least."""
+    ms = (source["to_ms"] or 0) - (source["from_ms"] or 0)
+    return float(max(1.0, ms / DAY_MS if ms > 0 else (source["scored"] + source["warming_up"]) / A_DAY))
 
 
 def _small_moves(feature: str, amount: float) -> Rule:
@@ -354,9 +309,6 @@ def _small_moves(feature: str, amount: float) -> Rule:
 def _pattern(name: str) -> str:
     """A pattern that only this name matches."""
     return re.sub(r"([*?\[])", r"[\1]", name)
-
-
-# --- the file -------------------------------------------------------------------------------------------------------
 
 
 def configuration(settings: ReplaySettings, found: Found, advice: Advice, source: str, records: int) -> str:

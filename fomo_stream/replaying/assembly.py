@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fomo_stream
+from fomo_stream.kafka.bounds import gap_notes
+from fomo_stream.replaying.detectors.variants import variants
+from fomo_stream.replaying.measures.measure import measure
+from fomo_stream.replaying.measures.summary import summary
 from fomo_stream.replaying.output import plain
-from fomo_stream.replaying.partition import OWN
-from fomo_stream.replaying.suggestions import suggestions
+from fomo_stream.replaying.partition import OWN, Outcome, spec_of
+from fomo_stream.replaying.plan import Plan
 from fomo_stream.settings.replay import ReplaySettings, option_values
 from fomo_stream.settings.sources import settings_of_scope
-
-if TYPE_CHECKING:
-    from fomo_stream.replaying.partition import Outcome
-    from fomo_stream.replaying.plan import Plan
 
 # Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
 ELSEWHERE = frozenset(settings_of_scope(ReplaySettings, "outputs", "running"))
@@ -27,12 +27,8 @@ ELSEWHERE = frozenset(settings_of_scope(ReplaySettings, "outputs", "running"))
 
 def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> dict[str, Any]:
     """The report: the same for the same plan, except `timing`. outcomes: of all partitions, in their order."""
-    from fomo_stream.replaying.measures.measure import measure
-    from fomo_stream.replaying.measures.summary import summary
-    from fomo_stream.replaying.partition import spec_of
-
     measured = measure([outcome.recorded for outcome in outcomes], spec_of(plan))
-    source, batch_ms = {**_source(plan, outcomes), **measured.pop("source")}, measured.pop("batch_ms")
+    source = {**_source(plan, outcomes), **measured.pop("source")}
     report = {
         "format": 1,
         "source": source,
@@ -40,13 +36,12 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
         "summary": [],
         "settings": settings_of(plan.settings),
         "versions": _versions(plan, outcomes),
-        "timing": {**_timing(outcomes, started, source), "batch_ms": batch_ms},
+        "timing": _timing(outcomes, started, source),
         **measured,
     }
     for detector in report["detectors"]:
         detector |= _kind(detector["name"], plan)
     report["summary"] = summary(report)
-    report["suggestions"] = suggestions(plan, report)
     return report
 
 
@@ -74,10 +69,8 @@ def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
     notes = []
     if plan.ranges:
-        from fomo_stream.kafka.ranges import gap_note
-
         offsets = sum(outcome.position - plan.source.start(outcome.partition) for outcome in outcomes)
-        notes += [note] if (note := gap_note(plan.source.name, offsets, records)) else []
+        notes += gap_notes(plan.source.name, offsets, records)
     if not all(outcome.is_complete for outcome in outcomes):
         notes.append("The replay was stopped before the end of the range; the report is about the records until then.")
     if left_out := outcomes[0].left_out:
@@ -87,8 +80,6 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
 
 def _kind(name: str, plan: Plan) -> dict[str, Any]:
     """What kind of detector it is, and its settings; of a variant, those that differ."""
-    from fomo_stream.replaying.detectors.variants import variants
-
     own = asdict(plan.settings.detector_config())
     if name == OWN:
         return {"kind": "own", "settings": own}

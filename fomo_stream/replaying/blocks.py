@@ -23,30 +23,6 @@ INLIER, OUTLIER, UNKNOWN, UNREADABLE = 0, 1, -1, -2  # labels
 IsStopped = Callable[[], bool]
 
 
-class Incident(NamedTuple):
-    """Alerts that belong together; see `fomo_stream.partition.incidents`."""
-
-    partition: int
-    first: int  # offset of its first alert
-    last: int
-    records: int  # alerts
-    score: float  # the highest
-    surprise: float
-    key: str | None = None  # of its series
-    worst: int = -1  # offset of its highest alert, and of that one:
-    severity: str | None = None
-    explanation: str | None = None
-    reasons: Sequence[Mapping[str, Any]] = ()
-
-    @classmethod
-    def of(cls, partition: int, summary: Result) -> Incident:
-        """From the record that sums it up."""
-        first, last, worst = (summary[name] for name in ("from", "to", "worst"))
-        counted = summary["records"], worst["score"], summary["surprise"], summary.get("key")
-        why = worst["severity"], summary.get("explanation"), summary.get("reasons") or ()
-        return cls(partition, first["offset"], last["offset"], *counted, worst["offset"], *why)
-
-
 class Sample(NamedTuple):
     """One record of a source, in its order."""
 
@@ -93,22 +69,11 @@ class Judgement:
     """What one detector says about the n records of a block."""
 
     score: Float  # (n,) ranks records, higher = more anomalous; NaN: no score (warm-up)
-    p_value: Float  # (n,) NaN: none
     alert: NDArray[np.bool_]  # (n,)
 
     def without_alerts(self, muted: NDArray[np.bool_]) -> Judgement:
         """The same without alerts of some records (n,)."""
         return replace(self, alert=self.alert & ~muted) if muted.any() else self
-
-
-@dataclass(frozen=True)
-class ContextNote:
-    """The context of the first view after a generation took effect."""
-
-    record: int  # place in the block of the first record that it scored
-    generation: int
-    rows: int  # in the context
-    renewed: float  # share of its rows that the context before did not have; NaN for the first
 
 
 @dataclass(frozen=True)
@@ -131,12 +96,10 @@ class Block:
     outputs: Sequence[Result] = ()  # (n,) what the service would write of each
     suppressed: Mapping[str, int] = field(default_factory=dict)  # alerts, or records, by rule or window
     skipped: Mapping[str, int] = field(default_factory=dict)  # records without a score, by reason
-    contexts: tuple[ContextNote, ...] = ()
-    batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned
     odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
     notices: Sequence[Notice] = ()  # the ends of incidents, and what is told of silence
-    ended_incidents: tuple[Incident, ...] = ()  # in the block
-    open_incidents: tuple[Incident, ...] = ()  # after the block
+    ended_incidents: Sequence[Result] = ()  # in the block: the records that sum them up
+    open_incidents: Sequence[Result] = ()  # after the block
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fomo_stream.replaying.advice import RATES, Alerts, advise, configuration, look, with_found
+from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.advice import RATES, Alerts, advise, configuration, days_of, look, with_found
 from fomo_stream.replaying.assembly import make_report
+from fomo_stream.replaying.detectors.rivals import check_rivals
+from fomo_stream.replaying.detectors.variants import variants
 from fomo_stream.replaying.output import check_outputs, join_parts, write_whole
+from fomo_stream.replaying.partition import Job
+from fomo_stream.replaying.plan import Plan, plan_of_file
 from fomo_stream.replaying.progress import Progress, shown_progress
+from fomo_stream.replaying.report.terminal import terminal_text
+from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.tables import InMemory
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.threads import usable_processors
-
-if TYPE_CHECKING:
-    from fomo_stream.replaying.plan import Plan
-    from fomo_stream.replaying.results import ReplayResult
-    from fomo_stream.replaying.tables import InMemory
 
 CTRL_C = 130  # exit code
 
 
 def run_replay(settings: ReplaySettings) -> int:
     """Replay, write the report, and print a summary; returns the exit code."""
-    from fomo_stream.replaying.report.terminal import terminal_text
-    from fomo_stream.replaying.results import ReplayResult
-
     html = _html_of(settings)
     plan, progress = _plan_of(settings, None), shown_progress()
     with stopped_by_ctrl_c() as is_stopped:  # also while the report is made and written
@@ -58,8 +59,6 @@ def replay_settings(
 
     Ctrl-C ends it early, with the result so far: then `report["source"]["is_complete"]` is False.
     """
-    from fomo_stream.replaying.results import ReplayResult
-
     plan = _plan_of(settings, data)
     with stopped_by_ctrl_c() as is_stopped:
         return ReplayResult(_replayed(plan, progress or Progress(), is_stopped)[0])
@@ -67,10 +66,6 @@ def replay_settings(
 
 def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
     """The plan; mistakes in the settings are named before anything is read."""
-    from fomo_stream.replaying.detectors.rivals import check_rivals
-    from fomo_stream.replaying.detectors.variants import variants
-    from fomo_stream.replaying.plan import make_plan
-
     variants(settings)
     check_rivals(settings.compare)
     outputs = {"--report": _html_of(settings), "--json": settings.json_, "--scores-file": settings.scores_file}
@@ -86,34 +81,48 @@ def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
     return make_plan(settings, data)
 
 
+def make_plan(settings: ReplaySettings, data: InMemory | None = None) -> Plan:
+    """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong.
+
+    data: records in memory, in place of those of a file.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    named = (*(settings.features or ()), *settings.categorical, *settings.counter_names)
+    if settings.label is not None and settings.label in named:
+        raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
+    if settings.file is not None:
+        return plan_of_file(settings, now_ms, data)
+    from fomo_stream.replaying.topics import plan_of_topic  # imports the Kafka client
+
+    return plan_of_topic(settings, now_ms)
+
+
 def _html_of(settings: ReplaySettings) -> Path | None:
     return None if settings.report == NO_REPORT else Path(settings.report)
 
 
 def _suggested(plan: Plan, path: Path, progress: Progress, is_stopped: Callable[[], bool]) -> dict[str, Any]:
     """The report of a replay with the fields in the roles that the records suggest; writes the configuration."""
-    from fomo_stream.replaying.plan import make_plan
-
     given = plan.settings
     found = look(given, plan.source)
     plan = make_plan(with_found(given, found))
     report, alerts = _replayed(plan, progress, is_stopped)
-    advice = advise(alerts, given.alert_rate, given.incidents_per_day, given.incident_quiet)
+    source, most, quiet = report["source"], given.incidents_per_day, given.quiet
+    advice = advise(alerts, given.alert_rate, most, quiet, days_of(source))
     for rate in [rate for rate in RATES if rate < given.alert_rate]:
-        if advice.after <= given.incidents_per_day or is_stopped():
+        if advice.after <= most or is_stopped():
             break
         lower = replace(plan, settings=plan.settings.model_copy(update={"alert_rate": rate, "scores_file": None}))
-        _, alerts = _replayed(lower, progress, is_stopped)
-        advice = advise(alerts, rate, given.incidents_per_day, given.incident_quiet)
-    text = configuration(given, found, advice, plan.source.name, alerts.records)
+        again, alerts = _replayed(lower, progress, is_stopped)
+        source = again["source"]
+        advice = advise(alerts, rate, most, quiet, days_of(source))
+    text = configuration(given, found, advice, source["name"], source["scored"] + source["warming_up"])
     write_whole(path, text.encode())
     return report
 
 
-def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], Alerts]:
-    """The report, and with --suggest the alerts."""
-    from fomo_stream.replaying.partition import Job
-
+def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], list[Alerts]]:
+    """The report, and with --suggest the alerts of each partition."""
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
     totals = [source.total(number) for number in numbers]
@@ -127,8 +136,5 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
             progress.end()
         if settings.scores_file is not None:
             join_parts(settings.scores_file, [job.scores for job in jobs])
-        alerts = Alerts()
-        for outcome in outcomes:
-            if outcome.alerts is not None:
-                alerts.merge(outcome.alerts)
+        alerts = [outcome.alerts for outcome in outcomes if outcome.alerts is not None]
         return make_report(plan, outcomes, started), alerts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fomo_stream.errors import RecordError, SchemaError
+from fomo_stream.errors import SchemaError
 from fomo_stream.records.files import RecordFile, open_records
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
 from fomo_stream.wording import counted
@@ -40,7 +40,7 @@ def verdict_of(value: Any) -> int:
 class Labels:
     """The labels of one partition: verdicts by offset, and by key."""
 
-    offsets: Mapping[int, int]
+    offsets: dict[int, int]
     keys: Mapping[bytes, int]
 
     def applied(self, samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -67,26 +67,18 @@ class LabelTable:
 
     def __init__(self, source: str, spans: Mapping[int, tuple[int, int]]) -> None:
         self._source, self._spans = source, spans
-        self._offsets: dict[int, dict[int, int]] = {partition: {} for partition in spans}
-        self._keys: dict[bytes, int] = {}
-        self._contradicted: set[tuple[int | None, int | bytes]] = set()
+        self._verdicts: dict[tuple[int, int] | bytes, int] = {}  # by partition and offset, or by key
+        self._contradicted: set[tuple[int, int] | bytes] = set()
         self._nowhere, self._bad, self._first_bad = 0, 0, ""
 
-    def add(self, partition: int, offset: int | None, verdict: int) -> None:
-        """A label of the record at an offset; None: of no record."""
-        if offset is None:
+    def add(self, record: tuple[int, int] | bytes | None, verdict: int) -> None:
+        """A label of the record at a partition and offset, or of all records with a key; None: of no record."""
+        if record is None:
             self._nowhere += 1
-            return
-        verdicts = self._offsets.setdefault(partition, {})
-        if verdicts.setdefault(offset, verdict) != verdict:
-            self._contradicted.add((partition, offset))
-        verdicts[offset] = verdict
-
-    def add_key(self, key: bytes | str, verdict: int) -> None:
-        """A label of all records with a key."""
-        if self._keys.setdefault(as_bytes(key), verdict) != verdict:
-            self._contradicted.add((None, as_bytes(key)))
-        self._keys[as_bytes(key)] = verdict
+        elif self._verdicts.pop(record, verdict) != verdict:
+            self._contradicted.add(record)
+        if record is not None:
+            self._verdicts[record] = verdict
 
     def refuse(self, place: str, reason: str) -> None:
         """A record that is no label."""
@@ -95,19 +87,18 @@ class LabelTable:
 
     def finish(self) -> tuple[dict[int, Labels], list[str]]:
         """The labels by partition, and sentences about anything unusual. Raises SchemaError if there is no label."""
-        n_offsets = sum(map(len, self._offsets.values()))
-        if not (self._keys or n_offsets or self._nowhere):
+        if not (self._verdicts or self._nowhere):
             reason = f"; the first line that is none: {self._first_bad}" if self._bad else ""
             raise SchemaError(f"{self._source} has no labels{reason}")
-        labels = {}
-        for partition, (start, end) in self._spans.items():
-            inside = {offset: v for offset, v in self._offsets[partition].items() if start <= offset < end}
-            labels[partition] = Labels(inside, self._keys)
-        verdicts = Counter(self._keys.values())
-        for its in labels.values():
-            verdicts.update(its.offsets.values())
-        outside = n_offsets + len(self._keys) - verdicts.total() + self._nowhere
-        return labels, list(self._notes(outside, verdicts))
+        keys = {record: verdict for record, verdict in self._verdicts.items() if isinstance(record, bytes)}
+        labels = {partition: Labels({}, keys) for partition in self._spans}
+        counts = Counter(keys.values())
+        for record, verdict in self._verdicts.items():
+            start, end = (0, 0) if isinstance(record, bytes) else self._spans.get(record[0], (0, 0))
+            if not isinstance(record, bytes) and start <= record[1] < end:
+                labels[record[0]].offsets[record[1]] = verdict
+                counts[verdict] += 1
+        return labels, list(self._notes(len(self._verdicts) - counts.total() + self._nowhere, counts))
 
     def _notes(self, outside: int, verdicts: Counter[int]) -> Iterator[str]:
         if self._bad:
@@ -141,30 +132,27 @@ def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[d
             raise SchemaError(f"{path} needs the columns outlier, and offset or key; it has {', '.join(file.header)}")
         for line in file:
             try:
-                _take(line.record, line.error, table, spans)
+                if line.record is None:
+                    raise ValueError(str(line.error))
+                table.add(*_label_in(line.record, len(spans)))
             except ValueError as error:  # also RecordError
                 table.refuse(f"line {line.number}", str(error))
     return table.finish()
 
 
-def _take(
-    record: Mapping[str, Any] | None, error: RecordError | None, table: LabelTable, spans: Mapping[int, Any]
-) -> None:
-    """Put the label in one line of a file into the table. Raises ValueError if it is none."""
-    if record is None:
-        raise ValueError(str(error))
+def _label_in(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, int] | bytes, int]:
+    """The record or the key that a line of a file is about, and the verdict. Raises ValueError if it is no label."""
     outlier = verdict_of(record.get("outlier"))
     if outlier < 0:
         raise ValueError("outlier must be true or false, or 1 or 0")
     offset, key, partition = (record.get(name) for name in ("offset", "key", "partition"))
     if offset is not None:
-        if partition is None and len(spans) > 1:
+        if partition is None and n_partitions > 1:
             raise ValueError("the topic has several partitions, so a label by offset needs the partition")
-        table.add(0 if partition is None else _whole("partition", partition), _whole("offset", offset), outlier)
-    elif key is not None:
-        table.add_key(str(key), outlier)
-    else:
+        return (0 if partition is None else _whole("partition", partition), _whole("offset", offset)), outlier
+    if key is None:
         raise ValueError("it names no record by offset or key")
+    return as_bytes(str(key)), outlier
 
 
 def _whole(name: str, value: Any) -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import compress, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,13 @@ from fomo_stream.partition.partition import MAINTENANCE, Partition, Scored, firs
 from fomo_stream.partition.position import Restored
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alerts
-from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Incident, Int, IsStopped, Judgement, Sample
+from fomo_stream.replaying.blocks import BLOCK, Block, Int, IsStopped, Judgement, Sample
+from fomo_stream.replaying.detectors.rivals import Rival
+from fomo_stream.replaying.detectors.variants import variants
+from fomo_stream.replaying.measures.recorder import Recorded, Recorder, Spec
 from fomo_stream.replaying.output import written_to
+from fomo_stream.replaying.plan import Plan
 from fomo_stream.settings.replay import ReplaySettings
-
-if TYPE_CHECKING:
-    from fomo_stream.replaying.detectors.rivals import Rival
-    from fomo_stream.replaying.measures.recorder import Recorded, Spec
-    from fomo_stream.replaying.plan import Plan
 
 OWN = "fomo-stream"  # name of the detector itself
 BEFORE_RULES = "without rules"  # name of the same, before rules and windows of maintenance were looked at
@@ -57,8 +55,6 @@ class PartitionReplay:
         self._plan, self._rivals = plan, rivals
         self._variants = {name: detector.for_partition(number) for name, detector in variants.items()}
         self._clock = Clock(plan.now_ms, plan.begin_ms)
-        self._context: Int | None = None  # the context of the first view, as numbers of records
-        self._generation = 0
         ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
         self._partition = Partition(number, plan.settings, topic=plan.settings.topic or None, ids=ids)
         self._partition.restore(Restored(plan.source.start(number)))
@@ -82,7 +78,7 @@ class PartitionReplay:
     def _block(self, taken: list[Sample]) -> Block:
         sound = [sample for sample in taken if sample.error is None]
         skipped = Counter(sample.error.reason for sample in taken if sample.error is not None)
-        parts, contexts, batch_s = self._score(sound)
+        parts = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
         rows, seen = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "seen"))
@@ -98,7 +94,7 @@ class PartitionReplay:
         judgements = {OWN: _judgement(results, muted)}
         if self._plan.settings.has_rules:
             before = np.concatenate([part.before_rules for part in parts])
-            judgements[BEFORE_RULES] = Judgement(results.score, results.p_value, before).without_alerts(muted)
+            judgements[BEFORE_RULES] = Judgement(results.score, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
             judgements[name] = _judgement(detector.process(seen, keys), muted)
@@ -124,47 +120,28 @@ class PartitionReplay:
             raw=[sample.raw for sample in samples],
             outputs=[result for result in compress(of_sound, usable) if result is not None],
             skipped=dict(skipped),
-            contexts=tuple(contexts),
-            batch_s=tuple(batch_s),
             odd_times=odd_times,
             notices=[one for part in parts for one in part.notices],
-            ended_incidents=tuple(Incident.of(self.number, one.summary) for part in parts for one in part.closed),
-            open_incidents=tuple(Incident.of(self.number, one) for one in self._partition.incidents.open),
+            ended_incidents=[one.summary for part in parts for one in part.closed],
+            open_incidents=self._partition.incidents.open,
         )
 
-    def _score(self, samples: list[Sample]) -> tuple[list[Scored], list[ContextNote], list[float]]:
+    def _score(self, samples: list[Sample]) -> list[Scored]:
         """Score and learn the records of a block in micro-batches, at least one, which may be empty."""
         detector, most = self._partition.detector, self._plan.settings.batch_size
         assert detector is not None
         parts: list[Scored] = []
-        contexts: list[ContextNote] = []
-        batch_s: list[float] = []
-        start = 0
+        start, began = 0, time.perf_counter()
         while start < len(samples) or not parts:
             stop = min(len(samples), start + min(most, detector.room))
-            began = time.perf_counter()
-            if detector.generation != self._generation:
-                scored = sum(len(part.rows) for part in parts)
-                contexts += self._look_at_context(detector, scored)  # which waits until it is built
             parts.append(self._partition.score(samples[start:stop], now=self._plan.now_ms))
-            batch_s += [time.perf_counter() - began] if samples else []
             start = stop
-        self.seconds[OWN] += sum(batch_s)
-        return parts, contexts, batch_s
-
-    def _look_at_context(self, detector: Detector, at: int) -> Iterator[ContextNote]:
-        """A note if the first view has another context since the last look."""
-        self._generation = detector.generation
-        before, now = self._context, detector.context_numbers
-        if before is not None and np.array_equal(before, now):
-            return
-        self._context = now
-        renewed = np.nan if before is None else float(np.isin(now, before, invert=True).mean())
-        yield ContextNote(at, self._generation, len(now), renewed)
+        self.seconds[OWN] += time.perf_counter() - began
+        return parts
 
 
 def _judgement(results: Results, muted: NDArray[np.bool_]) -> Judgement:
-    return Judgement(results.score, results.p_value, results.outlier).without_alerts(muted)
+    return Judgement(results.score, results.outlier).without_alerts(muted)
 
 
 @dataclass
@@ -193,9 +170,6 @@ class Clock:
         self.last = int(times[-1]) if len(times) else self.last
         pairs = zip(stamps, times.tolist(), strict=True)
         return times, sum(one is None or abs(time - one) > MINUTE_MS for one, time in pairs)
-
-
-# --- a partition to its end ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -236,8 +210,6 @@ class Detectors:
     """
 
     def __init__(self, plan: Plan) -> None:
-        from fomo_stream.replaying.detectors.variants import variants
-
         self._plan, settings = plan, plan.settings
         own_model = load_ready(settings.model, settings.device, settings.kernel)
         self.first = first_detector(settings, own_model, plan.schema, None)
@@ -250,8 +222,6 @@ class Detectors:
 
     def rivals(self) -> list[Rival]:
         """Other detectors for one partition."""
-        from fomo_stream.replaying.detectors.rivals import Rival
-
         schema, config = self._plan.schema, self._plan.settings.detector_config()
         columns = schema.categorical_columns
         return [Rival(spec, schema.features, config, columns) for spec in self._plan.settings.compare]
@@ -259,9 +229,6 @@ class Detectors:
 
 def spec_of(plan: Plan) -> Spec:
     """What is measured: the detector itself, variants, and rivals, in this order."""
-    from fomo_stream.replaying.detectors.variants import variants
-    from fomo_stream.replaying.measures.recorder import Spec
-
     settings = plan.settings
     before = (BEFORE_RULES,) if settings.has_rules else ()
     names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
@@ -273,8 +240,6 @@ def spec_of(plan: Plan) -> Spec:
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:
     """Replay a partition until its end or until `is_stopped`. advance: is called after each block. Raises FomoError."""
-    from fomo_stream.replaying.measures.recorder import Recorder
-
     began, settings = time.monotonic(), job.plan.settings
     recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
     replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.variants, detectors.rivals())
@@ -282,7 +247,7 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
     for block in replay.blocks(is_stopped):
         recorder.add(block)
         if alerts is not None:
-            alerts.add(block, job.plan.axis == "time")
+            alerts.add(block)
         if settings.scores_file is not None:
             _append_scores(job.scores, block, settings)
         advance(len(block) + sum(block.skipped.values()))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from fomo_stream.errors import ConfigError, RecordError, SchemaError
-from fomo_stream.kafka.bounds import parse_bounds
+from fomo_stream.errors import RecordError, SchemaError
+from fomo_stream.kafka.bounds import Range, parse_bounds
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.partition import rules_of
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
@@ -19,9 +18,6 @@ from fomo_stream.replaying.blocks import UNKNOWN, IsStopped, Sample, Source
 from fomo_stream.replaying.labels import NO_LABELS, Labels, read_label_file, verdict_of
 from fomo_stream.replaying.tables import InMemory, Table, check_columns, format_of, open_table
 from fomo_stream.settings.replay import ReplaySettings
-
-if TYPE_CHECKING:
-    from fomo_stream.kafka.ranges import Range
 
 MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends
 
@@ -34,7 +30,6 @@ class Plan:
     schema: Schema
     source: Source
     has_labels: bool
-    label_source: str  # where labels come from, in words; empty: nowhere
     axis: Literal["time", "record"]
     notes: tuple[str, ...]  # sentences; the first says whether results equal the live output
     now_ms: int  # when the plan was made, milliseconds since 1970
@@ -49,22 +44,6 @@ class Plan:
     def part(self, partition: int) -> Plan:
         """The same plan with only as much as is needed to replay this partition."""
         return replace(self, source=self.source.part(partition))
-
-
-def make_plan(settings: ReplaySettings, data: InMemory | None = None) -> Plan:
-    """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong.
-
-    data: records in memory, in place of those of a file.
-    """
-    now_ms = time.time_ns() // 1_000_000
-    named = (*(settings.features or ()), *settings.categorical, *settings.counter_names)
-    if settings.label is not None and settings.label in named:
-        raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
-    if settings.file is not None:
-        return _plan_of_file(settings, now_ms, data)
-    from fomo_stream.replaying.topics import plan_of_topic  # imports the Kafka client
-
-    return plan_of_topic(settings, now_ms)
 
 
 @dataclass(frozen=True)
@@ -113,10 +92,8 @@ class FileSource:
         )
 
 
-# --- a file --------------------------------------------------------------------------------------------------
-
-
-def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -> Plan:
+def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -> Plan:
+    """The plan for a file, or for data in memory in its place. Raises ConfigError or SchemaError."""
     path = settings.file
     assert path is not None
     notes: list[str] = [_file_start(settings)]
@@ -142,8 +119,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) 
         notes.append("--group has no effect on a file: the settings given here count.")
     notes += rules_of(settings).warnings(schema, settings.key is not None)
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
-    where = label_source(settings)
-    return Plan(settings, schema, source, bool(where), where, axis, tuple(map(sentence, notes)), now_ms)
+    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(sentence, notes)), now_ms)
 
 
 def _file_start(settings: ReplaySettings) -> str:
@@ -169,9 +145,6 @@ def _check_time(field: str, sample: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-# --- notes ---------------------------------------------------------------------------------------------------
-
-
 def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
     """Raise SchemaError if none of the first records has a label in the field of --label."""
     if settings.label is None:
@@ -186,13 +159,8 @@ def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) 
         )
 
 
-def label_source(settings: ReplaySettings) -> str:
-    """Where labels come from, in words."""
-    if settings.label is not None:
-        return f"field {settings.label}"
-    if settings.labels_file is not None:
-        return f"file {settings.labels_file.name}"
-    return f"topic {settings.labels_topic}" if settings.labels_topic is not None else ""
+def has_labels(settings: ReplaySettings) -> bool:
+    return any(one is not None for one in (settings.label, settings.labels_file, settings.labels_topic))
 
 
 def sentence(text: str) -> str:

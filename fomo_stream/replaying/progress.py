@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 EVERY_S = 10.0
 
@@ -24,7 +26,16 @@ class Progress:
         self._name, self._total, self._done, self._shown = name, total, 0, time.monotonic()
         self._first: tuple[int, float] | None = None  # records that were done first, and when: a model was loaded
         if self._stream is not None and self._stream.isatty():
-            self._bar = _bar(self._stream, name, total)
+            text = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+            )
+            console = Console(file=self._stream)
+            self._bar = Bar(*text, TimeRemainingColumn(), console=console, transient=True, refresh_per_second=2)
+            self._bar.add_task(escape(name), total=total, rate="")
+            self._bar.start()
 
     def advance(self, records: int) -> None:
         """So many more records are done."""
@@ -44,23 +55,9 @@ class Progress:
             self._bar = None
 
 
-def shown_progress(stream: TextIO | None = None) -> Progress:
-    """The progress on a stream (None: standard error)."""
-    return Progress(stream or sys.stderr)
-
-
-def _bar(stream: TextIO, name: str, total: int | None) -> Bar:
-    """A bar with the rate and the time left."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    console = Console(file=stream)
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, refresh_per_second=2)
-    bar.add_task(escape(name), total=total, rate="")
-    bar.start()
-    return bar
+def shown_progress() -> Progress:
+    """The progress on standard error."""
+    return Progress(sys.stderr)
 
 
 def progress_line(name: str, done: int, total: int | None, rate: float) -> str:

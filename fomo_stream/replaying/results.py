@@ -44,7 +44,10 @@ OF_ALERTS = (
     *("partition", "offset", "time", "score", "incident", "logit", "p_value", "severity", "label", "record"),
     *("reasons", "explanation"),
 )
-OF_INCIDENTS = ("partition", "key", "first", "last", "begin", "end", "records", "score", "surprise", "severity")
+OF_INCIDENTS = (
+    *("partition", "key", "first", "last", "begin", "end", "records", "score", "surprise", "severity", "explanation"),
+    "outliers",
+)
 EXTRA = "notebook"  # what pandas and matplotlib come with
 HEIGHT = 700  # pixels of the report in a notebook
 TICKS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)  # of scores
@@ -80,7 +83,6 @@ class ReplayResult:
         `windows`      window and detector
         `alerts`       top alert, highest first
         `drift`        window and feature
-        `calibration`  detector and requested alert rate
         `incidents()`  incident, those of most surprise first
 
     A DataFrame is empty where the report has nothing on it. Times are UTC; without times they are record numbers.
@@ -127,49 +129,38 @@ class ReplayResult:
         for detector in self._report["detectors"]:
             row: dict[str, Any] = {"detector": detector["name"], "kind": detector.get("kind")}
             for name in METRICS:
-                metric = (detector.get("metrics") or {}).get(name) or {}
+                metric = detector["metrics"].get(name) or {}
                 row |= {name: metric.get("value"), f"{name}_low": metric.get("low"), f"{name}_high": metric.get("high")}
-            row |= {name: (detector.get("counts") or {}).get(name) for name in COUNTS}
+            row |= {name: detector["counts"].get(name) for name in COUNTS}
             rows.append(row | {"seconds_per_record": seconds_per_record(self._report, detector["name"])})
-        return pd.DataFrame(rows).set_index("detector") if rows else pd.DataFrame()
+        return pd.DataFrame(rows).set_index("detector")
 
     @property
     def timeline(self) -> pd.DataFrame:
         """Records, highest and mean score, alerts and outliers of our own detector over time."""
-        frame = self._frame([self._report.get("timeline") or {}])
+        frame = self._frame([self._report["timeline"]])
         return frame.set_index("start") if len(frame) else frame
 
     @property
     def windows(self) -> pd.DataFrame:
         """Quality and alerts of every detector in windows of equal length."""
-        windows = self._report.get("windows") or {}
-        shared = {name: windows.get(name) for name in ("start", "end", "records", "outliers")}
-        by_detector = windows.get("by_detector", {}).items()
+        shared = dict(self._report["windows"])
+        by_detector = shared.pop("by_detector").items()
         return self._frame([{**shared, "detector": name, **columns} for name, columns in by_detector])
 
     @property
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
-        alerts = self._report.get("alerts") or []
-        return self._frame([{name: [alert.get(name) for alert in alerts] for name in OF_ALERTS}])
+        return self._frame([{name: [alert.get(name) for alert in self._report["alerts"]] for name in OF_ALERTS}])
 
     @property
     def drift(self) -> pd.DataFrame:
         """How far each feature has moved from the first records (PSI), its median and its missing share."""
-        drift, windows = self._report.get("drift") or {}, self._report.get("windows") or {}
-        shared, known = {name: windows.get(name) for name in ("start", "end")}, [k for k in DRIFT if drift.get(k)]
+        drift, shared = self._report["drift"], {name: self._report["windows"][name] for name in ("start", "end")}
+        of_features = enumerate(drift["features"])
         return self._frame(
-            [
-                {**shared, "feature": name, **{key: drift[key][i] for key in known}}
-                for i, name in enumerate(drift.get("features") or [])
-            ]
+            [{**shared, "feature": name, **{key: drift[key][i] for key in DRIFT}} for i, name in of_features]
         )
-
-    @property
-    def calibration(self) -> pd.DataFrame:
-        """Requested and realised alert rates of every detector."""
-        detectors = [one for one in self._report["detectors"] if one.get("calibration")]
-        return self._frame([{"detector": one["name"], **one["calibration"]} for one in detectors])
 
     def incidents(self) -> pd.DataFrame:
         """The incidents of most surprise, at most 20, the highest first: how often somebody would have had to look.
@@ -179,8 +170,8 @@ class ReplayResult:
         how much is odd in it; `severity` and `explanation` of the highest alert; `outliers`, how many of its records
         are labelled as outliers (None: no labels).
         """
-        columns, listed = (*OF_INCIDENTS, "explanation", "outliers"), self._incidents
-        return self._frame([{name: [one.get(name) for one in listed] for name in columns}])
+        listed = self._report["incidents"]["worst"]
+        return self._frame([{name: [one.get(name) for one in listed] for name in OF_INCIDENTS}])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the score over time, with the incidents of `incidents()` shaded and the spans with alerts dotted.
@@ -193,16 +184,16 @@ class ReplayResult:
             from matplotlib.dates import ConciseDateFormatter
         if ax is None:
             _, ax = plt.subplots(figsize=(10, 3), layout="constrained")
-        spans, has_times = self._report.get("timeline") or {}, self._report["source"]["axis"] == "time"
+        spans, has_times = self._report["timeline"], self._report["source"]["axis"] == "time"
 
         def place(x: list[int | None]) -> Any:
             return np.array(x, dtype="datetime64[ms]" if has_times else "float64")
 
-        at, score = place(spans.get("start", [])), np.array(spans.get("max", []), dtype=np.float64)
-        is_alert = np.array(spans.get("alerts", []), dtype=bool)
+        at, score = place(spans["start"]), np.array(spans["max"], dtype=np.float64)
+        is_alert = np.array(spans["alerts"], dtype=bool)
         ax.plot(at, score, linewidth=0.6, color="tab:blue", label="score")
         ax.plot(at[is_alert], score[is_alert], ".", color="tab:red", label="alert")
-        listed = [one for one in self._incidents if one.get("begin") is not None]
+        listed = [one for one in self._report["incidents"]["worst"] if one["begin"] is not None]
         for i, one in enumerate(listed):
             begin, end = place([one["begin"], one["end"] + spans["width"]])
             ax.axvspan(begin, end, color="tab:red", alpha=0.2, linewidth=0, label="" if i else "incident")
@@ -229,13 +220,9 @@ class ReplayResult:
         return f"<iframe {frame}></iframe>"
 
     @property
-    def _incidents(self) -> list[dict[str, Any]]:
-        return list((self._report.get("incidents") or {}).get("worst", []))
-
-    @property
     def _facts(self) -> str:
         own = self._report["detectors"][0]
-        n, auroc = (self._report.get("incidents") or {}).get("count", 0), (own.get("metrics") or {}).get("auroc")
+        n, auroc = self._report["incidents"]["count"], own["metrics"].get("auroc")
         said = f"{counted(own['counts']['alerts'], 'alert')} in {counted(n, 'incident')}"
         return said + (f", AUROC {auroc['value']:.3f}" if auroc else "")
 
@@ -249,7 +236,7 @@ class ReplayResult:
             lengths = [len(column) for column in columns.values() if isinstance(column, list)]
             frames += [pd.DataFrame(columns, index=range(lengths[0]))] if lengths else []
         frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-        if self._report.get("source", {}).get("axis") == "time":
+        if self._report["source"]["axis"] == "time":
             for name in {"start", "begin", "end", "time"} & set(frame.columns):
                 frame[name] = pd.to_datetime(frame[name], unit="ms", utc=True)
         return frame
@@ -257,11 +244,8 @@ class ReplayResult:
 
 def seconds_per_record(report: Mapping[str, Any], name: str) -> float | None:
     """Seconds that a detector took for one record; None if that is not known."""
-    seconds: float | None = ((report.get("timing") or {}).get("seconds_per_record") or {}).get(name)
+    seconds: float | None = report["timing"]["seconds_per_record"].get(name)
     return seconds
-
-
-# --- the report as one HTML file, which loads nothing from elsewhere -------------------------------------------
 
 
 def html_text(report: dict[str, Any]) -> str:

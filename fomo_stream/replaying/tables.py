@@ -1,4 +1,8 @@
-"""Tables of records: files of CSV, JSON lines, Avro, Parquet or npz, and data in memory, read in chunks of records."""
+"""Tables of records: files of CSV, JSON lines, Avro, Parquet or npz, and data in memory, read in chunks of records.
+
+A table has the fields that a record can have (`columns`; None: each record names its own), how many records there are
+at most (`count`), and `chunks()`: all records, with an error where one cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from narwhals.exceptions import DuplicateError
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.arrays import open_arrays
-from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_records, text_format
+from fomo_stream.records.files import AVRO_MARK, FORMATS, RecordFile, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.wording import did_you_mean
 
@@ -96,12 +100,9 @@ class TextTable:
         with open_records(self._path) as stream:
             lines = (line for line in RecordFile(stream, *self._how) if not line.is_blank)
             while block := list(islice(lines, CHUNK)):
-                yield [line.record if line.record is not None else _at_line(line) for line in block]
-
-
-def _at_line(line: Line) -> RecordError:
-    assert line.error is not None
-    return RecordError(line.error.reason, f"line {line.number}: {line.error}")
+                errors = {line.number: line.error for line in block if line.error is not None}
+                found = {at: RecordError(why.reason, f"line {at}: {why}") for at, why in errors.items()}
+                yield [found.get(line.number) or line.record or {} for line in block]
 
 
 class ColumnTable:
@@ -118,8 +119,6 @@ class ColumnTable:
 
 
 class RowTable:
-    """Records as dictionaries in memory."""
-
     columns = None
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -160,8 +159,6 @@ class ParquetTable:
             raise ConfigError(f"cannot read {self._path} as Parquet: {reason}") from None
 
 
-# Records in one format. columns: the fields that a record can have; None: each record names its own. count: how many
-# records it has at most. chunks(): all records; an error where one cannot be read.
 Table = TextTable | ColumnTable | RowTable | ParquetTable
 
 
@@ -187,8 +184,7 @@ def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
     if len(matrices) != 1 and "X" not in matrices:
         has = f"{len(matrices)} arrays" if matrices else "no array"
         raise SchemaError(f"{path} has {has} of two dimensions; save the rows as array X, one column per feature")
-    matrix = "X" if "X" in matrices else matrices[0]
-    rows = arrays[matrix]
+    rows = arrays[matrix := "X" if "X" in matrices else matrices[0]]
     if not len(rows):
         raise SchemaError(f"array {matrix} of {path} has no rows")
     names = arrays.get(_NAMES, np.array([f"column_{i}" for i in range(1, rows.shape[1] + 1)], str))
@@ -240,8 +236,7 @@ def in_memory(data: Any, labels: Any = None) -> InMemory:
             )
         name, columns = "array", {f"column_{i}": column for i, column in enumerate(data.T, 1)}
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        strange = next((one for one in data if not isinstance(one, Mapping)), None)
-        if strange is not None:
+        if (strange := next((one for one in data if not isinstance(one, Mapping)), None)) is not None:
             raise SchemaError(f"records are dictionaries, not {type(strange).__name__}; give a list of them")
         name, rows = "list", data
     else:
@@ -273,9 +268,6 @@ def _distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise SchemaError(f"{where} has two columns named {twice[0]!r}; give each column its own name")
     return tuple(names)
-
-
-# --- values --------------------------------------------------------------------------------------------------
 
 
 def _records(names: Iterable[str], columns: Iterable[Any]) -> list[Fields]:

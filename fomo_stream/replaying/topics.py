@@ -10,8 +10,9 @@ from itertools import chain, islice
 from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
+from fomo_stream.kafka.bounds import Range
 from fomo_stream.kafka.group.schema import recorded_group
-from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
+from fomo_stream.kafka.ranges import read_range, resolve_ranges
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
@@ -36,7 +37,7 @@ from fomo_stream.replaying.labels import (
     read_label_file,
     verdict_of,
 )
-from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, label_source, sentence
+from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, has_labels, sentence
 from fomo_stream.settings.replay import ReplaySettings
 
 FOLLOW_LIVE = (
@@ -90,9 +91,6 @@ class TopicSource:
         return Sample(offset, timestamp, key, fields, None, label, raw)
 
 
-# --- the plan -------------------------------------------------------------------------------------------------
-
-
 def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     agreed: Schema | None = None
     of_group: list[str] = []
@@ -112,9 +110,8 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         labels, more = read_label_topic(settings, ranges_of_labels(settings, now_ms), ranges, now_ms)
         notes += more
     source = replace(source, labels=labels)
-    where = label_source(settings)
-    sentences = tuple(map(sentence, (_topic_start(settings, ranges), *of_group, *notes)))
-    return Plan(settings, schema, source, bool(where), where, "time", sentences, now_ms, ranges)
+    sentences = tuple(map(sentence, (topic_start(settings, ranges), *of_group, *notes)))
+    return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, ranges)
 
 
 def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:
@@ -135,7 +132,7 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
     return schema, [*notes, *input_notes(schema, first)]
 
 
-def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
+def topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
     """Whether results equal the live output of a group."""
     if all(one.start == 0 for one in ranges.values() if one.records):
         return FOLLOW_LIVE
@@ -182,9 +179,6 @@ def _samples(source: TopicSource) -> Iterator[Sample]:
     return chain.from_iterable(source.read(number, lambda: False) for number in source.partitions)
 
 
-# --- labels of a topic ----------------------------------------------------------------------------------------
-
-
 def ranges_of_labels(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
     """What `settings.labels_topic` has now, by its partitions. Raises the errors of `resolve_ranges`."""
     own = settings.model_copy(update={"topic": settings.labels_topic})
@@ -229,7 +223,7 @@ def read_label_topic(
             for number, offset in last_before(keyed, keys):
                 offsets[number] = offset
         for place, verdict in zip(offsets, verdicts, strict=True):
-            table.add(partition, place, verdict)
+            table.add(None if place is None else (partition, place), verdict)
     return table.finish()
 
 

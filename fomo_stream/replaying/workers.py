@@ -15,17 +15,15 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import parent_process
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fomo_stream.errors import FomoError, RecordError
 from fomo_stream.logs import configure_logging, kv, place_of
+from fomo_stream.replaying.blocks import IsStopped
 from fomo_stream.replaying.partition import Detectors, Job, Outcome, replay_one
+from fomo_stream.replaying.progress import Progress
+from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.threads import limit_threads, limited_threads
-
-if TYPE_CHECKING:
-    from fomo_stream.replaying.blocks import IsStopped
-    from fomo_stream.replaying.progress import Progress
-    from fomo_stream.settings.replay import ReplaySettings
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +62,6 @@ def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
         yield event.is_set
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-# -- the processes -------------------------------------------------------------------------------------------------
 
 
 def _in_processes(

@@ -46,12 +46,10 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--topic", "t", "--batch-size", "x"], "--batch-size x: "),
         (["dmo"], "there is no command dmo; did you mean demo?"),
         (["data.csv"], "there is no command data.csv; to score a file: fomo-stream score data.csv"),
-        (["--topic", "t", "--zzz=1"], "there is no flag --zzz; see --help"),
         (["zzz"], "commands are run, demo, score"),
         (["score", "a.csv", "b.csv"], "unexpected argument b.csv; see --help"),
         (["replay", "data.csv"], "did you mean --topic data.csv or --file data.csv?"),
         (["doctor", "sensors"], "unexpected argument sensors; did you mean --topic sensors?"),
-        (["--broker", "localhost"], "there is no flag --broker; did you mean --bootstrap?"),
         (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),
         ([], "--topic is required"),
         (["run"], "--topic is required"),
@@ -180,14 +178,11 @@ def test_a_process_with_clients_of_kafka_ends_without_taking_them_apart() -> Non
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs unshare and root")
-@pytest.mark.parametrize(("argv", "package"), [(["--topic", "t"], "pydantic"), (["score", "-"], "numpy")])
-def test_sigterm_ends_the_first_process_of_a_container_while_it_imports(
-    argv: list[str], package: str, tmp_path: Path
-) -> None:
+def test_sigterm_ends_the_first_process_of_a_container_while_it_imports(tmp_path: Path) -> None:
     """Such a process gets only signals that it handles."""
-    (tmp_path / f"{package}.py").write_text("print('imports', flush=True)\ninput()\n")
+    (tmp_path / "pydantic.py").write_text("print('imports', flush=True)\ninput()\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "fomo_stream.cli", *argv]
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "fomo_stream.cli", "--topic", "t"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
     ) as parent:

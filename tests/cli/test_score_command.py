@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scoring import RECORDS, as_csv, as_jsonl
+from scoring import RECORDS, as_csv, as_jsonl, table
 
 from fomo_stream.cli.main import main
 from fomo_stream.cli.output import open_output
@@ -22,14 +24,21 @@ def arguments(model_path: Path, *flags: object) -> list[str]:
     return ["score", f"--model={model_path}", "--min-context=50", "--device=cpu", *map(str, flags)]
 
 
-def test_a_file_gets_what_standard_output_gets(
+def test_a_file_gets_what_standard_output_gets_and_its_incidents_are_counted(
     model_path: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], restored_logging: None
 ) -> None:
-    (tmp_path / "in.csv").write_bytes(as_csv(RECORDS[:80]))
+    (tmp_path / "in.csv").write_bytes(as_csv(RECORDS))
     assert main(arguments(model_path, tmp_path / "in.csv", "-o", tmp_path / "out.csv")) == 0
+    told = capsysbinary.readouterr().err.decode()
     assert main(arguments(model_path, tmp_path / "in.csv")) == 0
     assert (tmp_path / "out.csv").read_bytes() == capsysbinary.readouterr().out
     assert sorted(os.listdir(tmp_path)) == ["in.csv", "out.csv"]
+    alerts = Counter(row["fomo_incident"] for row in table((tmp_path / "out.csv").read_bytes()))
+    del alerts[""]
+    assert f" {len(alerts)} incidents, the most surprising first:" in told
+    shown = re.findall(r"incident at line (\d+) \((\d+) outliers?\): ", told)
+    assert len(shown) == min(3, len(alerts))
+    assert {line: int(n) for line, n in shown}.items() <= alerts.items()
 
 
 @pytest.mark.parametrize(
@@ -37,7 +46,6 @@ def test_a_file_gets_what_standard_output_gets(
     [
         (as_jsonl(RECORDS[:63]) + b"{\n" * 7, ["-o", "out.jsonl"], 0, "skipped=7 ", 70),
         (as_jsonl(RECORDS[:62]) + b"{\n" * 8, ["-o", "out.jsonl"], 13, "8 of 70 lines could not be scored", 70),
-        (as_jsonl(RECORDS[:60]), ["-o", "out.jsonl"], 0, "scored=60 ", 60),
         (b"a,b\nx,y\n", ["-o", "out.csv"], 5, "no numeric field", None),
         (None, ["-o", "out.csv"], 2, "cannot read in", None),
         (as_jsonl(RECORDS[:60]), ["-o", "/dev/full"], 1, "cannot write the results to /dev/full: No space left", None),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.kafka.bounds import EPOCH, MILLISECOND, Bound, parse_bounds, shown_time
+from fomo_stream.kafka.bounds import EPOCH, MILLISECOND, Bound, parse_bounds
 from fomo_stream.settings.flags import SECONDS
 
 NOW = 1_790_000_000_000
@@ -27,7 +27,6 @@ def test_a_time_means_the_same_in_every_zone(moment: datetime) -> None:
     milliseconds = (moment - EPOCH) // MILLISECOND
     assert parsed(moment.isoformat())[0].time_ms == milliseconds
     assert parsed(to=moment.astimezone(UTC).replace(tzinfo=None).isoformat(" "))[1].time_ms == milliseconds
-    assert parsed(shown_time(milliseconds))[0].time_ms == milliseconds
 
 
 @given(st.integers(0, 2**63 - 1), st.dictionaries(st.integers(0, 99), st.integers(0, 2**40), min_size=1))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.records.times import cycles_of, places_at
+from fomo_stream.records.times import cycles_of, places_at, to_milliseconds
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NAMES = [["hour"], ["weekday"], ["month"], ["hour", "weekday"], ["hour", "month"], ["hour", "weekday", "month"]]
@@ -46,3 +46,29 @@ def test_a_time_that_is_not_known_has_no_place() -> None:
     assert all(map(math.isnan, places_at(None, ["hour", "weekday"], UTC)))
     for time in (2**61, -1, -62_135_596_800_000, 253_402_300_799_000):
         assert all(map(math.isnan, places_at(time, ["hour"], UTC)))
+
+
+moments = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC))
+
+
+@given(st.lists(moments, min_size=1, max_size=9), st.sampled_from([1, 1000, 10**6, 10**9]))
+def test_numbers_of_every_unit_become_milliseconds(times: list[datetime], per_second: int) -> None:
+    seconds = [round(one.timestamp()) for one in times]
+    values = [one * per_second for one in seconds]
+    for column in (values, list(map(str, values))):
+        expected = [one * 1000 for one in seconds]
+        assert [to_milliseconds(value) for value in column] == pytest.approx(expected, abs=1)
+
+
+@given(moments, st.integers(-12, 12))
+def test_text_becomes_milliseconds_whatever_its_zone(moment: datetime, hours: int) -> None:
+    expected = round(moment.timestamp() * 1000)
+    zoned = moment.astimezone(timezone(timedelta(hours=hours)))
+    naive = moment.replace(tzinfo=None)
+    for text in (zoned.isoformat(), str(naive), f" {naive.isoformat()}Z "):
+        assert to_milliseconds(text) == expected
+
+
+@pytest.mark.parametrize("value", [None, "", "yesterday", True, float("nan"), float("inf"), 10**30, 10**999, [1], {}])
+def test_what_is_no_time_has_none(value: object) -> None:
+    assert to_milliseconds(value) is None

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fomo_stream.detector.results import Cause, Reason, Results, Status
-from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, ContextNote, Incident, Judgement
+from fomo_stream.detector.results import Results, Status
+from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, Judgement
 from fomo_stream.replaying.measures.measure import measure
 from fomo_stream.replaying.measures.recorder import Recorder, Spec
 from fomo_stream.replaying.measures.summary import summary
@@ -30,14 +30,16 @@ FEATURES = tuple(f"f{i}" for i in range(10))
 RIVALS = ("river.HalfSpaceTrees", "knn")
 
 
-def incident(records: int, partition: int = 0, first: int = 0, feature: str | None = None) -> Incident:
-    """One of so many alerts, the first of which is the highest, because of this feature."""
+def incident(records: int, first: int = 0, feature: str | None = None) -> Report:
+    """The sum of one of so many alerts, the first of which is the highest, because of this feature."""
     reason = {"feature": feature, "cause": "value", "value": 9.0, "usual": 3.0, "range": [2.0, 4.0]}
-    why = "critical", f"{feature} is 9, usually 3 (2 to 4)", [] if feature is None else [reason]
-    return Incident(partition, first, first + records - 1, records, 0.99, 5.0 * records, None, first, *why)
+    places = {"from": {"offset": first}, "to": {"offset": first + records - 1}}
+    worst = {"offset": first, "score": 0.99, "severity": "critical"}
+    why = {"reasons": [] if feature is None else [reason], "explanation": f"{feature} is 9, usually 3 (2 to 4)"}
+    return {**places, "worst": worst, "records": records, "surprise": 5.0 * records, **why}
 
 
-def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float | None = None) -> Results:
+def results(logit: Float, alert: NDArray[np.bool_] | None = None) -> Results:
     """Results with these logits (n,), NaN while warming up."""
     n, is_known = len(logit), ~np.isnan(logit)
     alert = np.zeros(n, bool) if alert is None else alert
@@ -47,7 +49,7 @@ def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float
         logit=logit,
         by_view=logit[:, None],
         by_key=np.full(n, np.nan),
-        p_value=np.where(is_known, 0.5, np.nan) if p_value is None else p_value,
+        p_value=np.where(is_known, 0.5, np.nan),
         outlier=alert,
         generation=is_known.astype(np.int64),
         regime=is_known.astype(np.int64),
@@ -69,7 +71,6 @@ def block(
     times: Any = None,
     rows: Float | None = None,
     alerts: Mapping[str, NDArray[np.bool_]] | NDArray[np.bool_] | None = None,
-    p_values: Mapping[str, Float] | None = None,
     fields: list[dict[str, Any]] | None = None,
     **more: Any,
 ) -> Block:
@@ -81,17 +82,16 @@ def block(
     own, n = next(iter(named)), len(next(iter(named.values())))
     if not isinstance(alerts, Mapping):
         alerts = {name: score > 2 if alerts is None else alerts for name, score in named.items()}
-    if p_values is None:
-        p_values = {name: np.where(np.isnan(score), np.nan, expit(-score)) for name, score in named.items()}
     offsets = np.arange(first, first + n)
+    more.setdefault("outputs", [{"incident": f"{partition}-{at}", "severity": "critical"} for at in offsets.tolist()])
     return Block(
         partition=partition,
         offsets=offsets,
         times=offsets * 1000 if times is None else np.asarray(times, np.int64),
         labels=np.full(n, UNKNOWN, np.int8) if labels is None else np.asarray(labels, np.int8),
         rows=np.zeros((n, 0)) if rows is None else rows,
-        results=results(named[own], alerts[own], p_values[own]),
-        judgements={name: Judgement(score, p_values[name], alerts[name]) for name, score in named.items()},
+        results=results(named[own], alerts[own]),
+        judgements={name: Judgement(score, alerts[name]) for name, score in named.items()},
         fields=[{"n": int(offset)} for offset in offsets] if fields is None else fields,
         **more,
     )
@@ -119,7 +119,6 @@ def made_stream(
     rows = rng.normal(size=(n, features)) + np.linspace(0, 1, n)[:, None]
     rows[rng.random(rows.shape) < 0.02] = np.nan
     times = 1_760_000_000_000 + np.cumsum(rng.integers(0, 20_000, n))
-    regimes = np.where(np.isnan(scores[detectors[0]]), 0, 1 + np.arange(n) * 3 // n)
     made = []
     for a in range(0, n, size):
         part = slice(a, min(a + size, n))
@@ -133,23 +132,20 @@ def made_stream(
                 times=times[part],
                 rows=rows[part],
                 skipped={"not_json": len(numbers)},
-                contexts=tuple(ContextNote(at - a, at // BLOCK + 1, 500, 0.1 if at else np.nan) for at in numbers),
-                batch_s=(0.01,) * len(numbers),
-                ended_incidents=tuple(incident(3 + number // BLOCK, partition, number, guilty) for number in numbers),
-                open_incidents=(incident(2, partition),),
+                ended_incidents=[incident(3 + number // BLOCK, number, guilty) for number in numbers],
+                open_incidents=[incident(2)],
             )
         )
-        made[-1].results.regime[:] = regimes[part]
     return made
 
 
-def explained(one: Block, columns: Sequence[int], cause: Cause = Cause.VALUE) -> Block:
+def explained(one: Block, columns: Sequence[int], said: str = "{} is 9, usually 3 (2 to 4)") -> Block:
     """The same, where the first reasons of its alerts are about these columns; -1: it has none."""
-    reasons: list[tuple[Reason, ...] | None] = [None] * len(one)
+    outputs = [dict(output) for output in one.outputs]
     for place, column in zip(np.flatnonzero(one.results.outlier).tolist(), columns, strict=True):
         if column >= 0:
-            reasons[place] = (Reason(column, cause, 0.9, 9.0, 3.0, 2.0, 4.0, np.nan, before=4),)
-    return replace(one, results=one.results.explained(reasons))
+            outputs[place] |= {"reasons": [{"feature": f"f{column}"}], "explanation": said.format(f"f{column}")}
+    return replace(one, outputs=outputs)
 
 
 def spec_of(blocks: list[Block], **more: Any) -> Spec:
@@ -193,7 +189,6 @@ def made_report(
             [explained(block, (np.flatnonzero(block.results.outlier) % len(features)).tolist()) for block in blocks]
         )
     report = measured(*parts, features=features, has_labels=labels, axis=axis)
-    batch_ms = report.pop("batch_ms")
     for i, detector in enumerate(report["detectors"]):
         detector |= {"kind": "rival" if i else "own", "settings": None}
     ranges = [{"partition": p, "from": 0, "to": records // partitions} for p in range(partitions)]
@@ -209,7 +204,6 @@ def made_report(
             "seconds": 171.8,
             "records_per_s": 5820.7,
             "detector_share": 0.91,
-            "batch_ms": batch_ms,
             "detectors": {detector: 12.5 * (i + 1) for i, detector in enumerate(names)},
             "seconds_per_record": {detector: 0.000125 * (i + 1) for i, detector in enumerate(names)},
         },

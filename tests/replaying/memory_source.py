@@ -101,7 +101,7 @@ def make_plan(settings: ReplaySettings | None = None, source: MemorySource | Non
     """A plan over samples in memory."""
     notes = ("Equal to the live output from the first record.",)
     settings, source = settings or quick_settings(), source or MemorySource()
-    return Plan(settings, SCHEMA, source, True, "made", "time", notes, now_ms=10**12)
+    return Plan(settings, SCHEMA, source, True, "time", notes, now_ms=10**12)
 
 
 def cheap_checkpoint(folder: Path) -> str:

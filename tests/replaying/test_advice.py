@@ -5,18 +5,19 @@ from __future__ import annotations
 import csv
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from blocks import block
 from memory_source import cheap_checkpoint
 
 from fomo_stream.cli.main import main
-from fomo_stream.partition.rules import Rules
-from fomo_stream.replaying.advice import A_DAY, SMALL, Alert, Alerts, advise
-from fomo_stream.settings.rules import Rule
+from fomo_stream.replaying.advice import SMALL, Alerts, advise
 
 N = 6000
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 @pytest.fixture(scope="module")
@@ -78,38 +79,25 @@ def test_what_is_written_is_not_what_is_read(folder: Path, capsys: pytest.Captur
 
 
 def alerts(deviations: list[float]) -> Alerts:
-    """Alerts a hundred records apart, of one feature with a usual range of 10, in 100 days."""
-    found = Alerts(records=100 * A_DAY)
+    """Alerts a hundred records apart, of one feature with a usual range of 10."""
+    n = 100 * len(deviations)
+    outputs: list[dict[str, Any]] = [{} for _ in range(n)]
     for i, deviation in enumerate(deviations):
-        reason = {
-            "feature": "a*",
-            "cause": "value",
-            "share": 1.0,
-            "value": deviation,
-            "expected": 0.0,
-            "range": [0, 10],
-        }
-        found.alerts.append(Alert(0, 100 * i, None, {"reasons": [reason], "severity": "warning"}))
+        reason = {"feature": "a*", "cause": "value", "share": 1.0, "value": deviation, "expected": 0.0}
+        outputs[100 * i] = {"reasons": [{**reason, "range": [0, 10]}], "severity": "warning"}
+    found = Alerts()
+    found.add(block(np.zeros(n), alerts=np.arange(n) % 100 == 0, outputs=outputs))
     return found
 
 
 def test_the_smallest_share_that_leaves_few_incidents_is_taken() -> None:
     given = [0.4 + share * 10 for share in SMALL for _ in range(20)]  # each share leaves out 20 more
-    made = alerts(given)
-    assert made.incidents(Rules(), 50) == len(given)
+    made, quiet = [alerts(given[::2]), alerts(given[1::2])], (50, 1000)  # of two partitions
     for most in (2.0, 1.5, 0.85, 0.1):
-        advice = advise(made, 0.01, most, 50)
+        advice = advise(made, 0.01, most, quiet, days=100)
         left = [sum(one > share * 10 for one in given) / 100 for share in (0.0, *SMALL)]
         fits = [share for share, rate in zip((0.0, *SMALL), left, strict=True) if rate <= most]
         assert advice.share == (fits[0] if fits else SMALL[-1])
         assert advice.before == len(given) / 100
         assert advice.after == pytest.approx(left[(0.0, *SMALL).index(advice.share)])
-    assert [rule.features for rule in advise(made, 0.01, 0.1, 50).rules] == [("a[*]",)]
-
-
-def test_alerts_of_several_partitions_are_counted_in_each() -> None:
-    one, other = alerts([5.0, 5.0]), alerts([5.0])
-    one.merge(Alerts([alert.__class__(1, *(alert.offset, None, alert.result)) for alert in other.alerts], 10))
-    assert one.incidents(Rules(), 50) == 3
-    assert one.incidents(Rules(), 500) == 2
-    assert one.incidents(Rules([Rule(name="small", ignore=6)]), 50) == 0
+    assert [rule.features for rule in advise(made, 0.01, 0.1, quiet, 100).rules] == [("a[*]",)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from statistics import median_low
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fomo_stream
+from fomo_stream.kafka.observer import Observation, Outlier
+from fomo_stream.kafka.snapshot import Snapshot
+from fomo_stream.ops.status import INCIDENTS, StatusBoard
+from fomo_stream.partition.incidents import Incidents
+from fomo_stream.partition.rules import Rules
+from fomo_stream.replaying.advice import Alerts
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, Block
+from fomo_stream.replaying.measures.alerts import TOP
 from fomo_stream.replaying.measures.incidents import AROUND, POINTS
+from fomo_stream.replaying.measures.recorder import WORST
 
 N = 2000
 
@@ -29,10 +41,9 @@ def test_a_picture_has_the_records_around_the_incident_and_their_extremes(first:
     rows[rng.random(rows.shape) < 0.05] = np.nan
     alerts[first : first + size] = True
     labels = rng.choice([-1, 0, 1], N, p=[0.9, 0.05, 0.05])
-    its = incident(size, 0, first, "f1")
-    (shown,) = measured([block(np.zeros(N), labels, rows=rows, alerts=alerts, ended_incidents=(its,))])["incidents"][
-        "worst"
-    ]
+    its = incident(size, first, "f1")
+    made = block(np.zeros(N), labels, rows=rows, alerts=alerts, ended_incidents=[its])
+    (shown,) = measured([made])["incidents"]["worst"]
     last = first + size - 1
     assert (shown["begin"], shown["end"]) == (first * 1000, last * 1000)
     within = labels[first : last + 1]
@@ -82,52 +93,65 @@ def test_each_incident_has_one_row_among_the_alerts(of_pumps: dict[str, Any]) ->
     assert of_pumps["incidents"]["most_records"] > 1
 
 
-def test_incidents_of_any_setting_are_counted_as_those_of_the_detector(of_pumps: dict[str, Any]) -> None:
-    of_noise = replayed([{"v": v} for v in np.random.default_rng(3).normal(size=3000)], alert_rate=0.05)
-    for one in (of_pumps, of_noise):
-        assert one["detectors"][0]["counts"]["incidents"] == one["incidents"]["count"] > 0
-    assert of_noise["incidents"]["count"] > 10
+@st.composite
+def streams(draw: st.DrawFn) -> Block:
+    """Records of a few series, of which any may end at any time, with alerts near each other and labels."""
+    n = draw(st.integers(1, 400))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    alerts = rng.random(n) < draw(st.sampled_from([0.02, 0.1, 0.3]))
+    made = block(np.zeros(n), rng.choice([-1, 0, 1], n, p=[0.5, 0.45, 0.05]), alerts=alerts)
+    series = rng.integers(0, draw(st.integers(1, 4)), n)
+    begins = (rng.random(n) < 0.02) & (series > 0)
+    keys = [None if one == 0 else b"k%d" % one for one in series.tolist()]
+    scores = np.where(alerts, 0.99, 0.5)
+    return replace(made, keys=keys, results=replace(made.results, series=series, begins=begins, score=scores))
 
 
-def test_a_text_that_takes_turns_is_a_key_whatever_it_is_called() -> None:
-    rng = np.random.default_rng(1)
-
-    def at(minute: int, second: int = 0) -> str:
-        return f"2026-10-01T{minute // 60:02}:{minute % 60:02}:{second:02}"
-
-    rows = [{"at": at(i // 3), "where": f"w{i % 3}", "flow": rng.normal()} for i in range(900)]
-    assert "key='where'" in replayed(rows)["suggestions"][0]["command"]
-    apart = [{**row, "at": at(i // 3, i % 3)} for i, row in enumerate(rows)]
-    assert "categorical='where'" in replayed(apart)["suggestions"][0]["command"]
-
-
-def test_a_daily_pattern_is_named() -> None:
-    rng = np.random.default_rng(2)
-    rows = [
-        {"at": 1_760_000_000 + i * 1800, "load": 10 * np.sin(i / 24 * np.pi) + rng.normal(), "noise": rng.normal()}
-        for i in range(960)
+@given(streams(), st.sampled_from([(1, 1), (3, 8), (10, 30), (10, 1000)]))
+def test_all_that_count_incidents_find_the_same(made: Block, quiet: tuple[int, int]) -> None:
+    """The service, the report of a replay, the configuration that it suggests, and the status page."""
+    outputs: list[dict[str, Any]] = [
+        {"offset": at, "timestamp": at, "score": score, "outlier": outlier, "severity": "warning"}
+        | {"remembered_logit": 0.0, "p_value": 0.5, "missing": 0, "status": "ok"}
+        for at, score, outlier in zip(
+            made.offsets.tolist(), made.results.score.tolist(), made.results.outlier.tolist(), strict=True
+        )
     ]
-    why, command = replayed(rows, time="at")["suggestions"][0].values()
-    assert ("of load." in why, command) == (True, "replay(data, time='at', time_features='hour,weekday')")
+    incidents = Incidents(quiet, None, 0)
+    closed = incidents.follow(outputs, made.results, made.keys, made.offsets.tolist(), 0)
+    members: dict[str, list[int]] = {}
+    for at, output in enumerate(outputs):
+        if "incident" in output:
+            members.setdefault(output["incident"], []).append(at)
+    sums = [one.summary for one in closed], incidents.open
+    assert sorted(one["records"] for its in sums for one in its) == sorted(map(len, members.values()))
 
+    made = replace(made, outputs=outputs, ended_incidents=sums[0], open_incidents=sums[1])
+    report = measured([made], quiet=quiet)
+    counts, found = report["detectors"][0]["counts"], report["incidents"]
+    assert counts["incidents"] == found["count"] == len(members)
+    assert found["open"] == len(incidents)
+    sizes = sorted(map(len, members.values()))
+    assert (found["median_records"], found["most_records"]) == (
+        (median_low(sizes), sizes[-1]) if sizes else (None, None)
+    )
+    assert len(found["worst"]) == min(WORST, len(sizes))
+    assert len(report["alerts"]) == min(TOP, len(members))
 
-def test_what_could_be_tried_comes_from_the_data() -> None:
-    rng = np.random.default_rng(1)
-    rows = [
-        {"at": f"2026-10-{1 + i // 50:02}T{i % 24:02}:00:00", "pump": f"p{i % 3}", "flow": rng.normal()}
-        for i in range(600)
-    ]
-    (first, *_) = replayed(rows)["suggestions"]
-    assert first["command"] == "replay(data, time='at', key='pump')"
-    assert "pump has 3 values" in first["why"]
-    assert replayed(rows, key="pump", time="at")["suggestions"] == []
+    series, labels = made.results.series, made.labels
+    spans = [(slice(its[0], its[-1] + 1), its[0]) for its in members.values()]
+    within = [set(labels[span][series[span] == series[first]].tolist()) for span, first in spans]
+    assert counts["false_incidents"] == sum(INLIER in its and OUTLIER not in its for its in within)
 
+    alerts = Alerts()
+    alerts.add(made)
+    assert alerts.incidents(Rules(), quiet) == len(members)
 
-def test_rates_that_do_not_suit_the_labels_are_named(of_pumps: dict[str, Any]) -> None:
-    rng = np.random.default_rng(2)
-    rows = [{"flow": rng.normal() + 9 * (i in (700, 800)), "fault": i in (700, 800)} for i in range(1000)]
-    often, rarely = (replayed(rows, label="fault", alert_rate=rate) for rate in (0.05, 0.002))
-    (advice,) = often["suggestions"]
-    assert advice["command"] == "replay(data, label='fault', alert_rate=0.01)"
-    assert "are no outliers" in advice["why"]
-    assert rarely["suggestions"] == []
+    board = StatusBoard()
+    outliers = [Outlier({}, output, key) for output, key in zip(outputs, made.keys, strict=True) if output["outlier"]]
+    for start in range(0, len(outliers), 100):
+        board.scored(Observation("t", 0, outputs, outliers[start : start + 100], 0, 0))
+    snapshot = Snapshot("running", (), "t", None, "g", None, "m", "numba", (), 0.01, ())
+    shown = json.loads(board.status(snapshot))["incidents"]
+    if len(members) <= INCIDENTS:
+        assert sorted(one["alerts"] for one in shown) == sorted(map(len, members.values()))

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import numpy as np
 import pytest
-from blocks import OWN, block, explained, incident, made_stream, measured, spec_of
+from blocks import OWN, block, explained, made_stream, measured, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
-from fomo_stream.detector.results import Cause
 from fomo_stream.errors import FomoError
-from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block, ContextNote
-from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts, record_text
-from fomo_stream.replaying.measures.drift import REFERENCE
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block
+from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts
 from fomo_stream.replaying.measures.intervals import resamples
-from fomo_stream.replaying.measures.measure import GENERATIONS
 from fomo_stream.replaying.measures.quality import counts, curves, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
-from fomo_stream.replaying.measures.segments import APART, GAP
+from fomo_stream.replaying.measures.segments import GAP
 from fomo_stream.replaying.measures.summary import summary
 
 Float = NDArray[np.float64]
@@ -127,12 +122,6 @@ def test_the_metrics_of_a_report_are_those_of_scikit_learn(
         assert detector["counts"]["ranked"] == used.sum()
         assert detector["counts"]["outliers"] == (labels == OUTLIER).sum()
         assert detector["counts"]["true_alerts"] == (alert & (labels == OUTLIER)).sum()
-        p = column(blocks, "p_value", name)
-        shares = detector["calibration"]
-        for level, realised, of_inliers in zip(*shares.values(), strict=True):
-            at_most = p <= level * (1 + 1e-5)
-            assert realised == pytest.approx(at_most[~np.isnan(p)].mean(), abs=1e-3)
-            assert of_inliers == pytest.approx(at_most[~np.isnan(p) & (labels == 0)].mean(), abs=1e-3)
 
 
 def test_a_window_has_the_metrics_of_its_records(partitions: list[list[Block]], report: dict[str, Any]) -> None:
@@ -168,14 +157,10 @@ def test_the_parts_of_a_report_add_up(partitions: list[list[Block]], report: dic
         measured(partitions[1])["detectors"][0]["metrics"]["auroc"]["value"]
     )
     assert sum(timeline["records"]) == 15_000
+    highest = max(score for blocks in partitions for b in blocks for score in b.judgements[OWN].score if score == score)
+    assert max(peak for peak in timeline["max"] if peak is not None) == pytest.approx(highest, rel=1e-5)
     assert sum(timeline["alerts"]) == report["detectors"][0]["counts"]["alerts"]
     assert np.average([0.0 if mean is None else mean for mean in timeline["mean"]]) != 0
-    assert report["context"]["regimes"] == 3
-    changes = report["context"]["regime_changes"]
-    assert [(one["partition"], one["offset"]) for one in changes if one["partition"] == 0] == [(0, 1000), (0, 2000)]
-    assert report["generations"]["count"] == report["context"]["generations"] == 15
-    assert report["context"]["renewed_mean"] == pytest.approx(0.1)
-    assert report["batch_ms"] == {"p50": 10, "p90": 10, "p99": 10, "max": 10}
 
 
 def test_a_ranking_of_many_scores_has_intervals_around_its_value() -> None:
@@ -193,30 +178,11 @@ def test_a_ranking_of_many_scores_has_intervals_around_its_value() -> None:
 # -- single parts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_histogram_counts_every_score() -> None:
-    for scores in (np.full(50, 3.0), np.array([1.0, 1e300, -np.inf, np.inf, np.nan]), np.arange(5000.0) ** 3):
-        drawn = measured([block(scores)], has_labels=False)["detectors"][0]["distribution"]
-        assert sum(drawn["counts"]) == np.count_nonzero(~np.isnan(scores))
-        assert drawn["outliers"] is None
-        assert (np.diff(drawn["edges"]) > 0).all()
-
-
-def test_peaks_stay_in_the_timeline() -> None:
-    scores = np.zeros(200_000)
-    scores[[5, 77_777, 199_999]] = 50, 60, 70
-    timeline = measured([block(scores)])["timeline"]
-    assert 2048 <= len(timeline["start"]) <= 4096
-    peaks = {timeline["start"][i]: peak for i, peak in enumerate(timeline["max"]) if peak}
-    assert sorted(peaks.values()) == [50, 60, 70]
-    for start, n in zip(peaks, (5, 77_777, 199_999), strict=True):
-        assert start <= 1000 * n < start + timeline["width"]
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(3, 5)), min_size=1, max_size=300), st.integers(1, 120))
 def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], size: int) -> None:
     """By score, then by logit, then by offset."""
     scores, logits = np.array(numbers, float).T
-    kept = TopAlerts(())
+    kept = TopAlerts()
     for a in range(0, len(scores), size):
         made = block(logits[a : a + size], first=a, alerts=scores[a : a + size] > 2)
         kept.add(replace(made, results=replace(made.results, score=scores[a : a + size])))
@@ -225,69 +191,20 @@ def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], si
     assert all(a["record"] == f'{{"n":{a["offset"]}}}' for a in kept.alerts)
 
 
-def test_any_record_can_be_written() -> None:
-    for value in (2**80, "\ud800", float("nan"), np.float64(1.5), b"bytes", "</script><script>alert(1)</script>"):
-        json.loads(record_text({"v": value})).keys()
-    assert len(record_text({"v": "ä" * 5000})) == TEXT_LENGTH
-
-
-def test_alerts_are_listed_with_their_reasons_and_counted_by_the_first() -> None:
+def test_alerts_are_listed_as_the_service_writes_them_and_counted_by_their_first_reason() -> None:
     alerts = np.array([True, False, True, True, True])
-    first = block(np.arange(5.0), rows=np.ones((5, 3)), alerts=alerts, partition=0)
-    second = block(np.arange(5.0) + 9, rows=np.ones((5, 3)), alerts=alerts, partition=1, fields=[{"f1": "\ud800"}] * 5)
-    parts = [explained(first, [2, 0, 2, -1])], [explained(second, [1, 1, 1, 2], Cause.PAST)]
-    report = measured(*parts, categorical=frozenset({"f1"}))
+    odd = [{"f1": value, "more": "ä" * 5000} for value in ("\ud800", 2**80, float("nan"), np.float64(1.5), b"bytes")]
+    one, other = (
+        block(np.arange(5.0) + 9 * p, rows=np.ones((5, 3)), alerts=alerts, partition=p, fields=odd) for p in range(2)
+    )
+    report = measured([explained(one, [2, 0, 2, -1])], [explained(other, [1, 1, 1, 2])])
     json.loads(json.dumps(report).encode("ascii"))
+    assert all(len(alert["record"]) == TEXT_LENGTH for alert in report["alerts"])
     assert [tuple(one.values()) for one in report["reasons"]] == [("f1", 3), ("f2", 3), ("f0", 1)]
     said = {(alert["partition"], alert["offset"]): alert["explanation"] for alert in report["alerts"]}
-    assert said[0, 4] is None
-    assert said[0, 0] == "f2 is 9, usually 3 (2 to 4)"
-    assert said[1, 4].endswith("the 4 values before it")
-    assert said[1, 0].startswith('f1 is "\N{REPLACEMENT CHARACTER}"')
+    assert (said[0, 4], said[0, 0]) == (None, "f2 is 9, usually 3 (2 to 4)")
     report["source"]["name"] = "sensors"
     assert "The features that are most often the first reason of an alert: f1 (3), f2 (3), f0 (1)." in summary(report)
-
-
-def test_generations_are_thinned_evenly_and_counted_in_full() -> None:
-    notes = tuple(ContextNote(i, i + 1, 500 + i, 0.25 if i else np.nan) for i in range(5000))
-    report = measured([block(np.zeros(5000), contexts=notes)])
-    assert report["generations"]["count"] == 5000
-    assert len(report["generations"]["generation"]) <= GENERATIONS
-    assert set(np.diff(report["generations"]["generation"])) == {3}
-    assert (report["context"]["renewed_mean"], report["context"]["rows"]) == (0.25, 5499)
-
-
-ended = st.lists(st.lists(st.integers(1, 2000), max_size=5), min_size=1, max_size=4)
-
-
-@given(st.lists(st.tuples(ended, st.lists(st.integers(1, 2000), max_size=3)), min_size=1, max_size=3))
-def test_every_incident_counts_once_also_the_open_ones(partitions: list[tuple[list[list[int]], list[int]]]) -> None:
-    parts, sizes = [], []
-    for number, (blocks_ended, still_open) in enumerate(partitions):
-        last = len(blocks_ended) - 1
-        parts.append(
-            [
-                block(
-                    np.zeros(1),
-                    partition=number,
-                    first=i,
-                    ended_incidents=tuple(incident(n, number, i) for n in its),
-                    open_incidents=tuple(
-                        incident(size, number, i) for size in (still_open if i == last else [1, 2, 3])
-                    ),
-                )
-                for i, its in enumerate(blocks_ended)
-            ]
-        )
-        sizes += [*itertools.chain(*blocks_ended), *still_open]
-    found = measured(*parts)["incidents"]
-    assert [one["records"] for one in found.pop("worst")] == sorted(sizes, reverse=True)[:20]
-    assert found == {
-        "count": len(sizes),
-        "open": sum(len(still_open) for _, still_open in partitions),
-        "median_records": median_low(sizes) if sizes else None,
-        "most_records": max(sizes, default=None),
-    }
 
 
 @pytest.mark.parametrize(
@@ -322,7 +239,7 @@ def test_partitions_without_records_have_a_report() -> None:
 
 
 def test_notes_that_cannot_be_written_are_an_error_in_one_sentence(tmp_path: Path) -> None:
-    made = block(np.zeros(3))
+    made = block(np.zeros(3), fields=[{"v": value} for value in (2**80, "\ud800", b"bytes")])
     with pytest.raises(FomoError, match="no folder: No such file or directory; let TMPDIR name"):
         Recorder(tmp_path / "no folder", spec_of([made]), 0)
     if Path("/dev/full").exists():
@@ -403,63 +320,6 @@ def test_segments_of_a_key_are_those_of_its_records_alone(one: Any, other: Any, 
     assert found == sorted(expected, key=lambda one: one[0])
 
 
-def expected_false_incidents(records: list[Record]) -> int:
-    """How many incidents of a partition have a labelled inlier from the first alert to the last one, and no outlier."""
-    incidents: list[list[int]] = []
-    for i, (_, alert) in enumerate(records):
-        if alert and incidents and i - incidents[-1][-1] < APART:
-            incidents[-1].append(i)
-        elif alert:
-            incidents.append([i])
-    labels = [{label for label, _ in records[its[0] : its[-1] + 1]} for its in incidents]
-    return sum(INLIER in its and OUTLIER not in its for its in labels)
-
-
-# of each alert: records since the one before, their label, and its own label
-SPACED = st.tuples(st.sampled_from([1, 2, 49, 50, 51]), st.sampled_from(LABELS), st.sampled_from(LABELS))
-
-
-@given(st.lists(st.lists(SPACED, min_size=1, max_size=9), min_size=1, max_size=3))
-def test_false_incidents_are_those_of_a_simple_loop(partitions: list[list[tuple[int, int, int]]]) -> None:
-    """In 10,000 labelled inliers; incidents of different partitions are apart."""
-    drawn: list[list[Record]] = [
-        [one for n, between, label in alerts for one in [*[(between, False)] * (n - 1), (label, True)]]
-        for alerts in partitions
-    ]
-    made = [
-        [block(np.zeros(len(its)), [one[0] for one in its], alerts=np.array([one[1] for one in its]), partition=number)]
-        for number, its in enumerate(drawn)
-    ]
-    (own,) = measured(*made)["detectors"]
-    n, n_inliers = sum(map(expected_false_incidents, drawn)), sum(one[0] == INLIER for its in drawn for one in its)
-    assert own["counts"]["false_incidents"] == n
-    found = own["metrics"]["false_incidents"]
-    assert found["value"] == pytest.approx(1e4 * n / n_inliers, rel=1e-5) if n_inliers else found is None
-
-
-def test_false_incidents_have_an_interval_by_window() -> None:
-    """About 20 in 10,000 records, each alone in its place, are as exact as their number allows."""
-    rng = np.random.default_rng(6)
-    alerts = np.zeros(N, bool)
-    alerts[rng.permutation(N // APART)[:120] * APART] = True
-    metric = measured([block(np.zeros(N), np.zeros(N), alerts=alerts)])["detectors"][0]["metrics"]["false_incidents"]
-    assert metric["value"] == pytest.approx(20)
-    assert 14 < metric["low"] < 18.5 < 21.5 < metric["high"] < 26
-
-
-def test_each_detector_has_delays_of_its_own() -> None:
-    labels = [0, 1, 1, 1, 0]
-    alerts = {OWN: np.array([0, 0, 0, 1, 0], bool), "late": np.array([0, 0, 0, 0, 1], bool)}
-    scores = np.array([9.0, 1.0, np.nan, 3.0, 9.0])
-    report = measured([block(dict.fromkeys(alerts, scores), labels, alerts=alerts)])
-    assert [one["peak"] for one in report["segments"]] == [3.0]  # of its outliers
-    own, late = report["detectors"]
-    assert own["metrics"]["delay_records"]["value"] == 2
-    assert own["metrics"]["delay_s"]["value"] == 2
-    assert late["metrics"]["delay_records"] is None
-    assert late["metrics"]["segments_detected"]["value"] == 0
-
-
 # -- drift -------------------------------------------------------------------------------------------------------------
 
 
@@ -481,16 +341,7 @@ def test_a_known_shift_has_the_known_index_and_median() -> None:
     assert np.nanmax(psi[: len(psi) // 2 - 2]) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (5.0, 5.0001),
-        (0.0, np.nan),
-        (np.nan, 1.0),
-        (1.0, np.inf),
-        (1e30, -1e30),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [(5.0, 5.0001), (0.0, np.nan), (np.nan, 1.0), (1.0, np.inf)])
 def test_a_constant_that_changes_has_drifted(before: float, after: float) -> None:
     column = np.where(np.arange(12_000) < 8_000, before, after)
     psi, missing, median = drift_of(column)
@@ -499,17 +350,6 @@ def test_a_constant_that_changes_has_drifted(before: float, after: float) -> Non
     assert missing[-2] == np.isnan(after)
     if np.isfinite(before):
         assert median[0] == before
-
-
-def test_features_are_ranked_by_their_largest_index() -> None:
-    rng = np.random.default_rng(3)
-    rows = rng.normal(size=(20_000, 3))
-    rows[10_000:, 2] += 2
-    rows[10_000:, 0] += 0.5
-    drift = measured([block(np.zeros(20_000), rows=rows)])["drift"]
-    assert drift["features"] == ["f2", "f0", "f1"]
-    assert drift["largest_psi"] == sorted(drift["largest_psi"], reverse=True)
-    assert drift["reference_records"] == REFERENCE
 
 
 def test_partitions_are_compared_with_their_own_first_records() -> None:

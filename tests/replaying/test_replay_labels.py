@@ -40,9 +40,9 @@ def test_the_last_label_counts_and_one_by_offset_counts_most(
 ) -> None:
     table = LabelTable("x", {0: (3, 9)})
     for offset, outlier in by_offset:
-        table.add(0, offset, int(outlier))
+        table.add((0, offset), int(outlier))
     for key, outlier in by_key:
-        table.add_key(f"k{key}", int(outlier))
+        table.add(f"k{key}".encode(), int(outlier))
     labels, notes = table.finish()
     of_offset = {offset: int(outlier) for offset, outlier in by_offset if 3 <= offset < 9}
     of_key = {f"k{key}": int(outlier) for key, outlier in by_key}

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,6 @@ def test_frames_hold_what_the_report_says(report: dict[str, Any]) -> None:
     assert result.drift.groupby("feature")["psi"].max().loc[report["drift"]["features"][0]] == max(
         psi for psi in report["drift"]["psi"][0] if psi is not None
     )
-    assert len(result.calibration) == 3 * len(first["calibration"]["requested"])
     assert result.alerts["record"].tolist() == [alert["record"] for alert in report["alerts"]]
     without = ReplayResult({**report, "alerts": []}).alerts
     assert (len(without), without.columns.tolist()) == (0, result.alerts.columns.tolist())
@@ -190,33 +189,12 @@ def test_quality_segments_and_other_detectors_are_described() -> None:
     assert "The alerts are 31 incidents: 1 still open at the end; half have" in said
 
 
-class Tags(HTMLParser):
-    """Collects the tags of a page, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.frames: list[dict[str, str | None]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag == "iframe":
-            self.frames.append(dict(attrs))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_a_notebook_shows_foreign_text_as_text(report: dict[str, Any]) -> None:
     result = ReplayResult(report)
-    shown = Tags(result._repr_html_())
-    assert shown.tags == ["iframe"]
-    assert shown.text == ""
-    (frame,) = shown.frames
-    assert frame["sandbox"] == "allow-scripts"  # not of the notebook's origin
-    assert frame["srcdoc"] == html_text(result.report)
+    frame = r'<iframe sandbox="allow-scripts" style="[^"]*" srcdoc="([^"<>]*)"></iframe>'
+    found = re.fullmatch(frame, result._repr_html_())
+    assert found is not None  # not of the notebook's origin
+    assert unescape(found[1]) == html_text(result.report)
 
 
 def test_the_same_report_gives_the_same_bytes_and_its_times_are_in_one_place(report: dict[str, Any]) -> None:
@@ -306,22 +284,17 @@ def test_a_stream_without_unicode_gets_none(monkeypatch: pytest.MonkeyPatch, rep
     assert re.search(r"0\.\d{3} \+-\.\d{3}", text)
 
 
-def test_the_worst_incidents_and_what_could_be_tried_are_told(
-    monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]
-) -> None:
+def test_the_worst_incidents_are_told(monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]) -> None:
     worst = [
         {"partition": 1, "first": i, "records": i + 1, "key": "p7" if i else None, "begin": START, "explanation": said}
         for i, said in enumerate((MARKER, None, "second", "third", "fourth"))
     ]
-    suggestion = {"why": "pump has 3 values.", "command": "fomo-stream replay --file x.csv --key pump"}
-    more = {"incidents": {**report["incidents"], "worst": worst}, "suggestions": [suggestion]}
+    more = {"incidents": {**report["incidents"], "worst": worst}}
     lines = shown_at(monkeypatch, 120, {**report, **more}, io.StringIO())
     first = lines.index("Worst incidents:") + 1
     assert [line.rpartition(":")[2].strip() for line in lines[first + 1 : first + 3]] == ["second", "third"]
     assert ", p7 (3 alerts): second" in lines[first + 1]
-    tried = lines.index("You could try:")
-    assert lines[tried + 1 : tried + 3] == [f"  {suggestion['why']}", f"    {suggestion['command']}"]
     assert "\x1b" not in "".join(lines)
-    without = {"incidents": {**report["incidents"], "worst": []}, "suggestions": []}
+    without = {"incidents": {**report["incidents"], "worst": []}}
     lines = shown_at(monkeypatch, 120, {**report, **without}, io.StringIO())
     assert not {"Worst incidents:", "You could try:"} & set(lines)

@@ -16,11 +16,11 @@ from fomo_stream.replaying.results import html_text
 
 pytestmark = pytest.mark.slow
 IS_SHOWN = "document.documentElement.dataset.shownMs"
-FIRST_SCREEN = ["answer", "timeline", "next"]
+FIRST_SCREEN = ["answer", "timeline", "words"]
 PARTS = {
     "incidents": ["alerts", "reasons"],
-    "time": ["over-time", "context"],
-    "quality": ["detectors", "segments", "curves", "distribution", "calibration"],
+    "time": ["over-time"],
+    "quality": ["detectors", "segments", "curves"],
     "data": ["drift", "partitions"],
     "settings": ["notes", "origin", "throughput"],
 }
@@ -78,8 +78,9 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     assert hashes == [*FIRST_SCREEN, *PARTS]
     assert usual.run("document.title") == "Replay of sensors · fomo-stream"
     assert usual.run("document.querySelector('#notes li').textContent").startswith("Warms up")
-    assert usual.run("document.querySelectorAll('.uplot').length") == 3
-    assert usual.run("document.querySelectorAll('svg.curves').length") == 4
+    assert usual.run("document.querySelectorAll('.uplot').length") == 2
+    assert usual.run("document.querySelectorAll('svg.curves').length") == 2
+    assert usual.run("document.documentElement.scrollWidth <= window.innerWidth")
     named = "one.ariaLabel || one.textContent.trim() || one.labels?.length"
     parts = "[...document.querySelectorAll('.plot, .curves, .small, .scroll, select, button')]"
     unnamed = f"{parts}.filter((one) => !({named})).length"
@@ -91,7 +92,7 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     heads = usual.run("[...document.querySelectorAll('#detectors-table thead th')].map((one) => one.textContent)")
     (at,) = (i for i, head in enumerate(heads) if head.startswith("False incidents in 10,000"))
     false = usual_report()["detectors"][0]["metrics"]["false_incidents"]
-    assert column(usual, "detectors-table", at)[0].startswith(f"{false['value']:#.3g}")
+    assert column(usual, "detectors-table", at)[0].startswith(f"{false['value']:#.3g}".rstrip("."))
     assert column(usual, "reasons-table", 1)[0] == f"{usual_report()['reasons'][0]['alerts']}"
 
 
@@ -114,12 +115,6 @@ def test_the_first_screen_has_the_worst_incidents(usual: Page) -> None:
     usual.frame()
     assert ticks(usual) != before
     usual.press("0")
-
-
-def test_tables_fit_a_wide_screen(usual: Page) -> None:
-    boxes = "[...document.querySelectorAll('.scroll')]"
-    assert usual.run(f"{boxes}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel)") == []
-    assert usual.run("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_a_link_to_a_section_opens_its_part(browser: Browser, tmp_path: Path) -> None:
@@ -194,7 +189,7 @@ def test_the_timeline_zooms_by_drag_and_key_and_reads_values(usual: Page) -> Non
 
 def test_layers_detectors_and_metrics_can_be_chosen(usual: Page) -> None:
     before = ticks(usual)
-    for name in ("alerts", "labelled outliers", "new generations", "new regimes"):
+    for name in ("alerts", "labelled outliers"):
         buttons = "[...document.querySelectorAll('#timeline .legend button')]"
         usual.run(f"{buttons}.find((one) => one.textContent === '{name}').click()")
         usual.frame()
@@ -213,25 +208,6 @@ def test_layers_detectors_and_metrics_can_be_chosen(usual: Page) -> None:
     usual.run("document.querySelector('#over-time .plot').focus()")
     usual.press("End")
     assert ": Alert rate fomo-stream " in usual.run("document.querySelector('#over-time .readout').textContent")
-
-
-def test_colours_follow_the_reader_and_the_switch(browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, made_report(), tmp_path, theme="dark")
-    back = "getComputedStyle(document.body).backgroundColor"
-    dark, drawn = page.run(back), ticks(page)
-    assert max(map(int, re.findall(r"\d+", dark))) < 60
-    page.run("document.getElementById('theme').click()")
-    page.frame()
-    assert min(map(int, re.findall(r"\d+", page.run(back)))) > 200
-    assert ticks(page) != drawn
-    for value in ("light", "dark"):  # the reader's own wish, when it changes
-        page.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
-        page.until(f"matchMedia('(prefers-color-scheme: {value})').matches")
-        page.frame()
-    page.until(f"{back} === '{dark}'")
-    assert page.paper().startswith(b"%PDF")
-    assert page.run(back) == dark  # after printing in light colours
-    page.close()
 
 
 def hard(name: str) -> dict[str, Any]:
@@ -272,13 +248,12 @@ def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> 
         one |= {"record": HOSTILE, "explanation": HOSTILE, "severity": HOSTILE}
     for one in report["incidents"]["worst"]:
         one |= {"explanation": HOSTILE, "key": HOSTILE, "severity": HOSTILE}
-    report["suggestions"] = [{"why": HOSTILE, "command": HOSTILE}]
     report["reasons"] = [{"feature": HOSTILE, "alerts": 1}]
     page = opened(browser, report, tmp_path)
     is_sound(page)
     text = "document.querySelector('{}').textContent"
     of_text = "#alerts-table td.long,#alerts-table pre,#title,#notes"
-    of_first = "#next .words,.incident .said,.incident .key,figcaption,#curves .legend"
+    of_first = "#words .words,.incident .said,.incident .key,figcaption,#curves .legend"
     of_tables = "#detectors-table,#drift-table,#reasons-table,#settings-table,#versions-table"
     for place in f"{of_text},{of_first},{of_tables}".split(","):
         assert "<script>window.hacked=1</script>" in page.run(text.format(place)), place

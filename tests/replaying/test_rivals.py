@@ -98,11 +98,7 @@ def rival(spec: str, n_features: int = 3, config: DetectorConfig = CONFIG) -> Ri
 
 def judged(one: Rival, rows: Float, splits: list[int]) -> Judgement:
     parts = [one.judge(part) for part in np.split(rows, splits)]
-    return Judgement(
-        np.concatenate([p.score for p in parts]),
-        np.concatenate([p.p_value for p in parts]),
-        np.concatenate([p.alert for p in parts]),
-    )
+    return Judgement(np.concatenate([p.score for p in parts]), np.concatenate([p.alert for p in parts]))
 
 
 def splits_of(n: int) -> st.SearchStrategy[list[int]]:
@@ -114,9 +110,10 @@ def splits_of(n: int) -> st.SearchStrategy[list[int]]:
 def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[int], seed: int) -> None:
     """So no score depends on a later row."""
     rows = rows_of(300, seed=seed)
+    rows[:, 0], rows[50, 1:] = 0.1, 1e308  # a constant column, and huge values
     whole, split = judged(rival(spec), rows, []), judged(rival(spec), rows, splits)
     np.testing.assert_array_equal(whole.score, split.score)
-    np.testing.assert_array_equal(whole.p_value, split.p_value)
+    assert np.isfinite(whole.score[20:]).all()
     np.testing.assert_array_equal(whole.alert, split.alert)
 
 
@@ -157,34 +154,27 @@ def test_neighbours_are_those_that_scikit_learn_finds(seed: int, size: int, n: i
         assert found[i] == pytest.approx(index.kneighbors(scaled[i : i + 1])[0].mean())
 
 
-def test_huge_and_constant_values_give_scores() -> None:
-    rows = rows_of(200)
-    rows[:, 0] = 0.1
-    rows[50] = 1e308
-    assert np.isfinite(rival("knn").judge(rows).score[20:]).all()
-    assert np.isfinite(rival("river.OneClassSVM").judge(rows).score).all()
-
-
 @given(
     scores=st.lists(st.one_of(st.integers(0, 5).map(float), st.just(np.nan)), max_size=300),
     size=st.integers(1, 80),
     data=st.data(),
 )
-def test_p_values_count_the_scores_before_the_last_step(scores: list[float], size: int, data: st.DataObject) -> None:
+def test_alerts_compare_with_the_scores_before_the_last_step(
+    scores: list[float], size: int, data: st.DataObject
+) -> None:
     config = DetectorConfig(alert_rate=0.5, calibration_size=size)
     every = np.array(scores)
     own = OwnScores(config)
     parts = [own.judge(part) for part in np.split(every, data.draw(splits_of(len(every))))]
-    p, alert = np.concatenate([j.p_value for j in parts]), np.concatenate([j.alert for j in parts])
+    alert = np.concatenate([j.alert for j in parts])
     for i, score in enumerate(scores):
         before = every[: i // STEP * STEP]
         window = before[~np.isnan(before)][-config.window_size :]
         if np.isnan(score):
-            assert np.isnan(p[i])
             assert not alert[i]
             continue
-        assert p[i] == (1 + (window >= score).sum()) / (len(window) + 1)
-        assert alert[i] == (is_calibrated(len(window), 0.5) and p[i] <= 0.5)
+        p_value = (1 + (window >= score).sum()) / (len(window) + 1)
+        assert alert[i] == (is_calibrated(len(window), 0.5) and p_value <= 0.5)
 
 
 def test_missing_values_are_filled_with_the_mean_of_the_values_before() -> None:
@@ -280,13 +270,6 @@ def test_the_warm_up_follows_the_context_unless_it_is_given() -> None:
         named("context_size=100", min_context="200")
 
 
-def test_the_environment_does_not_replace_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load(ReplaySettings, {"file": "rows.csv", "grid": ("seed=4",)})
-    monkeypatch.setenv("FOMO_ALERT_RATE", "0.2")
-    ((_, variant),) = variants(loaded)
-    assert variant.alert_rate == 0.01
-
-
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
@@ -294,8 +277,6 @@ def test_the_environment_does_not_replace_settings(monkeypatch: pytest.MonkeyPat
         ("topic=a,b", "it takes no such setting; it may name alert_rate, context_size"),
         ("features=a,b", "replay once for each value of others"),
         ("alert_rate=2", "--alert-rate 2: input should be less than or equal to 0.5"),
-        ("alert_rate=often", "--alert-rate often: input should be a valid number"),
-        ("context_size=5001", "--context-size 5001: input should be less than or equal to 5000"),
         ("views=nonsense", "there is no view nonsense"),
         ("views=past", "the view past needs --lags"),
         ("alert_rate", "write a setting and its values, such as alert_rate=0.01,0.001"),

@@ -103,21 +103,19 @@ class OwnScores:
 
     def judge(self, scores: Float) -> Judgement:
         """The judgements of the next n records from their scores (n,); NaN: no score, which no window keeps."""
-        p, alert = np.full(len(scores), np.nan), np.zeros(len(scores), dtype=bool)
+        alert = np.zeros(len(scores), dtype=bool)
         start = 0
         while start < len(scores):
             part = slice(start, start + STEP - self._records)
-            found = scores[part]
-            has_score = ~np.isnan(found)
-            p[part] = np.where(has_score, p_values(found, self._ascending), np.nan)
+            found, has_score = scores[part], ~np.isnan(scores[part])
             if is_calibrated(len(self._ascending), self._alert_rate):
-                alert[part] = p[part] <= self._alert_rate
+                alert[part] = has_score & (p_values(found, self._ascending) <= self._alert_rate)
             self._since.append(found[has_score])
             self._records += len(found)
             start += len(found)
             if self._records == STEP:
                 self._step()
-        return Judgement(scores, p, alert)
+        return Judgement(scores, alert)
 
     def _step(self) -> None:
         """The scores since the last step join the window, and the oldest leave it."""
@@ -203,9 +201,6 @@ class Neighbours:
         distance[(column >= place) | (column < place - self._size)] = np.inf
         nearest = np.sort(np.partition(distance, self._nearest - 1, axis=1)[:, : self._nearest], axis=1)
         return np.where(before < self._warm_up, np.nan, nearest.mean(axis=1))
-
-
-# --- from a name to a detector -------------------------------------------------------------------------------
 
 
 def check_rivals(specs: Sequence[str]) -> None:

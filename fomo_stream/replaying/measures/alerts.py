@@ -11,16 +11,13 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.keys import digest_of
-from fomo_stream.detector.results import Severity
-from fomo_stream.records.explanation import key_text, reasons_of, sentence
-from fomo_stream.records.schema import Schema
+from fomo_stream.records.explanation import key_text
 from fomo_stream.replaying.blocks import Block
 
 TOP = 100
 FEATURES = 20  # that are listed as the first reason of alerts
 KEYS = 20  # that are listed, those with most alerts
 MOST_KEYS = 100_000  # of a partition that are counted
-ByKey = dict[bytes, tuple[str, int, dict[str, Any]]]  # by digest: the key as text, its alerts, and the highest
 TEXT_LENGTH = 2000  # characters of a record
 
 
@@ -30,37 +27,30 @@ class TopAlerts:
     Of equal scores the first is that of higher `remembered_logit`, then of lower partition and offset.
 
     first_reasons: of all alerts, how many have each feature as the first of their reasons. by_key: of each key with
-    alerts, how many, and the place of the highest.
+    alerts, by its digest: the key as text, how many, and the place of the highest.
     """
 
-    def __init__(
-        self,
-        features: tuple[str, ...],
-        categorical: frozenset[str] = frozenset(),
-        counters: frozenset[str] = frozenset(),
-    ) -> None:
-        self._names = features, categorical, counters
+    def __init__(self) -> None:
         self.alerts: list[dict[str, Any]] = []  # the highest first
         self.first_reasons: Counter[str] = Counter()
-        self.by_key: ByKey = {}
+        self.by_key: dict[bytes, tuple[str, int, dict[str, Any]]] = {}
         self.count = 0  # alerts
 
     def add(self, block: Block) -> None:
         """Take the alerts of a block. Only records that enter the list are written as text."""
         score, logit = block.results.score, block.results.remembered_logit
         places = np.flatnonzero(block.results.outlier)
-        for reasons in [block.results.reasons[place] for place in places.tolist()]:
-            if reasons:
-                self.first_reasons[self._names[0][reasons[0].feature]] += 1
         self.count += len(places)
         for place in places.tolist():
+            if reasons := block.outputs[place].get("reasons"):
+                self.first_reasons[reasons[0]["feature"]] += 1
             if block.keys and (key := block.keys[place]) is not None:
                 self._add_to_key(key, _place(block, place))
         if len(self.alerts) == TOP:
             places = places[score[places] >= self.alerts[-1]["score"]]
         places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))]
-        of_incident = {_incident(block, place): place for place in places[::-1].tolist()}  # its highest
-        self.alerts = top(self.alerts + [self._alert(block, place) for place in of_incident.values()])
+        of_incident = {block.outputs[place]["incident"]: place for place in places[::-1].tolist()}  # its highest
+        self.alerts = top(self.alerts + [_alert(block, place) for place in of_incident.values()])
         for alert in self.alerts:
             if not isinstance(alert["record"], str):
                 alert["record"] = record_text(alert["record"])
@@ -71,30 +61,20 @@ class TopAlerts:
             text, n, highest = self.by_key.get(digest, (key_text(key), 0, its))
             self.by_key[digest] = text, n + 1, max(highest, its, key=lambda one: one["score"])
 
-    def _alert(self, block: Block, place: int) -> dict[str, Any]:
-        results, label, record = block.results, int(block.labels[place]), block.fields[place]
-        reasons, because, text = results.reasons[place], None, None
-        if reasons is not None:
-            schema = Schema(*self._names)
-            earlier = float(results.remembered_logit[place] - results.logit[place])
-            because, text = reasons_of(reasons, schema, record), sentence(reasons, schema, record, earlier)
-        return {
-            **_place(block, place),
-            "incident": _incident(block, place),
-            "logit": float(results.remembered_logit[place]),
-            "p_value": float(results.p_value[place]),
-            "severity": Severity(int(results.severity[place])).name.lower(),
-            "label": None if label < 0 else label,
-            "record": record,
-            "reasons": because,
-            "explanation": text,
-        }
 
-
-def _incident(block: Block, place: int) -> str:
-    """The name of the incident of an alert."""
-    name: str = block.outputs[place]["incident"] if block.outputs else f"{block.partition}-{block.offsets[place]}"
-    return name
+def _alert(block: Block, place: int) -> dict[str, Any]:
+    result, label = block.outputs[place], int(block.labels[place])
+    return {
+        **_place(block, place),
+        "incident": result["incident"],
+        "logit": float(block.results.remembered_logit[place]),
+        "p_value": float(block.results.p_value[place]),
+        "severity": result["severity"],
+        "label": None if label < 0 else label,
+        "record": block.fields[place],
+        "reasons": result.get("reasons"),
+        "explanation": result.get("explanation"),
+    }
 
 
 def _place(block: Block, place: int) -> dict[str, Any]:
@@ -108,7 +88,7 @@ def _place(block: Block, place: int) -> dict[str, Any]:
 
 def keys_report(parts: Sequence[TopAlerts]) -> list[dict[str, Any]]:
     """The KEYS keys that alert most: how many alerts each has, their share of all alerts, and the highest one."""
-    merged: ByKey = {}
+    merged: dict[bytes, tuple[str, int, dict[str, Any]]] = {}
     for part in parts:
         for digest, (text, n, highest) in part.by_key.items():
             _, before, other = merged.get(digest, (text, 0, highest))

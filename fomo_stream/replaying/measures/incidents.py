@@ -2,85 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Cause
-from fomo_stream.replaying.blocks import Incident
+from fomo_stream.partition.incidents import begins_of
+from fomo_stream.records.result import Result
+from fomo_stream.replaying.blocks import INLIER, OUTLIER
+from fomo_stream.replaying.measures.recorder import WORST, Recorded, Spec
 
-if TYPE_CHECKING:
-    from fomo_stream.replaying.measures.recorder import Recorded, Spec
-
-WORST = 20  # incidents that are listed
 PICTURES = 2  # of an incident: of its first reasons
 AROUND = 30  # records of its series before and after an incident that a picture shows, at least
 POINTS = 120  # of a picture, at most
 ABOUT_VALUES = (Cause.VALUE, Cause.PAST, Cause.MISSING, Cause.LEVEL, Cause.STILL)  # whose range is one of values
 
 
-def worst(incidents: Iterable[Incident]) -> list[Incident]:
-    """The WORST of these incidents, those of most surprise first."""
-    return sorted(incidents, key=lambda one: (-one.surprise, one.partition, one.first))[:WORST]
-
-
 def incidents_report(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
     """How many incidents the alerts of the detector itself make, how many alerts each has, and the worst ones."""
     still_open = [incident for one in recorded for incident in one.open_incidents]
-    sizes = sorted([*(one.records for one in still_open), *(size for one in recorded for size in one.ended_incidents)])
-    listed = worst([*still_open, *(incident for one in recorded for incident in one.worst_incidents)])
-    parts = {one.partition: one for one in recorded}
+    ended = [size for one in recorded for size in one.ended_incidents]
+    sizes = sorted([*(one["records"] for one in still_open), *ended])
+    every = [(one, its) for one in recorded for its in (*one.open_incidents, *one.worst_incidents)]
+    every.sort(key=lambda pair: (-pair[1]["surprise"], pair[0].partition, pair[1]["from"]["offset"]))
     return {
         "count": len(sizes),
         "open": len(still_open),
         "median_records": sizes[(len(sizes) - 1) // 2] if sizes else None,
         "most_records": sizes[-1] if sizes else None,
-        "worst": [_shown(one, parts[one.partition], spec) for one in listed],
+        "worst": [_shown(its, one, spec) for one, its in every[:WORST]],
     }
 
 
-def count_incidents(rows: NDArray[Any], is_alert: NDArray[np.bool_], quiet: tuple[int, int]) -> NDArray[np.int64]:
-    """The places where incidents of one partition begin, if these records (n,) alert: as `Incidents` counts them.
+def incidents_of(
+    rows: NDArray[Any], is_alert: NDArray[np.bool_], quiet: tuple[int, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places where the incidents of one partition begin, if these records (n,) alert; and those of false ones.
 
-    rows: (n,), as `Spec.row`; quiet: records of a series without an alert, or of the partition without one of the
-    series, that end an incident.
+    An incident is false if a label says that somebody looked in vain: of the records of its series, from its first
+    alert to its last one, some is a labelled inlier, and none a labelled outlier. rows: (n,), as `Spec.row`.
     """
+    begins = begins_of(rows["series"], rows["begins"], is_alert, quiet)
     order = np.argsort(rows["series"], kind="stable")
-    series, alerts = rows["series"][order], np.flatnonzero(is_alert[order])
-    is_apart = np.diff(order, prepend=0) > quiet[1]  # so long nothing of the series came
-    since = np.cumsum(is_apart)[alerts]
-    is_first = np.diff(series[alerts], prepend=-1) != 0
-    is_first |= (np.diff(alerts, prepend=0) > quiet[0]) | (np.diff(since, prepend=0) > 0)
-    return np.sort(order[alerts[is_first]])
+    places, label = np.flatnonzero(is_alert[order]), rows["label"][order]
+    starts = np.flatnonzero(begins[order][places])
+    first, last = places[starts], places[np.append(starts[1:], len(places))[: len(starts)] - 1]
+    n_inliers, n_outliers = (np.append(0, np.cumsum(label == one)) for one in (INLIER, OUTLIER))
+    is_false = (n_outliers[last + 1] == n_outliers[first]) & (n_inliers[last + 1] > n_inliers[first])
+    return np.flatnonzero(begins), order[first[is_false]]
 
 
-def _shown(incident: Incident, recorded: Recorded, spec: Spec) -> dict[str, Any]:
+def _shown(incident: Result, recorded: Recorded, spec: Spec) -> dict[str, Any]:
     """An incident, and of the records of its series: from when to when it was, and what its features did around it."""
-    rows = recorded.rows
-    its = {name: value for name, value in incident._asdict().items() if name != "reasons"}
-    begin, end, worst = np.searchsorted(rows["offset"], (incident.first, incident.last, incident.worst)).tolist()
+    rows, highest = recorded.rows, incident["worst"]
+    offsets = incident["from"]["offset"], incident["to"]["offset"], highest["offset"]
+    its = {
+        "partition": recorded.partition,
+        **dict(zip(("first", "last", "worst"), offsets, strict=True)),
+        **{name: highest[name] for name in ("score", "severity")},
+        **{name: incident.get(name) for name in ("key", "records", "surprise", "explanation")},
+    }
+    begin, end, worst = np.searchsorted(rows["offset"], offsets).tolist()
     if end >= len(rows):
         return {**its, "begin": None, "end": None, "outliers": None, "pictures": []}
     series = np.flatnonzero(rows["series"] == rows["series"][begin])  # places of the records of its series
-    within = series[(series >= begin) & (series <= end)]
-    labels = rows["label"][within]
+    labels = rows["label"][series[(series >= begin) & (series <= end)]]
     first, last = np.searchsorted(series, (begin, end)).tolist()
     room = max(AROUND, last - first + 1)
     around = series[max(0, first - room) : last + 1 + room]
+    reasons = incident.get("reasons") or ()
     named: dict[str, Mapping[str, Any]] = {}  # of a feature the first reason that has a range of values, or the first
-    for reason in sorted(incident.reasons, key=lambda one: _range(one, spec) is None):
+    for reason in sorted(reasons, key=lambda one: _range(one, spec) is None):
         if reason["feature"] not in spec.categorical:
             named.setdefault(reason["feature"], reason)
-    order = [name for name in dict.fromkeys(one["feature"] for one in incident.reasons) if name in named]
+    order = [name for name in dict.fromkeys(one["feature"] for one in reasons) if name in named]
     return {
         **its,
         "begin": int(rows["time"][begin]),
         "end": int(rows["time"][end]),
         # None: no record of it has a label
-        "outliers": int((labels == 1).sum()) if (labels >= 0).any() else None,
+        "outliers": int((labels == OUTLIER).sum()) if (labels >= 0).any() else None,
         "pictures": [_picture(named[name], recorded, around, worst, spec) for name in order[:PICTURES]],
     }
 

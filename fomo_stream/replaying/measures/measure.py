@@ -12,21 +12,19 @@ from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, t
 from fomo_stream.replaying.measures.drift import drift_report
 from fomo_stream.replaying.measures.incidents import incidents_report
 from fomo_stream.replaying.measures.quality import Quality, counts, ranking_metrics
-from fomo_stream.replaying.measures.recorder import MOST_TOLD, Generation, Recorded, Records, Spec
+from fomo_stream.replaying.measures.recorder import MOST_TOLD, Recorded, Records, Spec
 from fomo_stream.replaying.measures.segments import all_segments
 from fomo_stream.replaying.output import plain
 from fomo_stream.settings.flags import LEVELS
 from fomo_stream.wording import counted
 
 BINS = 4096  # of the timeline, at most
-GENERATIONS = 2000  # that the report lists
-CHANGES = 1000  # changes of regime that it lists
 
 
 def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
     """The parts of a report that are counted from records, as JSON can hold them. recorded: of each partition.
 
-    "source" and "notes" are in part: the caller adds what it knows. "batch_ms" alone depends on the clock.
+    "source" and "notes" are in part: the caller adds what it knows.
     """
     recorded = sorted(recorded, key=lambda one: one.partition)
     records = Records(recorded, spec)
@@ -42,8 +40,6 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
                 "metrics": metrics,
                 "counts": quality.counts(),
                 "curves": quality.curves(),
-                "calibration": quality.calibration(),
-                "distribution": quality.distribution(),
                 "replicates": replicates,
             }
         )
@@ -56,17 +52,14 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
         "detectors": detectors,
         "windows": {**_windows(records, spec), "by_detector": by_detector},
         "timeline": _timeline(records, spec),
-        "generations": _generations(recorded),
         "segments": segments.report(spec.axis == "time"),
         "drift": drift,
-        "context": _context(recorded),
         "partitions": partitions,
         "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
         "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
         "keys": keys_report([one.alerts for one in recorded]),
         "incidents": incidents_report(recorded, spec),
         "silence": _silence(recorded),
-        "batch_ms": _batch_ms(recorded),
     }
     result: dict[str, Any] = plain(parts)
     return result
@@ -128,9 +121,8 @@ def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
     place, n = axis.places(records.times), len(axis.starts)
     score, alert = records.of("score", 0), records.of("alert", 0)
     is_scored = ~np.isnan(score)
-    peak, generation = np.full(n, np.nan), np.zeros(n, np.int64)
+    peak = np.full(n, np.nan)
     np.fmax.at(peak, place, score)
-    np.maximum.at(generation, place, records.column("generation"))
     all_records, alerts, outliers = (
         np.bincount(place[mask], minlength=n) for mask in (slice(None), alert, records.is_outlier)
     )
@@ -146,42 +138,6 @@ def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
         "mean": mean[used],
         "alerts": alerts[used],
         "outliers": outliers[used] if spec.has_labels else None,
-        "generation": generation[used],
-    }
-
-
-def _by_time(recorded: Sequence[Recorded]) -> list[Generation]:
-    every = [generation for one in recorded for generation in one.generations]
-    return sorted(every, key=lambda one: (one.time, one.partition, one.number))
-
-
-def _generations(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """The generations by time, thinned evenly."""
-    every = _by_time(recorded)
-    listed = every[:: len(every) // GENERATIONS + 1]
-    columns = {"times": "time", "generation": "number", "partition": "partition", "rows": "rows", "renewed": "renewed"}
-    return {"count": len(every), **{name: [getattr(one, of) for one in listed] for name, of in columns.items()}}
-
-
-def _context(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """The turnover of the context as a whole, and changes of the regime."""
-    every = _by_time(recorded)
-    renewed = [one.renewed for one in every if not np.isnan(one.renewed)]
-    changes, regimes = [], 0
-    for one in recorded:
-        regime = one.rows["regime"]
-        regimes = max(regimes, int(regime.max(initial=0)))
-        for place in (np.flatnonzero((np.diff(regime) != 0) & (regime[:-1] > 0)) + 1).tolist():
-            row = one.rows[place]
-            changes.append({"partition": one.partition, "offset": int(row["offset"]), "time": int(row["time"])})
-    changes.sort(key=lambda change: (change["time"], change["partition"], change["offset"]))
-    return {
-        "generations": len(every),
-        "rows": every[-1].rows if every else 0,
-        "renewed_mean": float(np.mean(renewed)) if renewed else None,
-        "regimes": regimes,
-        "regime_change_count": len(changes),
-        "regime_changes": changes[:CHANGES],
     }
 
 
@@ -192,13 +148,6 @@ def _silence(recorded: Sequence[Recorded]) -> dict[str, Any]:
     told = sorted(every, key=lambda notice: notice["from"]["timestamp"])
     levels = {level: {"silent": counts[level, "silent"]} for level in LEVELS}
     return {**levels, "told": told[:MOST_TOLD]}
-
-
-def _batch_ms(recorded: Sequence[Recorded]) -> dict[str, float | None]:
-    """Quantiles of the time that a micro-batch took, in milliseconds."""
-    names, seconds = ("p50", "p90", "p99", "max"), np.concatenate([np.zeros(0), *(one.batch_s for one in recorded)])
-    values = 1000 * np.quantile(seconds, [0.5, 0.9, 0.99, 1.0]) if len(seconds) else [None] * len(names)
-    return dict(zip(names, values, strict=True))
 
 
 def _notes(spec: Spec, detectors: list[dict[str, Any]], source: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Metrics of one detector with their intervals, its curves and distributions, and its metrics by window."""
+"""Metrics of one detector with their intervals, its curves, and its metrics by window."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.replaying.measures import intervals
-from fomo_stream.replaying.measures.incidents import count_incidents
+from fomo_stream.replaying.measures.incidents import incidents_of
 from fomo_stream.replaying.measures.recorder import WINDOWS, Records, Spec
-from fomo_stream.replaying.measures.segments import NEVER, Segments, false_incidents
+from fomo_stream.replaying.measures.segments import NEVER, Segments
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -23,9 +23,6 @@ METRICS = (*RANKING_METRICS, *OF_ALERTS, *OF_INCIDENTS)
 PER = 10_000  # labelled inliers that false incidents are counted in
 CELLS = 4096  # of a ranking that is drawn again and again, at most
 CURVE_POINTS = 400
-LEVELS = np.geomspace(1e-4, 0.5, 25)  # of p-values
-BARS = 60  # of the histogram of scores
-LARGEST = 1e300  # scores beyond count as this one in a histogram
 
 
 class Quality:
@@ -35,7 +32,6 @@ class Quality:
         self._spec, self._records = spec, records
         self._score: Float = records.of("score", d)
         self._is_scored: Bool = ~np.isnan(self._score)
-        self._p_value: Float = records.of("p_value", d)
         alert: Bool = records.of("alert", d)
         is_detected = segments.delay_records[:, d] != NEVER
         began = records.axis.places(segments.spans["start"])
@@ -53,11 +49,10 @@ class Quality:
         }
         self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
         self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
-        parts = list(zip(records.parts, records.slices, strict=True))
-        begun = [records.window[its][count_incidents(rows, rows["alert"][:, d], spec.quiet)] for rows, its in parts]
-        self.by_window["incidents"] = _by_window(np.concatenate(begun))
-        false = [records.window[its][false_incidents(rows["alert"][:, d], rows["label"])] for rows, its in parts]
-        self.by_window["false_incidents"] = _by_window(np.concatenate(false))
+        found = [incidents_of(rows, rows["alert"][:, d], spec.quiet) for rows in records.parts]
+        for name, begun in zip(("incidents", "false_incidents"), zip(*found, strict=True), strict=True):
+            windows = [records.window[its][at] for its, at in zip(records.slices, begun, strict=True)]
+            self.by_window[name] = _by_window(np.concatenate(windows))
         ranked = records.is_ranked
         self._ranked = self._score[ranked], records.is_outlier[ranked], records.window[ranked]
         self._by_class = counts(*self._ranked[:2])
@@ -129,25 +124,6 @@ class Quality:
         """ROC and PR curves."""
         return curves(*self._by_class)
 
-    def calibration(self) -> dict[str, Any]:
-        """At each level, the share of p-values that are at most as large."""
-        known, is_inlier = ~np.isnan(self._p_value), self._records.is_labelled & ~self._records.is_outlier
-        of_inliers = _shares(self._p_value[known & is_inlier]) if self._spec.has_labels else None
-        return {"requested": LEVELS, "realised": _shares(self._p_value[known]), "of_inliers": of_inliers}
-
-    def distribution(self) -> dict[str, Any] | None:
-        """A histogram of the scores; its first and last bar also count the scores beyond."""
-        scores = np.clip(self._score[self._is_scored], -LARGEST, LARGEST)
-        if not len(scores):
-            return None
-        low, high = np.quantile(scores, [0.001, 0.999])
-        margin = 0.1 * (high - low)
-        first, last = max(scores.min(), low - margin), min(scores.max(), high + margin)
-        edges = np.linspace(first, last if last > first else first + 1.0, BARS + 1)
-        outliers = scores[self._records.is_outlier[self._is_scored]]
-        bars = [np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] for values in (scores, outliers)]
-        return {"edges": edges, "counts": bars[0], "outliers": bars[1] if self._spec.has_labels else None}
-
     def windows(self) -> dict[str, Float | Int | None]:
         """Metrics in each window of the axis, NaN in windows without what they need."""
         n = len(self._records.axis.starts)
@@ -184,11 +160,6 @@ def _groups(windows: Int, n: int) -> list[tuple[int, Int]]:
     return [(w, order[ends[w] : ends[w + 1]]) for w in range(n)]
 
 
-def _shares(p_values: Float) -> Float | None:
-    """The share of p-values (n,) that are at most each of the LEVELS."""
-    return np.searchsorted(np.sort(p_values), LEVELS, side="right") / len(p_values) if len(p_values) else None
-
-
 def _medians(values: Int, windows: Int, weights: Float) -> Float:
     """The lower median (r,) of values (m,) where their windows have weights (WINDOWS, r); NaN without any."""
     order = np.argsort(values, kind="stable")
@@ -206,9 +177,6 @@ def _with_interval(value: float, ends: tuple[float, float] | None, n_windows: in
     if ends is None:
         return {"value": value, "low": None, "high": None, "windows": n_windows}
     return {"value": value, "low": min(ends[0], value), "high": max(ends[1], value), "windows": n_windows}
-
-
-# --- rankings: how well scores tell outliers from inliers ------------------------------------------------------
 
 
 def cells(scores: Float, is_outlier: Bool) -> Int:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.records.result import Result
-from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block, Incident
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
 from fomo_stream.replaying.measures.alerts import TopAlerts
-from fomo_stream.replaying.measures.incidents import worst
 from fomo_stream.replaying.output import written_to
 
 Float = NDArray[np.float64]
@@ -26,7 +25,7 @@ Bool = NDArray[np.bool_]
 
 WINDOWS = 128  # bins of time whose records are measured together, at most
 LARGEST = 3e38  # values beyond count as this one
-OF_RESULTS = ("generation", "regime", "series")  # columns
+WORST = 20  # incidents that are listed
 MOST_TOLD = 100  # notices of silence that are listed, of a partition
 
 
@@ -47,18 +46,13 @@ class Spec:
     def row(self) -> np.dtype[Any]:
         """A record in the file: what every detector says about it, in their order."""
         n = (len(self.detectors),)
-        own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), *((name, "i4") for name in OF_RESULTS)]
-        return np.dtype([*own, ("score", "f8", n), ("p_value", "f8", n), ("alert", "?", n)])
+        own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), ("series", "i8"), ("begins", "?")]
+        return np.dtype([*own, ("score", "f8", n), ("alert", "?", n)])
 
 
-class Generation(NamedTuple):
-    """The context of the first view after a generation took effect."""
-
-    partition: int
-    time: int
-    number: int
-    rows: int  # in the context
-    renewed: float  # share of its rows that the context before did not have; NaN for the first
+def worst(incidents: Iterable[Result]) -> list[Result]:
+    """The WORST of the incidents of a partition, those of most surprise first."""
+    return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:WORST]
 
 
 @dataclass
@@ -73,11 +67,9 @@ class Recorded:
     suppressed: Counter[str] = field(default_factory=Counter)  # by rule, or window of maintenance
     unreadable_labels: int = 0
     odd_times: int = 0
-    generations: list[Generation] = field(default_factory=list)
-    batch_s: array[float] = field(default_factory=lambda: array("d"))
     ended_incidents: array[int] = field(default_factory=lambda: array("q"))  # alerts of each
-    worst_incidents: list[Incident] = field(default_factory=list)  # of those
-    open_incidents: tuple[Incident, ...] = ()
+    worst_incidents: list[Result] = field(default_factory=list)  # of those
+    open_incidents: Sequence[Result] = ()
     silence: Counter[tuple[str, str]] = field(default_factory=Counter)  # notices by level and status
     told_of_silence: list[Result] = field(default_factory=list)  # the first ones
 
@@ -101,12 +93,7 @@ class Recorder:
 
     def __init__(self, folder: Path, spec: Spec, partition: int) -> None:
         self._spec = spec
-        self._recorded = Recorded(
-            partition,
-            folder / f"{partition}.rows",
-            spec,
-            TopAlerts(spec.features, spec.categorical, spec.counters),
-        )
+        self._recorded = Recorded(partition, folder / f"{partition}.rows", spec, TopAlerts())
         with written_to(folder):
             self._files = [path.open("wb") for path in (self._recorded.file, self._recorded.values_file)]
 
@@ -116,8 +103,7 @@ class Recorder:
         recorded.skipped.update(block.skipped)
         recorded.suppressed.update(block.suppressed)
         recorded.odd_times += block.odd_times
-        recorded.batch_s.extend(block.batch_s)
-        recorded.ended_incidents.extend(one.records for one in block.ended_incidents)
+        recorded.ended_incidents.extend(one["records"] for one in block.ended_incidents)
         recorded.worst_incidents = worst([*recorded.worst_incidents, *block.ended_incidents])
         recorded.open_incidents = block.open_incidents
         silence = [one.summary for one in block.notices if "of" in one.summary]
@@ -125,9 +111,6 @@ class Recorder:
         recorded.told_of_silence += silence[: MOST_TOLD - len(recorded.told_of_silence)]
         if not len(block):
             return
-        for note in block.contexts:
-            time = int(block.times[note.record])
-            recorded.generations.append(Generation(block.partition, time, note.generation, note.rows, note.renewed))
         recorded.alerts.add(block)
         if self._spec.has_labels:
             recorded.unreadable_labels += int(np.count_nonzero(block.labels == UNREADABLE))
@@ -148,12 +131,9 @@ class Recorder:
         rows = np.empty(len(block), self._spec.row)
         rows["offset"], rows["time"] = block.offsets, block.times
         rows["label"] = np.maximum(block.labels, UNKNOWN) if self._spec.has_labels else UNKNOWN
-        for name in OF_RESULTS:
-            rows[name] = getattr(block.results, name)
+        rows["series"], rows["begins"] = block.results.series, block.results.begins
         for d, name in enumerate(self._spec.detectors):
-            judgement = block.judgements[name]
-            rows["score"][:, d], rows["p_value"][:, d] = judgement.score, judgement.p_value
-            rows["alert"][:, d] = judgement.alert
+            rows["score"][:, d], rows["alert"][:, d] = block.judgements[name].score, block.judgements[name].alert
         return rows
 
 
@@ -219,7 +199,7 @@ class Records:
         """The axis with at most `size` bins that holds all times."""
         return Axis(int(self.times.min()), int(self.times.max()), size) if len(self) else Axis(0, -1, size)
 
-    def of(self, name: Literal["score", "p_value", "alert"], d: int) -> NDArray[Any]:
+    def of(self, name: Literal["score", "alert"], d: int) -> NDArray[Any]:
         """A column (n,) of detector d."""
         return np.concatenate([part[name][:, d] for part in self.parts])
 

@@ -1,13 +1,9 @@
-"""Anomalous segments: consecutive outliers of one series, and how soon each detector saw them; false incidents.
+"""Anomalous segments: consecutive outliers of one series, and how soon each detector saw them.
 
 A series is the records of one partition with one key, or those without. A segment begins with an outlier and ends with
 its last one: before the next inlier, or before more than GAP unlabelled records in a row. (Where only outliers have
 labels, one segment would never end otherwise.) A detector has detected a segment when one of its alerts is within it;
 the delay is counted from the first record.
-
-Alerts of a detector in one partition that are fewer than APART records from each other are one incident: somebody looks
-once. It is false if a label says that somebody looked in vain: from its first alert to its last one, some record is a
-labelled inlier, and none a labelled outlier.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 GAP = 10  # unlabelled records in a row that do not end a segment
-APART = 50  # records from an alert to the next one that begins another incident, at least
 LISTED = 1000  # segments that the report lists
 NEVER = -1
 
@@ -103,17 +98,3 @@ def first_alerts(is_alert: NDArray[np.bool_], first: Int, last: Int) -> Int:
     places = np.append(np.flatnonzero(is_alert), np.iinfo(np.int64).max)
     nearest = places[np.searchsorted(places, first)]
     return np.where(nearest <= last, nearest, NEVER)
-
-
-def false_incidents(is_alert: NDArray[np.bool_], label: NDArray[np.int8]) -> Int:
-    """The places (m,) where the false incidents of one partition begin. is_alert, label: (n,), of its records.
-
-    >>> false_incidents(np.arange(200) % 60 == 0, np.where(np.arange(200) == 120, OUTLIER, INLIER))
-    array([  0,  60, 180])
-    """
-    places = np.flatnonzero(is_alert)
-    begins = np.flatnonzero(np.diff(places, prepend=-APART) >= APART)
-    first, last = places[begins], places[np.append(begins[1:], len(places))[: len(begins)] - 1]
-    n_inliers, n_outliers = (np.append(0, np.cumsum(label == one)) for one in (INLIER, OUTLIER))
-    is_false = (n_outliers[last + 1] == n_outliers[first]) & (n_inliers[last + 1] > n_inliers[first])
-    return np.asarray(first[is_false], dtype=np.int64)

@@ -64,7 +64,7 @@ def ranked(report: Report) -> list[Report]:
 
 
 def _explained(report: Report) -> list[str]:
-    """The worst incidents with their explanations, if there are any, and what the reader could try."""
+    """The worst incidents with their explanations, if there are any."""
     is_timed = report["source"].get("axis") == "time"
     worst = [one for one in (report.get("incidents") or {}).get("worst", ()) if one.get("explanation")][:EXPLAINED]
     lines = ["", "Worst incidents:"] if worst else []
@@ -73,10 +73,6 @@ def _explained(report: Report) -> list[str]:
         when = f"{one['partition']}-{one['first']}" if not is_timed or begin is None else moment(begin, begin)
         key = f", {one['key']}" if one.get("key") else ""
         lines.append(f"  {when}{key} ({counted(one['records'], 'alert')}): {one['explanation']}")
-    suggested = report.get("suggestions") or []
-    lines += ["", "You could try:"] if suggested else []
-    for one in suggested:
-        lines += [f"  {one['why']}", f"    {one['command']}"]
     return lines
 
 

@@ -101,15 +101,3 @@ function curves({ label, title, x, y, lines, diagonal = false, summary }) {
 
 const fractionTicks = [0, 0.2, 0.4, 0.6, 0.8, 1];
 const fraction = (name) => ({ name, min: 0, max: 1, ticks: fractionTicks, text: number });
-function decades(name, min, max) {
-  const ticks = [];
-  for (let e = Math.ceil(Math.log10(min) - 1e-9); e <= Math.log10(max) + 1e-9; e++) ticks.push(10 ** e);
-  return { name, min, max, log: true, ticks, text: share };
-}
-/** Round ticks from min to max, about n of them. */
-function roundTicks(min, max, n = 6) {
-  const rough = (max - min) / n || 1, size = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((k) => k * size).find((k) => k >= rough), ticks = [];
-  for (let i = Math.ceil(min / step); i * step <= max; i++) ticks.push(i * step);
-  return ticks;
-}

@@ -1,4 +1,4 @@
-// The answer on the first screen: the worst incidents, what they were, and what the reader could try.
+// The answer on the first screen: the worst incidents, what they were, and the result in words.
 
 const FIRST = 5, FEW = 3, MISSED = 3; // shown before all are asked for; so few more are shown, too
 const KINDS_OF_SEVERITY = { critical: "bad", warning: "wait" };
@@ -88,12 +88,9 @@ function showAnswer(box) {
 }
 
 /** What the numbers say in sentences, and commands to try, side by side. */
-function showNext(box) {
-  const tries = (report.suggestions ?? []).map((one) => make("li", {}, one.why, make("pre", {}, one.command)));
+function showWords(box) {
   const words = (report.summary ?? []).map((text) => make("li", {}, text));
-  const block = (title, items) => make("div", {}, make("h3", {}, title), make("ul", { class: "words" }, ...items));
-  if (!words.length && !tries.length) return "Nothing was measured.";
-  const none = make("li", {}, "The data suggest nothing.");
-  box.append(make("div", { class: "pair" }, block("Commands", tries.length ? tries : [none]), ...(words.length ? [block("The result in words", words)] : [])));
+  if (!words.length) return "Nothing was measured.";
+  box.append(make("ul", { class: "words" }, ...words));
   return null;
 }

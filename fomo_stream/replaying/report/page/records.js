@@ -1,37 +1,4 @@
-// Contexts, labelled faults, partitions, throughput, the highest alerts, silence, and how the report came to be.
-
-function showContext(box) {
-  const context = report.context ?? {}, made = report.generations ?? {}, changes = context.regime_changes ?? [];
-  if (!known(Object.values(context)).length && !has(made.times)) return "The detector had no context in this range.";
-  box.append(facts([
-    ["Generations", count(context.generations)], ["Rows in the last context", count(context.rows)],
-    ["Rows renewed by a generation, mean", share(context.renewed_mean)], ["Regimes", count(context.regimes)],
-  ]));
-  const order = (made.times ?? []).map((_, i) => i).filter((i) => isKnown(made.times[i]) && isKnown(made.renewed?.[i]));
-  order.sort((a, b) => made.times[a] - made.times[b]);
-  if (order.length > 1) {
-    const times = order.map((i) => made.times[i]), renewed = order.map((i) => made.renewed[i]);
-    const figure = timePlot({
-      label: "Rows that each generation renewed", data: [times, renewed], full: [times[0], lastOf(times)], height: 200, y: { text: share, range: (u, min, max) => [0, (max || 0.01) * 1.1] },
-      describe: (k) => {
-        const i = order[k];
-        return `${place(made.times[i])}, partition ${made.partition?.[i] ?? NONE}: generation ${count(made.generation?.[i])}, ${plural(made.rows?.[i] ?? 0, "row")}, ${share(made.renewed[i])} renewed`;
-      },
-      summary: `${count(order.length)} of ${count(made.count ?? order.length)} generations are shown. Each renewed from ${share(lowest(renewed))} to ${share(highest(renewed))} of its rows.`,
-      series: [{ stroke: () => colour("c0"), paths: () => null, points: { show: true, size: 4, width: 0, fill: () => colour("c0") } }],
-    });
-    box.append(make("h3", {}, "Share of rows that each generation renewed"), figure.box);
-    figure.start();
-  }
-  if (!changes.length) return null;
-  const total = context.regime_change_count ?? changes.length;
-  if (total > changes.length) box.append(sentence(`${count(total)} new regimes; the first ${count(changes.length)} are listed.`));
-  box.append(make("h3", {}, "New regimes"), table("regimes-table", "New regimes", changes, [
-    { name: "Partition", of: (one) => one.partition, as: count }, { name: "Offset", of: (one) => one.offset, as: count },
-    { name: PLACE, of: (one) => one.time, as: place },
-  ]));
-  return null;
-}
+// Labelled faults, partitions, throughput, the highest alerts, silence, and how the report came to be.
 
 /** A place in a table, which shows itself in the timeline. */
 function placeButton(from, to, name = place(from)) {
@@ -71,13 +38,12 @@ function showPartitions(box) {
 }
 
 function showThroughput(box) {
-  const batch = timing.batch_ms ?? {}, seconds = detectors.map((one) => ({ name: one.name, seconds: own(timing.detectors, one.name), each: own(timing.seconds_per_record, one.name) }));
+  const seconds = detectors.map((one) => ({ name: one.name, seconds: own(timing.detectors, one.name), each: own(timing.seconds_per_record, one.name) }));
   if (!known(Object.values(timing)).length) return "No times were measured.";
   box.append(facts([
     ["Started", timing.started ? String(timing.started).replace("T", " ").replace("Z", " UTC") : null], ["Took", duration(timing.seconds)],
     ["Throughput", isKnown(timing.records_per_s) ? `${count(timing.records_per_s)} records/s` : null],
-    ["Spent in the detector", share(timing.detector_share)], ["Micro-batch, median", milliseconds(batch.p50)],
-    ["90th percentile", milliseconds(batch.p90)], ["99th percentile", milliseconds(batch.p99)], ["Longest", milliseconds(batch.max)],
+    ["Spent in the detector", share(timing.detector_share)],
   ]));
   if (seconds.filter((one) => isKnown(one.seconds)).length > 1) {
     box.append(table("times-table", "Time of each detector", seconds, [

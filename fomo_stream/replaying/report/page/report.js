@@ -1,18 +1,17 @@
 // The page: the answer and the scores over time first, then five parts, each of which is made when it is opened.
 
-const FIRST_SCREEN = [["answer", "Worst incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["next", "What you could try", showNext]];
+const FIRST_SCREEN = [["answer", "Worst incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["words", "The result in words", showWords]];
 const isCompared = hasLabels || detectors.length > 1;
-const SCORES = [["distribution", "Distribution of scores", showDistribution], ["calibration", "Calibration", showCalibration]];
 // [id, title, what is in it, its sections]; a section that has nothing to show is left out
 const PARTS = [
   ["incidents", "Incidents", "the highest alert of each, keys, features, silence", [
     ["alerts", "Highest alerts", showAlerts], ["keys", "Keys that alert most", showKeys], ["reasons", "Features that are most often the first reason", showReasons],
     ["silence", "Silence and rates", showSilence]]],
-  ["time", "Time", "metrics by window, contexts, regimes", [["over-time", "Metrics over time", showOverTime], ["context", "Context and regimes", showContext]]],
+  ["time", "Time", "metrics by window", [["over-time", "Metrics over time", showOverTime]]],
   ["quality", "Quality", hasLabels ? "how well labelled faults are found, and by which detector" : "the detectors", !isCompared ? [] : [
-    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves], ...(hasLabels ? SCORES : [])]],
-  ["data", "Data", "drift of features, partitions", [["drift", "Drift of features", showDrift], ["partitions", "Partitions", showPartitions], ...(hasLabels ? [] : SCORES)]],
-  ["settings", "Settings", "notes, settings, versions, how long it took", [["notes", "Notes", showNotes], ["origin", "Settings and versions", showOrigin], ["throughput", "Throughput and latency", showThroughput]]],
+    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves]]],
+  ["data", "Data", "drift of features, partitions", [["drift", "Drift of features", showDrift], ["partitions", "Partitions", showPartitions]]],
+  ["settings", "Settings", "notes, settings, versions, how long it took", [["notes", "Notes", showNotes], ["origin", "Settings and versions", showOrigin], ["throughput", "Throughput", showThroughput]]],
 ].filter(([, , , sections]) => sections.length);
 
 /** A section with its title, in a box of the page. Without anything to show it says why, or is left out if `isOptional`. */

@@ -47,7 +47,6 @@ function duration(s) {
   if (s < 5970) return `${number(s / 60)} min`;
   return s < 172_000 ? `${number(s / 3600)} h` : `${number(s / 86_400)} days`;
 }
-const milliseconds = (ms) => (isKnown(ms) ? duration(ms / 1000) : NONE);
 
 /** A time in UTC: with its date, and as exact as it has to be. */
 function moment(ms) {

@@ -91,7 +91,6 @@ function binInWords(line, middle, width, k) {
   if (isKnown(middle?.[k])) found.push(`${line.median ? "median" : "mean"} ${number(middle[k])}`);
   found.push(plural(line.alerts?.[k] ?? 0, "alert"));
   if (line.outliers) found.push(plural(line.outliers[k] ?? 0, "labelled outlier"));
-  if (isKnown(line.generation?.[k])) found.push(`generation ${count(line.generation[k])}`);
   return found.join(", ");
 }
 
@@ -105,8 +104,7 @@ function timelineSeries(bins) {
 
 /** What can be shown and hidden: series of the plot, and ticks that are drawn over it. */
 function timelineLayers(line, at) {
-  const odd = at.filter((x, i) => line.outliers?.[i] > 0), renewed = generationChanges(line);
-  const regimes = known((report.context?.regime_changes ?? []).map((one) => one.time)), layers = [
+  const odd = at.filter((x, i) => line.outliers?.[i] > 0), layers = [
     { name: "highest score", colour: "c0", series: 1 }, { name: line.median ? "median" : "mean", colour: "quiet", series: 2 },
     { name: "alerts", colour: "bad", kind: "dot", series: 3 },
   ];
@@ -120,8 +118,6 @@ function timelineLayers(line, at) {
   const spans = (report.incidents?.worst ?? []).filter((one) => isKnown(one.begin)).map((one) => [one.begin, one.end]);
   over("worst incidents", "odd", "span", spans, {}, shaded);
   ticks("labelled outliers", "odd", odd, { edge: "bottom" });
-  ticks("new generations", "quiet", renewed, { edge: "top" });
-  ticks("new regimes", "c3", regimes, { whole: true });
   return layers;
 }
 
@@ -149,13 +145,6 @@ function showTimeline(box) {
     byId("timeline").querySelector(".plot").focus({ preventScroll: true });
   };
   return null;
-}
-
-/** Where a new generation took effect: as the report says, else where the number in the bins changes. */
-function generationChanges(line) {
-  const times = known(report.generations?.times);
-  if (times.length) return [...times].sort((a, b) => a - b);
-  return line.start.filter((x, i) => i && isKnown(line.generation?.[i]) && line.generation[i] !== line.generation[i - 1]);
 }
 
 // --- metrics of windows
