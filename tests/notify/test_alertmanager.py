@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,8 @@ from receivers import Receiver, receiving
 from tools import needed
 
 from fomo_stream.cli.parser import parse
-from fomo_stream.notify.messenger import Messenger
-from fomo_stream.notify.targets import targets_of
+from fomo_stream.notify.messages import message_of
+from fomo_stream.notify.targets import Answer, targets_of
 from fomo_stream.settings.notify import NotifySettings
 
 
@@ -65,16 +64,15 @@ def known(url: str) -> list[dict[str, Any]]:
 
 def test_an_incident_fires_and_is_resolved(alertmanager: str, webhook: Receiver) -> None:
     settings = parse(NotifySettings, ["--alerts", "alerts", "--alertmanager", alertmanager], command="notify")
-    targets = targets_of(settings, time.time)
-    with Messenger(settings, targets) as messenger:
-        messenger.take(event(alert(7)), 0, 0)
-        (fired,) = webhook.wait_for(lambda requests: len(requests) == 1)
-        (active,) = known(alertmanager)
-        assert active["labels"]["incident"] == "0-7"
-        assert active["annotations"]["summary"] == "WARNING: outlier in sensors pump-7"
+    (target,) = targets_of(settings)
+    assert target.send(message_of("opened", event(alert(7)))) == Answer("sent")
+    (fired,) = webhook.wait_for(lambda requests: len(requests) == 1)
+    (active,) = known(alertmanager)
+    assert active["labels"]["incident"] == "0-7"
+    assert active["annotations"]["summary"] == "WARNING: outlier in sensors pump-7"
 
-        messenger.take(event(closed(7, 9, 3, severity="critical"), None), 0, 1)
-        resolved = webhook.wait_for(lambda requests: len(requests) == 2)[-1]
+    assert target.send(message_of("closed", event(closed(7, 9, 3, severity="critical"), None))) == Answer("sent")
+    resolved = webhook.wait_for(lambda requests: len(requests) == 2)[-1]
     assert [one.json["status"] for one in (fired, resolved)] == ["firing", "resolved"]
     assert resolved.json["alerts"][0]["labels"] == fired.json["alerts"][0]["labels"]
     assert known(alertmanager) == []

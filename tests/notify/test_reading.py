@@ -11,8 +11,8 @@ from made_alerts import alert
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.kafka.broker.topic_reader import to_record
-from fomo_stream.notify import service
-from fomo_stream.notify.service import Events
+from fomo_stream.notify import follower
+from fomo_stream.notify.follower import Reader
 from fomo_stream.settings.notify import NotifySettings
 
 
@@ -46,21 +46,20 @@ class Received:
         return 0, -1
 
 
-def events() -> Events:
-    return Events(parse(NotifySettings, ["--alerts", "alerts", "--dry-run"], command="notify"))
+@pytest.fixture
+def reader() -> Reader:
+    return Reader(parse(NotifySettings, ["--alerts", "alerts", "--dry-run"], command="notify"))
 
 
 def encoded(**changes: Any) -> bytes:
     return json.dumps({"flow": 9.0, "fomo": {**alert(7), **changes}}).encode()
 
 
-@pytest.mark.parametrize(
-    "trouble", [SystemError("returned a result"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")]
-)
-def test_headers_that_the_client_cannot_read_count_as_none(trouble: Exception) -> None:
-    found = events().read(Received(encoded(), headers=trouble))
+@pytest.mark.parametrize("trouble", [SystemError("returned a result"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")])
+def test_headers_that_the_client_cannot_read_count_as_none(reader: Reader, trouble: Exception) -> None:
+    found = reader.read(Received(encoded(), headers=trouble))
     assert found is not None
-    assert found.incident == "0-7"
+    assert found.id == "sensors:0-7:opened"
     assert to_record(Received(encoded(), headers=trouble)).headers == []
 
 
@@ -73,33 +72,26 @@ def test_headers_that_the_client_cannot_read_count_as_none(trouble: Exception) -
         encoded(),
     ],
 )
-def test_what_a_result_holds_does_not_keep_its_incident_from_being_told(value: bytes) -> None:
-    reader = events()
-    found = reader.read(Received(value, b"\xff\x00"))
-    assert found is not None
-    assert not reader.skipped
+def test_what_a_result_holds_does_not_keep_its_incident_from_being_told(reader: Reader, value: bytes) -> None:
+    assert reader.read(Received(value, b"\xff\x00")) is not None
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff", b"[" * 100_000, b"9" * 10_000, b'{"fomo": 1e999}'])
-def test_what_cannot_be_read_is_skipped(value: bytes | None) -> None:
-    reader = events()
+def test_what_cannot_be_read_is_skipped(reader: Reader, value: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
     assert reader.read(Received(value)) is None
-    assert reader.skipped.total() == 1
+    assert "alert_skipped record=alerts[3]@7 reason=" in caplog.text
 
 
 def test_whatever_a_message_raises_is_noted_without_its_contents_and_the_next_one_is_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = events()
-
     def fails_at_first(*given: Any) -> Any:
         monkeypatch.undo()
         raise RuntimeError("contents of the record")
 
-    monkeypatch.setattr(service, "read_event", fails_at_first)
+    monkeypatch.setattr(follower, "read_event", fails_at_first)
     with caplog.at_level(logging.INFO):
         assert reader.read(Received(encoded())) is None
     assert reader.read(Received(encoded())) is not None
-    assert reader.skipped == {"unexpected": 1}
     assert "alert_skipped record=alerts[3]@7 reason=unexpected error=RuntimeError at=test_reading.py:" in caplog.text
     assert "contents" not in caplog.text
