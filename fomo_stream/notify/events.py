@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from fomo_stream.errors import RecordError
 from fomo_stream.wording import clean, in_time
 
-NO_RESULT, UNKNOWN_STATUS, INCOMPLETE = "no_result", "unknown_status", "incomplete"  # why a record is skipped
-UNEXPECTED = "unexpected"  # likewise, by a defect of this program
+# why a record is skipped; the last one: by a defect of this program
+NO_RESULT, UNKNOWN_STATUS, INCOMPLETE, UNEXPECTED = "no_result", "unknown_status", "incomplete", "unexpected"
 ABOUT = {"silent": "silence", "rate": "rate"}  # what an incident is about, by its status and the end of its name
 SEVERITIES = ("info", "warning", "critical")
 NAME, TEXT = 200, 2000  # characters of a name and of a sentence, at most
 MOST_REASONS = 20
 MOST = (1 << 63) - 1  # of a whole number: JSON with more is not written
-YEAR_2200 = 7_258_118_400_000
+TIMES = (0, 7_258_118_400_000)  # milliseconds since 1970; before that, or after 2200, is a mistake, or stands for none
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute")
 
@@ -32,16 +32,12 @@ class Event(NamedTuple):
     the input; else of the first record, at an end of the last one.
     """
 
+    identity: str  # the name of the incident among those of all topics
     is_first: bool  # it opens its incident
     is_end: bool
     timestamp: int | None  # milliseconds since 1970
     began: int | None  # the first record's time, likewise, where it is known
     facts: dict[str, Any]
-
-    @property
-    def identity(self) -> str:
-        """The name of the incident among those of all topics."""
-        return f"{self.facts['topic']}:{self.facts['incident']}"
 
 
 def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
@@ -61,11 +57,12 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     first, last, worst = (_mapping(result.get(name)) for name in ("from", "to", "worst"))
     place = result if is_alert else last if is_end and last else first
     partition, offset = _integer(result.get("partition")), _integer(place.get("offset"))
-    timestamp = _time(place.get("timestamp"))
+    timestamp = _integer(place.get("timestamp"), *TIMES)
     is_first = incident in (f"{partition}-{offset}", str(offset)) if is_alert else not is_end
-    began = _time(first.get("timestamp")) if not is_alert else timestamp if is_first else None
+    began = _integer(first.get("timestamp"), *TIMES) if not is_alert else timestamp if is_first else None
     topic, own_key = _text(result.get("topic"), NAME) or "", _text(result.get("key"), NAME)
     severity, reasons = result.get("severity") or worst.get("severity"), result.get("reasons")
+    reasons = reasons if isinstance(reasons, list) else []
     numbers = {name: _number(result.get(name)) for name in NUMBERS}
     if numbers["score"] is None:
         numbers["score"] = _number(worst.get("score"))
@@ -91,11 +88,9 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
         "lasted": lasted,
         **numbers,
         **{name: _text(result.get(name), TEXT) or None for name in ("explanation", "of")},
-        "reasons": [_reason(one) for one in reasons[:MOST_REASONS] if isinstance(one, Mapping)]
-        if isinstance(reasons, list)
-        else [],
+        "reasons": [_reason(one) for one in reasons[:MOST_REASONS] if isinstance(one, Mapping)],
     }
-    return Event(is_first, is_end, timestamp, began, facts)
+    return Event(f"{topic}:{incident}", is_first, is_end, timestamp, began, facts)
 
 
 def key_text(key: bytes | str | int | float | None) -> str | None:
@@ -105,11 +100,9 @@ def key_text(key: bytes | str | int | float | None) -> str | None:
 
 def key_of_field(fields: Mapping[str, Any], path: str) -> str | None:
     """The value of a field, by its dotted path, as the key of a record; None if it has none."""
-    found: Any = fields.get(path)
-    if found is None:
-        found = fields
-        for name in path.split("."):
-            found = _mapping(found).get(name)
+    found: Any = fields
+    for name in (path,) if path in fields else path.split("."):
+        found = _mapping(found).get(name)
     return key_text(found) if isinstance(found, str | int | float) else None
 
 
@@ -122,9 +115,7 @@ def iso(timestamp: int | None) -> str | None:
 
 def _reason(given: Mapping[str, Any]) -> dict[str, Any]:
     """With a schema, text and the ends of the range have fields of their own."""
-    value, limits = given.get("value"), given.get("range")
-    if value is None:
-        value = given.get("text")
+    value, limits = given.get("text") if given.get("value") is None else given["value"], given.get("range")
     plain = value if isinstance(value, bool) else _number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (given.get("low"), given.get("high"))
     found: dict[str, Any] = {name: _text(given.get(name), NAME) for name in ("feature", "cause", "scope", "with")}
@@ -146,11 +137,6 @@ def _text(value: Any, most: int) -> str | None:
 
 def _integer(value: Any, least: int = -MOST, most: int = MOST) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
-
-
-def _time(value: Any) -> int | None:
-    """Milliseconds since 1970; a time before 1970 or after 2200 is a mistake, or stands for none."""
-    return _integer(value, 0, YEAR_2200)
 
 
 def _number(value: Any) -> float | int | None:

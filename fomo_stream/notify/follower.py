@@ -181,7 +181,7 @@ class Follower:
         if answer.kind == "again":
             self._tries += 1
             metrics.value_of(metrics.RETRIED, self.name).inc()
-            self._later("target_trouble", answer.why, wait_s(self._tries, random.random(), answer.after))
+            self._later("target_trouble", answer.why, wait_s(self._tries, random.random()))
             return False
         if answer.kind == "refused":
             log.error(kv("message_refused", target=self.name, message=message.id, reason=answer.why))

@@ -11,10 +11,7 @@ from fomo_stream.notify.events import Event
 from fomo_stream.notify.messages import Message, Told, held_message
 
 MOST_KNOWN = 50_000  # incidents that are remembered
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # before another try, without the target's own wish
-LONGEST_WISH_S = (
-    240.0  # of a target, by Retry-After: meanwhile nothing is read, and a group gives a member up after 300
-)
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # before another try; a member may read nothing for 300
 HOUR_S = 3600.0
 LISTED = 20  # messages that were held back and are named
 
@@ -86,11 +83,10 @@ class Limit:
         self._first.clear()
 
 
-def wait_s(tries: int, luck: float, wish: float = 0.0) -> float:
-    """Seconds until a message is tried again. tries: that failed; luck: from 0 to 1; wish: seconds, of the target.
+def wait_s(tries: int, luck: float) -> float:
+    """Seconds until a message is tried again. tries: that failed; luck: from 0 to 1.
 
-    >>> [wait_s(tries, 1.0) for tries in (1, 2, 3, 7, 100)], wait_s(1, 0.0), wait_s(1, 1.0, 30.0), wait_s(1, 1.0, 1e9)
-    ([1.0, 2.0, 4.0, 60.0, 60.0], 0.5, 30.0, 240.0)
+    >>> [wait_s(tries, 1.0) for tries in (1, 2, 3, 7, 100)], wait_s(1, 0.0)
+    ([1.0, 2.0, 4.0, 60.0, 60.0], 0.5)
     """
-    wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + luck / 2)
-    return max(wait, min(wish, LONGEST_WISH_S))
+    return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + luck / 2)

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TextIO
 
 from prometheus_client import generate_latest
@@ -16,7 +16,7 @@ from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.logs import kv
 from fomo_stream.notify import metrics
-from fomo_stream.notify.follower import AGAIN_S, TIMEOUT_S, Follower, Reader, Topic
+from fomo_stream.notify.follower import TIMEOUT_S, Follower, Reader, Topic
 from fomo_stream.notify.targets import targets_of
 from fomo_stream.ops.http import HttpServer, Sources
 from fomo_stream.settings.notify import NotifySettings
@@ -51,37 +51,36 @@ class Service:
 
     def run(self) -> None:
         """Tell of incidents until `stop`. Raises BrokerError."""
+        threads = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in self._followers]
         with self._serve(), closing(Cluster(self._settings)) as cluster:
-            self._wait_for_topic(cluster)
-            threads = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in self._followers]
-            for thread in threads:
-                thread.start()
-            while not self._stop.wait(LOOK_S):
-                with suppress(BrokerError):  # the consumers tell of it, too
-                    found = look(cluster, self._settings)
-                    if self._topic.is_another(found.id):
-                        log.warning(
-                            kv("topic_recreated", topic=self._settings.alerts, effect="read from its beginning")
-                        )
-                    self._topic = found
+            while not self._stop.is_set():
+                self._look(cluster)
+                for thread in threads if self._topic.partitions else ():
+                    if thread.ident is None:
+                        thread.start()
+                self._stop.wait(LOOK_S)
             end = time.monotonic() + FINISH_S
             for thread in threads:  # one that waits for an answer is left behind
-                thread.join(max(0.0, end - time.monotonic()))
+                if thread.ident is not None:
+                    thread.join(max(0.0, end - time.monotonic()))
         if self._error is not None:
             raise self._error
 
-    def _wait_for_topic(self, cluster: Cluster) -> None:
-        """Raises BrokerError; with --wait it is tried again."""
-        while self._trouble and not self._stop.is_set():
-            try:
+    def _look(self, cluster: Cluster) -> None:
+        """See which topic there is now. Raises BrokerError if there was none yet; with --wait it is tried again."""
+        try:
+            if not self._topic.partitions:
                 cluster.connect()
-                self._topic, self._trouble = look(cluster, self._settings), ""
-            except BrokerError as error:
-                if not self._settings.wait:
-                    raise
-                self._trouble = str(error)
-                log.warning(kv("waiting", reason=error))
-                self._stop.wait(AGAIN_S)
+            found = look(cluster, self._settings)
+        except BrokerError as error:  # where the topic was there, the consumers tell of it, too
+            if not (self._topic.partitions or self._settings.wait):
+                raise
+            self._trouble = "" if self._topic.partitions else str(error)
+            log.warning(kv("waiting", reason=error))
+            return
+        if self._topic.is_another(found.id):
+            log.warning(kv("topic_recreated", topic=self._settings.alerts, effect="reading from its beginning"))
+        self._topic, self._trouble = found, ""
 
     def _follow(self, follower: Follower) -> None:
         """The thread of a target. An error that it cannot live with ends the process."""

@@ -39,11 +39,10 @@ Clock = Callable[[], float]  # seconds since 1970
 
 
 class Answer(NamedTuple):
-    """What a target said. why: without secrets. after: seconds until it wants to be asked again; 0: it did not say."""
+    """What a target said. why: without secrets."""
 
     kind: Literal["sent", "again", "refused"]
     why: str = ""
-    after: float = 0.0
 
 
 class Target(Protocol):
@@ -101,7 +100,7 @@ class Program:
                 return answer_of(response.status), response.read()
         except HTTPError as error:
             with error:
-                return answer_of(error.code, error.headers.get("Retry-After", "")), b""
+                return answer_of(error.code), b""
         except (OSError, UnicodeError, HTTPException) as error:
             cause = error.reason if isinstance(error, URLError) else error
             if isinstance(cause, ssl.SSLCertVerificationError):
@@ -191,10 +190,8 @@ class People:
             self._service = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
         if self._service is None:
             known = [str(one) for one in apprise.plugins.N_MGR.schemas()]
-            why = "parts of the address are missing or wrong"
-            if scheme not in known:
-                hint = "; did you mean --webhook?" if scheme in ("http", "https") else did_you_mean(scheme, known)
-                why = f"an address begins with a scheme that apprise knows, as slack:// or mailtos://{hint}"
+            hint = "; did you mean --webhook?" if scheme in ("http", "https") else did_you_mean(scheme, known)
+            why = f"apprise knows no such address, or parts of it are missing{hint}"
             raise ConfigError(f"--to {self.name}...: {why}", "see https://appriseit.com/services for the addresses")
         if "overflow=" not in url:  # a service that takes only short messages would refuse a long one for good
             self._service.overflow_mode = apprise.OverflowMode.SPLIT
@@ -215,13 +212,13 @@ class People:
         return Answer("sent") if sent else answer_of(int(found[-1]) if found else 0)
 
 
-def answer_of(status: int, after: str = "") -> Answer:
-    """What a status of HTTP means; 0: there was none. after: the header Retry-After."""
+def answer_of(status: int) -> Answer:
+    """What a status of HTTP means; 0: there was none."""
     why = f"HTTP {status}" if status else "it was not sent"
     if 200 <= status < 300:
         return Answer("sent")
     if status < 200 or status >= 500 or status in AGAIN:
-        return Answer("again", why, float(after) if re.fullmatch(r"[0-9]{1,9}", after.strip()) else 0.0)
+        return Answer("again", why)
     return Answer("refused", f"{why}, and redirects are not followed" if status < 400 else why)
 
 

@@ -86,14 +86,7 @@ NAMES = [*alert(7), *closed(7, 9), *silent(7), *rate(7)]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-def test_a_number_that_nobody_expects_is_as_if_it_were_not_there_or_a_float(odd: Any) -> None:
-    names = [*alert(7), "quiet_s", "records", "usual_gap_s"]
-    reason = dict.fromkeys((*SAID["reasons"][0], "low", "text", "with"), odd)
-    for name in names:
-        if name not in ("outlier", "incident"):
-            found = event({**alert(7), name: odd, "reasons": [reason]})
-            assert text("opened", found)
-            orjson.dumps(found.facts)
+def test_a_time_that_nobody_expects_is_as_if_it_were_not_there(odd: Any) -> None:
     assert event(alert(7, timestamp=odd)).timestamp is None
     place = {"timestamp": odd, "offset": 9}
     assert event({**closed(7, 9), "from": place, "to": place}).began is None
@@ -199,10 +192,3 @@ def test_what_others_wrote_calls_nobody_and_is_no_link_and_can_still_be_read(cal
         assert "https://status.example/@now" in said, "what the operator has given stays"
         assert "pump-7" in said
     assert odd.facts["key"].endswith(call), "programs get the key as it is"
-
-
-def test_the_end_of_alerts_stays_one_where_a_schema_gives_all_fields() -> None:
-    """Read by a schema, every field is there, without a value."""
-    empty = dict.fromkeys(("of", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute"))
-    assert event(empty | closed(1, 9)).facts["about"] == "outlier"
-    assert event(empty | heard(1, 9)).facts["about"] == "silence"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [made.take(event(alert(offset))) for offset in (0, 100)] == [OPENED, None], "only the last ones are known"
 
 
+@cache
 def message(number: int, severity: str = "warning") -> Message:
     return message_of("opened", event(alert(number, severity=severity), f"key-{number}"))
 
