@@ -162,7 +162,7 @@ class Follower:
         try:
             message = self._reader.read(record)
         except RegistryError as error:
-            self._later("registry_trouble", str(error), AGAIN_S)
+            self._later(kv("registry_trouble", target=self.name, reason=error), str(error), AGAIN_S)
             return False
         if not self._tries:
             self.trouble = ""
@@ -181,7 +181,8 @@ class Follower:
         if answer.kind == "again":
             self._tries += 1
             metrics.value_of(metrics.RETRIED, self.name).inc()
-            self._later("target_trouble", answer.why, wait_s(self._tries, random.random()))
+            line = kv("target_trouble", target=self.name, reason=answer.why)
+            self._later(line, answer.why, wait_s(self._tries, random.random()))
             return False
         if answer.kind == "refused":
             log.error(kv("message_refused", target=self.name, message=message.id, reason=answer.why))
@@ -192,18 +193,18 @@ class Follower:
         self.limit.sent(message, now)
         return True
 
-    def _later(self, event: str, reason: str, seconds: float = 0.0) -> None:
+    def _later(self, line: str, reason: str, seconds: float = 0.0) -> None:
         """Say in the log and in /readyz why this target is not told, and go on after so many seconds."""
         self.trouble, self._not_before = reason, time.monotonic() + seconds
-        if (suppressed := self._throttle.allow(event)) is not None:
-            log.warning(kv(event, target=self.name, reason=reason, suppressed=suppressed))
+        if (suppressed := self._throttle.allow(line.partition(" ")[0])) is not None:
+            log.warning(f"{line} suppressed={suppressed}")
 
     def _failed(self, error: KafkaError) -> None:
         """Note an error of the consumer, which tries again. Raises NotPermittedError."""
         if error.code() in NOT_PERMITTED:
             permit = f"permit to read topic {self._own.alerts} and the groups {self._settings.group}*"
             raise explained(error, f"topic {self._own.alerts} cannot be read by group {self._own.group}", permit)
-        self._later("consumer_error", error.str())
+        self._later(kv("consumer_error", target=self.name, reason=error.str()), error.str())
 
     # -- the group -------------------------------------------------------------------------------------------
 
@@ -256,4 +257,5 @@ class Follower:
             consumer.commit(offsets=places, asynchronous=False)
             self._committed |= changed
         except KafkaException as error:  # it is tried again; at worst messages are repeated
-            self._later("consumer_error", error.args[0].str())
+            if self._throttle.allow("commit") is not None:
+                log.warning(kv("consumer_error", target=self.name, reason=error.args[0].str()))

@@ -263,7 +263,9 @@ def test_the_program_reads_the_settings_that_were_given(
     assert settings.device == ("cuda" if found.values["gpu"]["enabled"] else "auto")
 
 
-def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = plain("everything")
     deployment, name = found.all("Deployment")[0], f"{NAME}-notify"
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

@@ -117,39 +117,30 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
         server.server_close()
 
 
-def certificate(folder: Path, name: str = "127.0.0.1", signer: tuple[Any, Any] | None = None) -> tuple[Path, Any, Any]:
-    """A file with a certificate and its key, the certificate and the key; without a signer, it signs itself."""
+def certificate(folder: Path, name: str = "127.0.0.1") -> Path:
+    """A file with a certificate that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer, issuer_key = (subject, key) if signer is None else (signer[0].subject, signer[1])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    is_address = name[0].isdigit()
+    names = x509.IPAddress(ipaddress.ip_address(name)) if is_address else x509.DNSName(name)
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder(
+        subject, subject, key.public_key(), x509.random_serial_number(), now - day, now + day
     )
-    if signer is None:
-        usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-        builder = builder.add_extension(usage, critical=True)
-    else:
-        try:
-            alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
-        except ValueError:
-            alternative = x509.DNSName(name)
-        builder = builder.add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-    made = builder.sign(issuer_key, hashes.SHA256())
-    path = folder / f"{name}-{made.serial_number}.pem"
+    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    for extension, is_critical in (
+        (x509.BasicConstraints(ca=True, path_length=None), True),
+        (usage, True),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        (x509.SubjectAlternativeName([names]), False),
+    ):
+        builder = builder.add_extension(extension, is_critical)
+    made = builder.sign(key, hashes.SHA256())
     plain = serialization.NoEncryption()
     encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    path = folder / f"{name}.pem"
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + encoded)
-    return path, made, key
+    return path
 
 
 def server_context(path: Path) -> ssl.SSLContext:
