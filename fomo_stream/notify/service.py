@@ -72,10 +72,12 @@ class Service:
             if not self._topic.partitions:
                 cluster.connect()
             found = look(cluster, self._settings)
-        except BrokerError as error:  # where the topic was there, the consumers tell of it, too
-            if not (self._topic.partitions or self._settings.wait):
+        except BrokerError as error:
+            if self._topic.partitions:  # the consumers tell of it, too
+                return
+            if not self._settings.wait:
                 raise
-            self._trouble = "" if self._topic.partitions else str(error)
+            self._trouble = str(error)
             log.warning(kv("waiting", reason=error))
             return
         if self._topic.is_another(found.id):
