@@ -133,10 +133,10 @@ class Follower:
         consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
         while not (self._stop.is_set() or self._topic.is_another(self._topic_now().id)):
             self._turn(consumer, time.monotonic())
-        if self._stop.is_set() and (summary := self.limit.summary()) is not None:
+        if (summary := self.limit.summary()) is not None:
             self._is_told(summary)
         self._commit(consumer)
-        if self._stop.is_set() and (self._tries or self.limit.held):
+        if self._tries or self.limit.held:
             log.warning(kv("not_sent", target=self.name, effect="it is told after the next start, or by others"))
 
     def _turn(self, consumer: Consumer, now: float) -> None:
