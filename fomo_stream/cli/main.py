@@ -166,12 +166,12 @@ def notify(argv: Sequence[str]) -> int:
     """Tell people of incidents: by chat, mail, Alertmanager or a webhook.
 
       fomo-stream notify --alerts alerts --to slack://TOKEN/CHANNEL
-      fomo-stream notify --alerts alerts --webhook https://pager.example.com/hook --webhook-secret-file secret
+      fomo-stream notify --alerts alerts --webhook https://pager.example.com/hook
       fomo-stream notify --alerts alerts --dry-run              print the messages about what the topic holds
 
     It reads the topic that `fomo-stream run --alerts TOPIC` writes. One message comes when an incident opens, and one
-    when it ends. Each arrives at least once: while a target is down, its messages wait. Ctrl-C or SIGTERM stops it
-    cleanly.
+    when it ends. Each arrives at least once: while a target is down, its messages wait, and no other's. Ctrl-C or
+    SIGTERM stops it cleanly.
     """
     settings = _settings(NotifySettings, argv, notify)
     signals = Signals()

@@ -1,6 +1,5 @@
 """Messages to people and programs about incidents: `fomo-stream notify`.
 
-`events` reads the records of a topic of alerts. `policy` decides which of them are told; `messages` writes it.
-`delivery` keeps the order of each target, and what waits for it. All these only compute. `targets` sends, `messenger`
-runs all of it with threads, and `service` feeds it from a topic.
+`events` reads what a record of the topic of alerts says, `messages` writes the text, and `policy` decides what is told,
+and when. These only compute. `targets` sends; `follower` reads the topic for one target, and `service` runs them all.
 """

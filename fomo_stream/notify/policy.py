@@ -1,51 +1,92 @@
-"""Which events are told: an incident when it opens, and when it ends. A pure core."""
+"""What is told, how many messages a target gets, and when a try is repeated. A pure core.
+
+Times are seconds of a clock that never goes back.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 
 from fomo_stream.notify.events import Event
-from fomo_stream.notify.messages import Told
+from fomo_stream.notify.messages import Message, Told, held_message
 
 MOST_KNOWN = 50_000  # incidents that are remembered
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # before another try; a member may read nothing for 300
+HOUR_S = 3600.0
+LISTED = 20  # messages that were held back and are named
 
 
 class Policy:
     """Decides for the events of all partitions, in the order in which they are read.
 
-    An opening and an end are always told, whatever was told before: they may be read again because nobody has taken
-    their message. The first alert of an incident can be missing in the topic, or come after the end, which may be in
-    another partition. So the incidents that were read are remembered.
+    An incident is opened by its first alert and closed by its end, whatever was told before: they may be read again
+    because nobody has taken their message. The first alert can come after the end, from another partition. So the
+    incidents that were read are remembered.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, int | None] = OrderedDict()  # the time of an end that was read first, else None
-        self._since: dict[tuple[str, int | None], int] = {}  # by partition of an input: the first offset that was read
 
     def take(self, event: Event) -> Told | None:
         """What is told of an event."""
+        if not (event.is_first or event.is_end):
+            return None
         name, is_known = event.identity, event.identity in self._known
         early_end = self._known.pop(name, None)
-        told: Told | None = None
-        if event.is_end:
-            told, left = "closed", event.timestamp if early_end is not None or not is_known else None
-        else:
-            is_over = early_end is not None and event.timestamp is not None and event.timestamp <= early_end
-            began_here = self._began_here(event)
-            if (event.is_first and not is_over) or (began_here and not is_known):
-                told = "opened"
-            left = early_end if is_over and not event.is_first else None
-        self._known[name] = left
+        self._known[name] = event.timestamp if event.is_end and (early_end is not None or not is_known) else None
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
-        return told
+        if event.is_end:
+            return "closed"
+        is_over = early_end is not None and event.timestamp is not None and event.timestamp <= early_end
+        return None if is_over else "opened"
 
-    def begin_again(self) -> None:
-        """Partitions were taken away: other instances tell of incidents that begin before the next event."""
-        self._since.clear()
 
-    def _began_here(self, event: Event) -> bool:
-        """Whether the incident of an alert began after the first alert that was read of its partition."""
-        since = self._since.setdefault((event.topic, event.partition), event.offset or 0)
-        began = event.incident.rpartition("-")[2]
-        return began.isdecimal() and int(began) > since
+class Limit:
+    """At most `per_hour` messages within an hour; 0: any number. One more then tells of all that was held back."""
+
+    def __init__(self, per_hour: int, link: str | None = None) -> None:
+        self._per_hour, self._link = per_hour, link
+        self._sent: deque[float] = deque(maxlen=per_hour or 1)  # when the last ones were sent
+        self._counts: Counter[str] = Counter()  # of what is held back: by kind, and of those that are critical
+        self._first: list[Message] = []
+
+    @property
+    def held(self) -> int:
+        """Messages that are held back."""
+        return self._counts["opened"] + self._counts["closed"]
+
+    def holds(self, message: Message, now: float) -> bool:
+        """Whether a message is held back; else it is to be sent now."""
+        is_full = self._per_hour and len(self._sent) == self._per_hour and now < self._sent[0] + HOUR_S
+        if not is_full and not self.held:
+            return False
+        self._counts.update((message.kind, message.severity))
+        self._first += [message] if len(self._first) < LISTED else []
+        return True
+
+    def summary(self, now: float = float("inf")) -> Message | None:
+        """What tells of all that is held back, if it is to be sent now."""
+        if not self.held or now < self._sent[0] + HOUR_S:
+            return None
+        return held_message(self._counts, self._first, self._link)
+
+    def sent(self, message: Message, now: float) -> None:
+        """A message was sent, perhaps the summary."""
+        self._sent.append(now)
+        if message.kind == "held":
+            self.forget()
+
+    def forget(self) -> None:
+        """Nothing is held back any more."""
+        self._counts.clear()
+        self._first.clear()
+
+
+def wait_s(tries: int, luck: float) -> float:
+    """Seconds until a message is tried again. tries: that failed; luck: from 0 to 1.
+
+    >>> [wait_s(tries, 1.0) for tries in (1, 2, 3, 7, 100)], wait_s(1, 0.0)
+    ([1.0, 2.0, 4.0, 60.0, 60.0], 0.5)
+    """
+    return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + luck / 2)

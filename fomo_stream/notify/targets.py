@@ -1,38 +1,48 @@
 """Where messages are sent: webhooks, Alertmanager, and people by the library apprise.
 
-A target's address may hold a token, and what it answers may repeat the message. So logs and errors name the scheme and
-the host of a target, a status, and nothing else.
+A target's address may hold a token, and what it answers may repeat the message. So logs and errors name the scheme of a
+target, the host of one over HTTP, a status, and nothing else.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import base64
 import logging
 import re
 import ssl
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import SplitResult, urlencode, urlsplit
+from http.client import HTTPException
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import orjson
 
+from fomo_stream import __version__
 from fomo_stream.errors import ConfigError, needs_extra
-from fomo_stream.notify.delivery import Answer
-from fomo_stream.notify.events import About, Event, iso
-from fomo_stream.notify.messages import Message, facts
-from fomo_stream.notify.posting import Poster, answer_of
+from fomo_stream.notify.events import iso
+from fomo_stream.notify.messages import Message
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.wording import did_you_mean
 
-LASTS_S = 7 * 86_400.0  # an alert fires for so long where its end is not told
-ALERT_NAMES: dict[About, str] = {"outlier": "FomoOutlier", "silence": "FomoSilence", "rate": "FomoRate"}
-SIGNATURE, IDEMPOTENCY = "Fomo-Signature", "Idempotency-Key"
+TIMEOUT_S = 10.0  # for an answer of a server
+AGAIN = (408, 425, 429)  # statuses below 500 after which it is tried again
+SAME = {"alertname", "topic", "incident"}  # labels that all alerts about an incident have
+LASTS_S = 7 * 86_400.0  # an alert of Alertmanager fires for so long where its end is not told
 
 Clock = Callable[[], float]  # seconds since 1970
+
+
+class Answer(NamedTuple):
+    """What a target said. why: without secrets."""
+
+    kind: Literal["sent", "again", "refused"]
+    why: str = ""
 
 
 class Target(Protocol):
@@ -45,25 +55,13 @@ class Target(Protocol):
         """Send a message. Raises nothing that a target or a network can cause."""
 
 
-def targets_of(settings: NotifySettings, now: Clock) -> list[Target]:
+def targets_of(settings: NotifySettings, now: Clock = time.time) -> list[Target]:
     """All targets that the settings name. Raises ConfigError. now: the time of day."""
-    kinds: list[tuple[str, str]] = [("webhook", url) for url in settings.webhook]
-    kinds += [("alertmanager", url) for url in settings.alertmanager]
-    kinds += [("to", url) for url in settings.to]
-    if settings.targets_file is not None:
-        kinds += _lines(settings.targets_file)
-    secret, link = _secret(settings), settings.status_url
-    if secret is not None and "webhook" not in dict(kinds):
-        raise ConfigError("a secret for webhooks is given, but no --webhook", "leave it out, or add the webhook")
-    poster = Poster(_context(settings.target_ca), settings.target_timeout)
-    found: list[Target] = []
-    for kind, url in kinds:
-        if kind == "to":
-            found.append(People(url))
-        elif kind == "webhook":
-            found.append(Webhook(_checked(url, "--webhook"), poster, secret, link, now))
-        else:
-            found.append(Alertmanager(_checked(url, "--alertmanager"), poster, link, now))
+    kinds = [(kind, url) for kind in ("webhook", "alertmanager", "to") for url in getattr(settings, kind)]
+    programs: dict[str, type[Webhook] | type[Alertmanager]] = {"webhook": Webhook, "alertmanager": Alertmanager}
+    found: list[Target] = [
+        programs[kind](url, settings.status_url, now) if kind in programs else People(url) for kind, url in kinds
+    ]
     names: dict[str, int] = {}
     for target in found:  # two may be at one host
         names[target.name] = count = names.get(target.name, 0) + 1
@@ -71,62 +69,86 @@ def targets_of(settings: NotifySettings, now: Clock) -> list[Target]:
     return found
 
 
-class Webhook:
-    """Posts each message as JSON. With a secret the body is signed, so that the receiver knows who has sent it.
+class _NoRedirects(HTTPRedirectHandler):
+    """They could take a secret to another host."""
 
-    The header `Fomo-Signature: t=TIME,v1=HEX` has the time of sending (seconds since 1970) and the HMAC-SHA256 of
-    `TIME.BODY` with the secret as key.
-    """
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
-    is_for_people = False
 
-    def __init__(self, url: SplitResult, poster: Poster, secret: bytes | None, link: str | None, now: Clock) -> None:
-        self.name = _shown(url)
-        self._url, self._poster, self._secret, self._link, self._now = url, poster, secret, link, now
+class Program:
+    """A target over HTTP. Its certificate is verified. link: to the status page. Raises ConfigError."""
+
+    flag, is_for_people = "", False
+
+    def __init__(self, url: str, link: str | None, now: Clock) -> None:
+        self._url, self._link, self._now = _checked(url, self.flag), link, now
+        self.name = f"{self._url.scheme}://{self._url.netloc.rpartition('@')[2]}"
+        self._opener = build_opener(ProxyHandler({}), _NoRedirects)
+
+    def exchange(
+        self, url: SplitResult, body: bytes | None = None, more: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[Answer, bytes]:
+        """POST a body, or GET, and what the server says. Raises nothing that a network or a server can cause."""
+        headers = {"Content-Type": "application/json", "User-Agent": f"fomo-stream/{__version__}", **more}
+        login, _, host = url.netloc.rpartition("@")
+        if login:
+            headers["Authorization"] = f"Basic {base64.b64encode(unquote(login).encode()).decode()}"
+        try:
+            request = Request(url._replace(netloc=host).geturl(), body, headers)
+            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+                return answer_of(response.status), response.read()
+        except HTTPError as error:
+            with error:
+                return answer_of(error.code), b""
+        except (OSError, UnicodeError, HTTPException) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return Answer("again", f"its certificate is not trusted: {cause.verify_message}"), b""
+            if isinstance(cause, TimeoutError):
+                return Answer("again", f"no answer for {TIMEOUT_S:g} s"), b""
+            return Answer("again", getattr(cause, "strerror", None) or type(cause).__name__), b""
+
+
+class Webhook(Program):
+    """Gets each message as JSON."""
+
+    flag = "--webhook"
 
     def send(self, message: Message) -> Answer:
-        assert message.event is not None
         more = {"link": self._link, "title": message.title, "text": message.text}
-        body = orjson.dumps({**facts(message.kind, message.event), **more})
-        headers = {IDEMPOTENCY: message.id.encode("ascii", "backslashreplace").decode()}
-        if self._secret is not None:
-            headers[SIGNATURE] = signature(self._secret, int(self._now()), body)
-        return self._poster.exchange(self._url, body, headers)[0]
+        headers = {"Idempotency-Key": message.id.encode("ascii", "backslashreplace").decode()}
+        return self.exchange(self._url, orjson.dumps({**message.facts, **more}), headers)[0]
 
 
-def signature(secret: bytes, time: int, body: bytes) -> str:
-    """The header that signs a body.
-
-    >>> signature(b"key", 1700000000, b"{}")[:30]
-    't=1700000000,v1=9d713ed406bb70'
-    """
-    return f"t={time},v1={hmac.new(secret, b'%d.%b' % (time, body), hashlib.sha256).hexdigest()}"
-
-
-class Alertmanager:
-    """Tells an Alertmanager of each incident: it fires from its opening to its end, or for LASTS_S at most.
+class Alertmanager(Program):
+    """Is told of each incident: it fires from its opening to its end, or for LASTS_S at most.
 
     The severity and the key of the opening are labels, and the end of an incident may have others. So at the end
     Alertmanager is asked for the labels of what fires.
     """
 
-    is_for_people = False
+    flag = "--alertmanager"
 
-    def __init__(self, url: SplitResult, poster: Poster, link: str | None, now: Clock) -> None:
-        self.name = _shown(url)
-        path = url.path.rstrip("/")
-        self._url = url._replace(path=path if path.endswith("/api/v2/alerts") else f"{path}/api/v2/alerts")
-        self._poster, self._link, self._now = poster, link, now
+    def __init__(self, url: str, link: str | None, now: Clock) -> None:
+        super().__init__(url, link, now)
+        path = self._url.path.rstrip("/").removesuffix("/api/v2/alerts")
+        self._url = self._url._replace(path=f"{path}/api/v2/alerts")
 
     def send(self, message: Message) -> Answer:
         event, now = message.event, self._now()
         assert event is not None
-        every = [_labels(event, event.severity)]
+        labels = {
+            "alertname": f"Fomo{event.facts['about'].capitalize()}",
+            **{name: event.facts[name] for name in ("topic", "partition", "key", "severity", "incident")},
+        }
+        labels = {name: str(value) for name, value in labels.items() if value not in (None, "")}
+        every = [labels]
         if message.kind == "closed":
-            answer, firing = self._firing(event)
+            answer, firing = self._firing({name: labels[name] for name in labels.keys() & SAME})
             if answer.kind == "again":
                 return answer
-            every = firing or [_labels(event, severity) for severity in ("warning", "critical")]
+            every = firing or [{**labels, "severity": severity} for severity in ("warning", "critical")]
         starts = now if event.began is None or not 0 < event.began <= now * 1000 else event.began / 1000
         alert: dict[str, Any] = {
             "annotations": {"summary": message.title, "description": message.text},
@@ -134,25 +156,16 @@ class Alertmanager:
             "endsAt": _rfc3339(now if message.kind == "closed" else now + LASTS_S),
             **({"generatorURL": self._link} if self._link else {}),
         }
-        return self._poster.exchange(self._url, orjson.dumps([{"labels": labels, **alert} for labels in every]))[0]
+        return self.exchange(self._url, orjson.dumps([{"labels": one, **alert} for one in every]))[0]
 
-    def _firing(self, event: Event) -> tuple[Answer, list[Any]]:
-        """The labels of the alerts about an incident, as far as Alertmanager says them."""
-        names = {"alertname", "incident", "topic"}
-        labels = {name: value for name, value in _labels(event, "").items() if name in names}
-        wanted = [("filter", f"{name}={orjson.dumps(value).decode()}") for name, value in labels.items()]
-        query = "&".join(filter(None, (self._url.query, urlencode(wanted))))
-        answer, body = self._poster.exchange(self._url._replace(query=query))
+    def _firing(self, labels: dict[str, str]) -> tuple[Answer, list[Any]]:
+        """The labels of the alerts that have these ones, as far as Alertmanager says them."""
+        wanted = urlencode([("filter", f"{name}={orjson.dumps(value).decode()}") for name, value in labels.items()])
+        query = "&".join(filter(None, (self._url.query, wanted)))
+        answer, body = self.exchange(self._url._replace(query=query))
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             return answer, [one["labels"] for one in orjson.loads(body) if labels.items() <= one["labels"].items()]
         return answer, []
-
-
-def _labels(event: Event, severity: str) -> dict[str, str]:
-    partition = "" if event.partition is None else str(event.partition)
-    labels = {"alertname": ALERT_NAMES[event.about], "topic": event.topic, "partition": partition}
-    labels |= {"key": event.key or "", "severity": severity, "incident": event.incident}
-    return {name: value for name, value in labels.items() if value}
 
 
 class People:
@@ -161,149 +174,64 @@ class People:
     is_for_people = True
 
     def __init__(self, url: str) -> None:
-        scheme = url.partition(":")[0].lower()
+        scheme = url.partition("://")[0].lower() if "://" in url else ""
+        self.name = f"{scheme}://"  # the host may be a token
         with needs_extra("--to", "notify"):
             import apprise
         self._apprise = apprise
         logger = logging.getLogger("apprise")  # its lines may hold addresses with tokens
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
-        asset = apprise.AppriseAsset(
-            app_id="fomo-stream",
-            app_desc="fomo-stream",
-            app_url="",
-            secure_logging=True,
-            storage_mode=apprise.PersistentStoreMode.MEMORY,  # it writes no files
-        )
-        try:
+        names = {"app_id": "fomo-stream", "app_desc": "fomo-stream", "app_url": ""}
+        memory = apprise.PersistentStoreMode.MEMORY  # it writes no files
+        self._service: Any = None
+        with suppress(Exception):  # of a plugin; its text could hold the address
+            asset = apprise.AppriseAsset(**names, secure_logging=True, storage_mode=memory)
             self._service = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
-        except Exception:  # a defect of a plugin; its text could hold the address
-            self._service = None
         if self._service is None:
             known = [str(one) for one in apprise.plugins.N_MGR.schemas()]
-            if scheme in known:
-                raise ConfigError(f"--to {scheme}://...: parts of the address are missing or wrong", _TO)
-            if "://" not in url:
-                raise ConfigError("--to: an address begins with a scheme, as slack:// or mailtos://", _TO)
             hint = "; did you mean --webhook?" if scheme in ("http", "https") else did_you_mean(scheme, known)
-            raise ConfigError(f"--to {scheme}://...: apprise knows no such address{hint}", _TO)
+            why = f"apprise knows no such address, or parts of it are missing{hint}"
+            raise ConfigError(f"--to {self.name}...: {why}", "see https://appriseit.com/services for the addresses")
         if "overflow=" not in url:  # a service that takes only short messages would refuse a long one for good
             self._service.overflow_mode = apprise.OverflowMode.SPLIT
-        host = ""
-        if scheme in ("mailto", "mailtos", "json", "jsons", "http", "https"):  # of others it may be a token
-            with suppress(ValueError):
-                host = urlsplit(url).hostname or ""
-        self.name = f"{scheme}://{host}"
-        self._failures = _Failures()
 
     def send(self, message: Message) -> Answer:
         kinds = self._apprise.NotifyType
-        kind = kinds.SUCCESS if message.kind == "closed" else kinds.FAILURE if message.severity == "critical" else None
-        logger = logging.getLogger("apprise")
-        self._failures.begin()
-        logger.addHandler(self._failures)
+        kind = kinds.FAILURE if message.severity == "critical" else kinds.WARNING
+        said = {"body": message.text or message.title, "title": message.title if message.text else ""}
+        said["body_format"] = self._apprise.NotifyFormat.TEXT
         try:
-            assert self._service is not None
-            sent = self._service.notify(
-                body=message.text or message.title,
-                title=message.title if message.text else "",
-                notify_type=kind or kinds.WARNING,
-                body_format=self._apprise.NotifyFormat.TEXT,
-            )
+            with self._apprise.LogCapture(level=logging.WARNING, fmt="%(thread)d %(message)s") as log:
+                sent = self._service.notify(notify_type=kinds.SUCCESS if message.kind == "closed" else kind, **said)
+                lines = log.getvalue()
         except Exception as error:  # of a plugin; its text could hold the address
             return Answer("again", type(error).__name__)
-        finally:
-            logger.removeHandler(self._failures)
-        return Answer("sent") if sent else answer_of(self._failures.status)
+        # It only says whether it has succeeded. The status is in its log, beside that of other threads.
+        found = re.findall(rf"^{threading.get_ident()} .*error\s*=\s*([1-5]\d\d)\b", lines, re.MULTILINE)
+        return Answer("sent") if sent else answer_of(int(found[-1]) if found else 0)
 
 
-_TO = "see https://appriseit.com/services for the addresses"
-
-
-class _Failures(logging.Handler):
-    """The status in what apprise logs: its methods only say whether they have succeeded."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.status, self._thread = 0, 0
-
-    def begin(self) -> None:
-        """Forget what was logged."""
-        self.status, self._thread = 0, threading.get_ident()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread and (found := re.search(r"error\s*=\s*([1-5]\d\d)\b", record.getMessage())):
-            self.status = int(found[1])
-
-
-# --- settings
+def answer_of(status: int) -> Answer:
+    """What a status of HTTP means; 0: there was none."""
+    why = f"HTTP {status}" if status else "it was not sent"
+    if 200 <= status < 300:
+        return Answer("sent")
+    if status < 200 or status >= 500 or status in AGAIN:
+        return Answer("again", why)
+    return Answer("refused", f"{why}, and redirects are not followed" if status < 400 else why)
 
 
 def _checked(url: str, flag: str) -> SplitResult:
     """An address of HTTP. Raises ConfigError, which shows no more of it than its scheme."""
-    scheme, is_plain = url.partition(":")[0].lower(), url.isascii() and url.isprintable() and " " not in url
-    if scheme not in ("http", "https"):
-        if "://" not in url:
-            raise ConfigError(f"{flag}: an address without scheme; write it as https://host/path")
-        hint = did_you_mean(scheme, ("http", "https")) or "; did you mean --to?"
-        raise ConfigError(f"{flag} {scheme}://...: it needs http:// or https://{hint}")
     with suppress(ValueError):  # of a port that is no number, or a name that no host can have
-        parts = urlsplit(url)
-        if is_plain and parts.port != 0 and (parts.hostname or "").encode("idna"):
+        parts, is_plain = urlsplit(url), url.isascii() and url.isprintable() and " " not in url
+        is_http = is_plain and parts.scheme in ("http", "https") and parts.port != 0
+        if is_http and (parts.hostname or "").encode("idna"):
             return parts
-    raise ConfigError(f"{flag}: an address is not a URL with a host", "write it as https://host/path")
-
-
-def _lines(path: Path) -> list[tuple[str, str]]:
-    """The targets in a file: each with its kind. Raises ConfigError."""
-    found = []
-    for number, line in enumerate(_file(path, "--targets-file").splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        kind, url = words if len(words) == 2 else ("to", words[0])
-        if len(words) > 2 or kind not in ("to", "webhook", "alertmanager"):
-            hint = did_you_mean(kind, ("webhook", "alertmanager")) if "://" not in kind else ""
-            where = f"--targets-file {path} line {number}"
-            raise ConfigError(f"{where}: write an address, or webhook or alertmanager and an address{hint}")
-        found.append((kind, url))
-    if not found:
-        raise ConfigError(f"--targets-file {path}: it names no target")
-    return found
-
-
-def _secret(settings: NotifySettings) -> bytes | None:
-    if settings.webhook_secret_file is None:
-        return None if settings.webhook_secret is None else settings.webhook_secret.encode()
-    if text := _file(settings.webhook_secret_file, "--webhook-secret-file").strip():
-        return text.encode()
-    raise ConfigError(f"--webhook-secret-file {settings.webhook_secret_file}: the file is empty")
-
-
-def _file(path: Path, flag: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"{flag} {path}: cannot be read: {reason}", "check its name and permissions") from None
-
-
-def _context(authority: Path | None) -> ssl.SSLContext:
-    """TLS that verifies who answers, with the authorities of the system and perhaps one more. Raises ConfigError."""
-    context = ssl.create_default_context()
-    if authority is not None:
-        try:
-            context.load_verify_locations(cafile=str(authority))
-        except OSError as error:
-            reason = "it has no certificates in PEM" if isinstance(error, ssl.SSLError) else error.strerror
-            raise ConfigError(f"--target-ca {authority}: cannot be read: {reason}") from None
-    return context
-
-
-def _shown(url: SplitResult) -> str:
-    port = f":{url.port}" if url.port else ""
-    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
-    return f"{url.scheme}://{host}{port}"
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    hint = "" if scheme in ("", "http", "https") else did_you_mean(scheme, ("http", "https")) or "; did you mean --to?"
+    raise ConfigError(f"{flag} {scheme}://...: it is not an address of HTTP with a host, as https://host/path{hint}")
 
 
 def _rfc3339(seconds: float) -> str:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.flags import BrokerFlags, RegistryFlags, seconds_of
+from fomo_stream.settings.flags import BrokerFlags, RegistryFlags
 from fomo_stream.settings.service import ServiceSettings, check_topic_names
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
-LONGEST_S = 300.0  # to wait for an answer
-
-
-def seconds(value: Any) -> Any:
-    """`90s` or `2m` in seconds. Raises ValueError.
-
-    >>> seconds("5m")
-    300.0
-    """
-    found = seconds_of(value.replace(" ", "")) if isinstance(value, str) else value
-    if not isinstance(found, float) or not 0.1 <= found <= LONGEST_S:
-        raise ValueError("a time from 0.1s to 5m")
-    return found
-
-
-Seconds = Annotated[float, NoDecode, BeforeValidator(seconds)]
 # Addresses may hold commas, so blanks and line breaks separate them.
 Urls = Annotated[
     tuple[str, ...], NoDecode, BeforeValidator(lambda value: value.split() if isinstance(value, str) else value)
@@ -52,32 +35,6 @@ class NotifySettings(BrokerFlags, RegistryFlags):
         repeated=True,
         repr=False,
     )
-    targets_file: Path | None = flag(
-        "Targets",
-        None,
-        "file with a target a line: an address as for --to, or webhook or alertmanager and an address",
-        metavar="FILE",
-    )
-    webhook_secret: str | None = flag(
-        "Targets",
-        None,
-        "secret that webhooks are signed with; better given by FOMO_WEBHOOK_SECRET or by a file",
-        metavar="SECRET",
-        repr=False,
-    )
-    webhook_secret_file: Path | None = flag(
-        "Targets", None, "file with the secret that webhooks are signed with", metavar="FILE"
-    )
-    target_ca: Path | None = flag(
-        "Targets",
-        None,
-        "certificates (PEM) to trust beside those of the system, for --webhook and --alertmanager",
-        metavar="FILE",
-    )
-    target_timeout: Seconds = flag(
-        "Targets", 10.0, "a target that does not answer for so long is asked again (default: 10s)", metavar="TIME"
-    )
-
     per_hour: int = flag(
         "Messages",
         60,
@@ -95,7 +52,7 @@ class NotifySettings(BrokerFlags, RegistryFlags):
     group: str = flag(
         "Broker",
         "",
-        "consumer group; instances of the same group share the work (default: <alerts>-notify)",
+        "each target has a consumer group whose name begins so; instances share the work (default: <alerts>-notify)",
         metavar="GROUP",
     )
     start: Literal["earliest", "latest"] = flag(
@@ -124,20 +81,16 @@ class NotifySettings(BrokerFlags, RegistryFlags):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        if self.webhook_secret is not None and self.webhook_secret_file is not None:
-            raise ValueError("--webhook-secret and --webhook-secret-file both give the secret; leave one out")
         check_topic_names({"--alerts": self.alerts})
         self.group = self.group or f"{self.alerts}-notify"
         if not self.dry_run and not self.has_target:
-            raise ValueError(
-                "give at least one target: --webhook, --alertmanager, --to or --targets-file; or --dry-run"
-            )
+            raise ValueError("give at least one target: --webhook, --alertmanager or --to; or --dry-run")
         return self
 
     @property
     def has_target(self) -> bool:
         """Whether any target is given."""
-        return bool(self.webhook or self.alertmanager or self.to or self.targets_file)
+        return bool(self.webhook or self.alertmanager or self.to)
 
     def of_codec(self) -> ServiceSettings:
         """The settings that the codec of a topic's values takes."""

@@ -159,7 +159,7 @@ def test_the_user_has_the_permissions_that_the_documentation_lists_and_no_others
     notified = user_acls(rendered("default", strimzi=user, settings=alerts, notify=told))
     assert notified - instead == {
         ("topic", "pages", "literal", "Read"),
-        ("group", "fomo-stream-notify", "literal", "Read"),
+        ("group", "fomo-stream-notify", "prefix", "Read"),
     }
     simple = user_acls(rendered("default", strimzi=user, settings={"delivery": "at-least-once"}))
     assert readme_acls() - simple == {("transactionalId", "fomo-stream-sensors-", "prefix", "Write")}

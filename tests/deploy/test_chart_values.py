@@ -195,7 +195,9 @@ def test_the_program_reads_the_settings_that_were_given(
     assert settings.device == ("cuda" if found.values["gpu"]["enabled"] else "auto")
 
 
-def test_notify_reads_its_settings_and_its_secrets_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = plain("everything")
     deployment, name = found.all("Deployment")[0], f"{NAME}-notify"
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -210,10 +212,9 @@ def test_notify_reads_its_settings_and_its_secrets_by_files(tmp_path: Path, monk
     assert settings.bootstrap == "kafka.kafka.svc:9093"
     assert settings.kafka["security.protocol"] == "SASL_SSL"
     assert settings.registry["bearer.auth.credentials.source"] == "STATIC_TOKEN"
-    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-    files = (settings.targets_file, settings.webhook_secret_file)
-    assert {str(file.parent) for file in files if file is not None} == {"/etc/fomo/targets", "/etc/fomo/webhook-secret"}
-    assert {str(file.parent) for file in files if file is not None} <= mounts
+    by_secret = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in container["env"] if "valueFrom" in one}
+    for setting in ("to", "webhook", "alertmanager"):
+        assert by_secret[f"FOMO_{setting.upper()}"] == {"name": "targets", "key": setting, "optional": True}
     egress = found.one("NetworkPolicy", name)["spec"]["egress"]
     assert [{port["port"] for port in rule["ports"]} for rule in egress] == [{443, 9093}]
     known = NotifySettings.model_fields.keys() - {"webhook", "to"}

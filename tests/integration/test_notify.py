@@ -1,20 +1,25 @@
-"""`fomo-stream notify` as users run it, against a real broker."""
+"""`fomo-stream notify` against a real broker: as a process that is killed, and in this process."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import urllib.request
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import Broker, free_ports, wait_for
+from brokers import Broker, wait_for
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from fastavro import parse_schema, schemaless_writer
 from registries import Proxy
 from services import unique
 
@@ -25,10 +30,11 @@ from receivers import Receiver, Reply, Request, receiving
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
-from fomo_stream.notify.service import rehearse
+from fomo_stream.notify import policy, targets
+from fomo_stream.notify.service import Service, rehearse
+from fomo_stream.records.result_schema import RESULT, as_written
 from fomo_stream.settings.notify import NotifySettings
 
-MOST_MIB = 80
 QUICK = ["--kafka.session.timeout.ms=6000", "--kafka.topic.metadata.refresh.interval.ms=1000"]
 
 
@@ -45,120 +51,177 @@ def topic(broker: Broker) -> str:
     return name
 
 
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(policy, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(targets, "TIMEOUT_S", 0.5)
+
+
 def write(broker: Broker, topic: str, *results: dict[str, Any], keys: list[str] | None = None) -> None:
     """Records of a topic of alerts; those of an incident have the same key, and so the same partition."""
     names = keys or [str(one["incident"]) for one in results]
     broker.produce(topic, [{"flow": 9.0, "fomo": one} for one in results], names)
 
 
+def flags_of(broker: Broker, topic: str, *flags: str) -> list[str]:
+    return ["--bootstrap", broker.bootstrap, "--alerts", topic, *QUICK, *flags]
+
+
+@contextmanager
+def telling(broker: Broker, topic: str, *flags: str) -> Iterator[Service]:
+    """The service in this process, once it is ready. An error that ends it is raised at the end."""
+    service = Service(parse(NotifySettings, flags_of(broker, topic, *flags), command="notify"))
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            service.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_for(lambda: errors or not service.not_ready(), "notify to be ready")
+        yield service
+    finally:
+        service.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+        for error in errors:
+            raise error
+
+
 class Command:
     """The command in a process."""
 
     def __init__(self, broker: Broker, topic: str, *flags: str) -> None:
-        bootstrap = ["--bootstrap", broker.bootstrap, "--alerts", topic, "--log-level", "info", *QUICK]
-        self.port = free_ports(1)
-        command = [
-            sys.executable,
-            "-m",
-            "fomo_stream.cli",
-            "notify",
-            *bootstrap,
-            "--health-port",
-            str(self.port),
-            *flags,
-        ]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-    def get(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return ""
+        command = [sys.executable, "-m", "fomo_stream.cli", "notify", "--log-level", "info"]
+        self.process = subprocess.Popen([*command, *flags_of(broker, topic, *flags)], stderr=subprocess.PIPE, text=True)
 
     def ready(self) -> None:
-        wait_for(lambda: '"ok": true' in self.get("/readyz"), "notify to be ready")
+        assert self.process.stderr is not None
+        assert any(" assigned " in line for line in self.process.stderr)
 
-    def stop(self) -> str:
+    def stop(self, number: int = signal.SIGTERM) -> str:
         """Its log."""
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(number)
         _, log = self.process.communicate(timeout=40)
-        assert self.process.returncode == 0, log
+        assert self.process.returncode == (0 if number == signal.SIGTERM else -number), log
         return log
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+
+def group_of(topic: str, receiver: Receiver) -> str:
+    return f"{topic}-notify-{re.sub('[:/]+', '-', receiver.url)}"
 
 
 def names(receiver: Receiver) -> list[str]:
     return [request.headers["Idempotency-Key"] for request in receiver.requests]
 
 
-def test_incidents_are_told_through_outages_and_restarts(broker: Broker, topic: str, receiver: Receiver) -> None:
-    group = f"{topic}-notify"
-    first = Command(broker, topic, "--webhook", receiver.url)
-    first.ready()
-    write(broker, topic, alert(1), alert(2), closed(1, 5), alert(6, 2), {"status": "strange"} | alert(7, outlier=False))
-    receiver.wait_for(lambda requests: len(requests) == 3)
-    wait_for(lambda: broker.committed(group, topic) == 5, "the commit")
-    assert 'fomo_notify_skipped_total{reason="unknown_status"} 1.0' in first.get("/metrics")
-    assert f'fomo_notify_sent_total{{target="{receiver.url}"}} 3.0' in first.get("/metrics")
-
-    receiver.answer = lambda _request: Reply(503)
-    write(broker, topic, alert(10), closed(10, 11))
-    receiver.wait_for(lambda requests: len(requests) >= 4)
-    wait_for(lambda: "HTTP 503" in first.get("/readyz") or first.get("/readyz") == "", "the target to be in trouble")
-    log = first.stop()
-    assert "not_sent" in log
-    assert broker.committed(group, topic) == 5, "what was not answered is not committed"
-
-    receiver.answer = None
-    seen = len(receiver.requests)
-    second = Command(broker, topic, "--webhook", receiver.url)
-    receiver.wait_for(lambda requests: len(requests) == seen + 2)
-    assert names(receiver)[seen:] == ["sensors:0-10:opened", "sensors:0-10:closed"]
-    write(broker, topic, closed(2, 6, 2))
-    ended = receiver.wait_for(lambda requests: len(requests) == seen + 3)[-1].json
-    assert (ended["kind"], ended["incident"], ended["began"]) == ("closed", "0-2", "2025-10-09T08:53:22Z")
-    wait_for(lambda: broker.committed(group, topic) == 8, "the commit")
-    second.stop()
+def opened(*numbers: int) -> set[str]:
+    return {f"sensors:0-{number}:opened" for number in numbers}
 
 
-def test_a_kill_after_an_answer_repeats_a_message_with_the_same_name(
+BAD = [Reply(500), Reply(0), Reply(429), Reply(-1), Reply(502), Reply(408)]
+
+
+def test_failures_of_every_kind_lose_nothing_and_keep_the_order(
+    broker: Broker, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = unique("alerts")
+    broker.create_topic(topic, 1)
+    receiver.replies += [*BAD[:3], Reply(), *BAD[3:], Reply(400)]
+    with telling(broker, topic, "--webhook", receiver.url.replace("//", "//me:TOKEN@") + "/TOKEN") as service:
+        write(broker, topic, alert(7), alert(8, 7), {**alert(9), "outlier": False, "status": "strange"})
+        write(broker, topic, closed(7, 9, 2), alert(20), closed(20, 21))
+        wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 6, "the commit")
+        metrics = service.metrics().decode()
+    expected = [f"sensors:0-{which}" for which in ("7:opened", "7:closed", "20:opened", "20:closed")]
+    assert list(dict.fromkeys(names(receiver))) == expected
+    assert names(receiver) == sorted(names(receiver), key=expected.index), "each only after the one before was answered"
+    counted = [f'{name}_total{{target="{receiver.url}"}}' for name in ("sent", "failed", "retried")]
+    assert all(f"fomo_notify_{name} {n}.0" in metrics for name, n in zip(counted, (3, 1, 6), strict=True)), metrics
+    assert f'fomo_notify_skipped_total{{reason="unknown_status",target="{receiver.url}"}} 1.0' in metrics
+    assert f"message_refused target={receiver.url} message=sensors:0-7:closed" in caplog.text
+    assert "target_trouble" in caplog.text
+    assert "TOKEN" not in caplog.text
+    assert "flow" not in caplog.text
+
+
+def test_a_target_that_is_down_holds_up_no_other_and_gets_everything_when_it_is_back(
     broker: Broker, topic: str, receiver: Receiver
 ) -> None:
-    first = Command(broker, topic, "--webhook", receiver.url, "--start", "earliest")
-    first.ready()
-
-    def killing(request: Request) -> Reply:
-        if request.json["kind"] == "closed":
-            os.kill(first.process.pid, signal.SIGKILL)
-        return Reply()
-
-    receiver.answer = killing
-    write(broker, topic, alert(1), alert(2), closed(1, 3), closed(2, 4))
-    receiver.wait_for(lambda requests: any(one.json["kind"] == "closed" for one in requests))
-    first.process.communicate()
-    receiver.answer = None
-    second = Command(broker, topic, "--webhook", receiver.url)
-    expected = {f"sensors:0-{number}:{kind}" for number in (1, 2) for kind in ("opened", "closed")}
-    receiver.wait_for(lambda requests: len(requests) > 4 and set(names(receiver)) == expected)
-    second.stop()
-    assert set(names(receiver)) == expected
-    assert len(names(receiver)) > 4, "the one that was answered and not committed came again"
+    with receiving() as down:
+        down.answer = lambda _request: Reply(503)
+        flags = ["--webhook", receiver.url, "--webhook", down.url, "--start", "earliest"]
+        with telling(broker, topic, *flags) as service:
+            write(broker, topic, *map(alert, range(100)))
+            receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(100)))
+            wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 100, "the commit")
+            wait_for(lambda: service.not_ready() == [f"{down.url} is not told: HTTP 503"], "the trouble to be known")
+            assert f'fomo_notify_oldest_unsent_seconds{{target="{receiver.url}"}} 0.0' in service.metrics().decode()
+            assert f'fomo_notify_oldest_unsent_seconds{{target="{down.url}"}} 0.0' not in service.metrics().decode()
+        assert broker.committed(group_of(topic, down), topic) == 0, "what was not answered is not committed"
+        down.answer = None
+        with telling(broker, topic, *flags):
+            down.wait_for(lambda requests: set(names(down)) == opened(*range(100)))
+            wait_for(lambda: broker.committed(group_of(topic, down), topic) == 100, "the commit")
+    assert len(receiver.requests) == 100, "the first one was told once"
 
 
-def test_what_comes_after_a_kill_of_one_that_was_ready_is_told(broker: Broker, topic: str, receiver: Receiver) -> None:
+def test_people_get_a_limited_number_and_at_the_end_what_is_held_back(broker: Broker, receiver: Receiver) -> None:
+    topic = unique("alerts")
+    broker.create_topic(topic, 1)
+    to = receiver.url.replace("http://", "json://")
+    with telling(broker, topic, "--to", to, "--per-hour", "1") as service:
+        write(broker, topic, *map(alert, range(5)))
+        wait_for(lambda: 'fomo_notify_held{target="json://"} 4.0' in service.metrics().decode(), "the rest")
+        wait_for(lambda: broker.committed(f"{topic}-notify-json", topic) == 1, "the commit")
+    titles = [one.json["title"] for one in receiver.requests]
+    assert titles == ["WARNING: outlier in sensors 0-0", "WARNING: 4 messages held back: 4 opened, 0 ended"]
+    assert broker.committed(f"{topic}-notify-json", topic) == 5
+
+
+def test_the_group_of_earlier_releases_goes_on(broker: Broker, topic: str, receiver: Receiver) -> None:
+    """It was one for all targets."""
+    write(broker, topic, *map(alert, range(20)), keys=["k"] * 20)
+    ends = {number: end for number, end in enumerate(broker.ends(topic, committed=True)) if end}
+    group = Consumer({**broker.config, "group.id": f"{topic}-notify"})
+    group.commit(offsets=[TopicPartition(topic, number, end - 5) for number, end in ends.items()], asynchronous=False)
+    group.close()
+    with telling(broker, topic, "--webhook", receiver.url):
+        receiver.wait_for(lambda requests: len(requests) == 5)
+    assert set(names(receiver)) == opened(*range(15, 20))
+
+
+def test_what_a_killed_process_has_not_committed_is_told_again_with_the_same_name(
+    broker: Broker, topic: str, receiver: Receiver
+) -> None:
     write(broker, topic, alert(1))
     first = Command(broker, topic, "--webhook", receiver.url)
     first.ready()
-    first.kill()
-    write(broker, topic, alert(2))
+    first.stop(signal.SIGKILL)
+    write(broker, topic, alert(2))  # after the first start, and while nobody reads
     second = Command(broker, topic, "--webhook", receiver.url)
-    receiver.wait_for(lambda requests: bool(requests))
-    second.stop()
-    assert names(receiver) == ["sensors:0-2:opened"]
+
+    def killing(request: Request) -> Reply:
+        if request.json["kind"] == "closed":
+            os.kill(second.process.pid, signal.SIGKILL)
+        return Reply()
+
+    receiver.answer = killing
+    write(broker, topic, closed(2, 4))
+    receiver.wait_for(lambda requests: len(requests) == 2)
+    second.process.communicate()
+    receiver.answer = None
+    third = Command(broker, topic, "--webhook", receiver.url)
+    receiver.wait_for(lambda requests: len(requests) >= 3)
+    wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 3, "the commit")
+    third.stop()
+    assert set(names(receiver)) == {"sensors:0-2:opened", "sensors:0-2:closed"}
+    assert names(receiver)[-1] == "sensors:0-2:closed", "the one that was answered and not committed came again"
 
 
 def test_alerts_in_partitions_that_are_added_are_all_told(broker: Broker, receiver: Receiver, real_kafka: None) -> None:
@@ -166,18 +229,15 @@ def test_alerts_in_partitions_that_are_added_are_all_told(broker: Broker, receiv
     topic = unique("alerts")
     broker.create_topic(topic, 1)
     write(broker, topic, alert(1))
-    first = Command(broker, topic, "--webhook", receiver.url)
-    first.ready()
-    broker.grow_topic(topic, 3)
-    write(broker, topic, *(alert(number) for number in range(10, 40)))
-    receiver.wait_for(lambda requests: len(set(names(receiver))) == 30)
-    first.kill()
+    with telling(broker, topic, "--webhook", receiver.url):
+        broker.grow_topic(topic, 3)
+        write(broker, topic, *map(alert, range(10, 40)))
+        receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(10, 40)))
     broker.grow_topic(topic, 5)
-    write(broker, topic, *(alert(number) for number in range(50, 80)))  # while nobody reads
-    second = Command(broker, topic, "--webhook", receiver.url)
-    expected = {f"sensors:0-{number}:opened" for number in (*range(10, 40), *range(50, 80))}
-    receiver.wait_for(lambda requests: set(names(receiver)) == expected)
-    second.stop()
+    write(broker, topic, *map(alert, range(50, 80)))  # while nobody reads
+    with telling(broker, topic, "--webhook", receiver.url):
+        expected = opened(*range(10, 40), *range(50, 80))
+        receiver.wait_for(lambda requests: set(names(receiver)) == expected)
 
 
 @pytest.mark.parametrize("before", [2, 12])
@@ -187,85 +247,50 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(
     topic = unique("alerts")
     broker.create_topic(topic, 1)
     write(broker, topic, *map(alert, range(200, 200 + before)))  # before the first start, so they are not told
-    command = Command(broker, topic, "--webhook", receiver.url)
-    command.ready()
-    write(broker, topic, *map(alert, range(before)))
-    receiver.wait_for(lambda requests: len(requests) == before)
-    wait_for(lambda: broker.committed(f"{topic}-notify", topic) == 2 * before, "the commit")
-    broker.delete_topic(topic)
-    broker.create_topic(topic, 1)
-    write(broker, topic, *map(alert, range(100, 107)))
-    expected = {f"sensors:0-{number}:opened" for number in (*range(before), *range(100, 107))}
-    receiver.wait_for(lambda requests: set(names(receiver)) == expected)
-    wait_for(lambda: broker.committed(f"{topic}-notify", topic) == 7, "the commit")
-    command.stop()
+    with telling(broker, topic, "--webhook", receiver.url):
+        write(broker, topic, *map(alert, range(before)))
+        wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 2 * before, "the commit")
+        broker.delete_topic(topic)
+        broker.create_topic(topic, 1)
+        write(broker, topic, *map(alert, range(100, 107)))
+        receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(before), *range(100, 107)))
+        wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 7, "the commit")
 
 
 def test_odd_records_stop_nothing(broker: Broker, topic: str, receiver: Receiver) -> None:
     odd = [alert(2, surprise=1 << 70), alert(3, timestamp=10**17), alert(4, key={"a": 1}), alert(5, reasons={"a": 1})]
-    command = Command(broker, topic, "--webhook", receiver.url, "--start", "earliest")
-    broker.produce(topic, [b"", b"\xff", b"[" * 100_000, b'{"fomo": NaN}'], ["k"] * 4)
-    write(broker, topic, *odd, alert(9))
-    receiver.wait_for(lambda requests: len(requests) == len(odd) + 1)
-    wait_for(lambda: broker.committed(f"{topic}-notify", topic) == len(odd) + 5, "the commit")
-    command.stop()
-    assert set(names(receiver)) == {f"sensors:0-{number}:opened" for number in (2, 3, 4, 5, 9)}
+    with telling(broker, topic, "--webhook", receiver.url, "--start", "earliest"):
+        broker.produce(topic, [b"", b"\xff", b"[" * 100_000, b'{"fomo": NaN}'], ["k"] * 4)
+        write(broker, topic, *odd, alert(9))
+        wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == len(odd) + 5, "the commit")
+    assert set(names(receiver)) == opened(2, 3, 4, 5, 9)
 
 
 def test_two_instances_share_the_work(broker: Broker, topic: str, receiver: Receiver) -> None:
-    both = [Command(broker, topic, "--webhook", receiver.url) for _ in range(2)]
-    for one in both:
-        one.ready()
-    write(broker, topic, *(alert(number) for number in range(100)))
-    wait_for(lambda: len(set(names(receiver))) == 100, "all messages")
-    both[0].stop()
-    write(broker, topic, *(alert(number) for number in range(100, 200)))
-    wait_for(lambda: len(set(names(receiver))) == 200, "all messages")
-    both[1].stop()
+    with telling(broker, topic, "--webhook", receiver.url):
+        with telling(broker, topic, "--webhook", receiver.url):
+            write(broker, topic, *map(alert, range(100)))
+            receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(100)))
+        write(broker, topic, *map(alert, range(100, 200)))
+        receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(200)))
 
 
 def test_a_dry_run_prints_all_messages_and_commits_nothing(broker: Broker, topic: str) -> None:
     write(broker, topic, alert(1), closed(1, 5, 2), alert(2000), keys=["pump-7"] * 3)
-    settings = parse(
-        NotifySettings, ["--bootstrap", broker.bootstrap, "--alerts", topic, "--dry-run"], command="notify"
-    )
+    settings = parse(NotifySettings, flags_of(broker, topic, "--dry-run"), command="notify")
     out = io.StringIO()
     rehearse(settings, out)
     titles = [line for line in out.getvalue().splitlines() if line and not line.startswith(" ")]
-    assert titles == [
-        "WARNING: outlier in sensors pump-7",
-        "ENDED: outlier in sensors pump-7 after 4 s",
-        "WARNING: outlier in sensors pump-7",
-    ]
+    what = "outlier in sensors pump-7"
+    assert titles == [f"WARNING: {what}", f"ENDED: {what} after 4 s", f"WARNING: {what}"]
     assert broker.committed(settings.group, topic) == 0
     with pytest.raises(ConfigError, match="did you mean"):
         rehearse(settings.model_copy(update={"to": ("slak://x",)}), out)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc, which is Linux's")
-def test_ten_thousand_open_incidents_take_little_memory_and_load_no_numerical_library(
-    broker: Broker, topic: str, receiver: Receiver
-) -> None:
-    command = Command(broker, topic, "--webhook", receiver.url, "--start", "earliest")
-    write(broker, topic, *map(alert, range(10_000)))
-    receiver.wait_for(lambda requests: len(requests) == 10_000, 300)
-    status = Path(f"/proc/{command.process.pid}/status").read_text()
-    maps = Path(f"/proc/{command.process.pid}/maps").read_text()
-    command.stop()
-    highest = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
-    assert highest < MOST_MIB << 10
-    assert not [name for name in ("numpy", "torch", "numba", "sklearn", "scipy") if f"/{name}" in maps]
-
-
 def test_records_with_a_schema_are_read(
     broker: Broker, topic: str, receiver: Receiver, registry_url: str, real_kafka: None
 ) -> None:
-    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-    from fastavro import parse_schema, schemaless_writer
-
-    from fomo_stream.records.result_schema import RESULT, as_written
-
     fields = [{"name": "flow", "type": "double"}, {"name": "fomo", "type": ["null", RESULT]}]
     schema = {"type": "record", "name": "Reading", "fields": fields}
     client = SchemaRegistryClient({"url": registry_url})
@@ -276,19 +301,17 @@ def test_records_with_a_schema_are_read(
         body = io.BytesIO()
         schemaless_writer(body, parsed, {"flow": 9.0, "fomo": as_written(result)})
         values.append(b"\0" + number.to_bytes(4, "big") + body.getvalue())
+    group = group_of(topic, receiver)
     with Proxy(registry_url) as proxy:
         flags = ["--webhook", receiver.url, "--registry", proxy.url, "--start", "earliest"]
-        first = Command(broker, topic, *flags)
-        first.ready()
-        proxy.fail(503)
-        broker.produce(topic, [*values, b'{"no": "schema"}'], ["pump-7"] * 3)
-        wait_for(lambda: first.get("/readyz") == "", "the registry to be missed")
-        first.stop()
-        assert broker.committed(f"{topic}-notify", topic) == 0, "nothing is passed over"
+        with telling(broker, topic, *flags) as service:
+            proxy.fail(503)
+            broker.produce(topic, [*values, b'{"no": "schema"}'], ["pump-7"] * 3)
+            wait_for(service.not_ready, "the registry to be missed")
+        assert broker.committed(group, topic) == 0, "nothing is passed over"
         proxy.heal()
-        second = Command(broker, topic, *flags)
-        opened, ended = (one.json for one in receiver.wait_for(lambda requests: len(requests) == 2, 60))
-        wait_for(lambda: broker.committed(f"{topic}-notify", topic) == 3, "the commit")
-        second.stop()
-    assert (opened["kind"], ended["kind"], ended["alerts"]) == ("opened", "closed", 2)
-    assert (opened["key"], opened["reasons"][0]["value"], opened["reasons"][0]["low"]) == ("pump-7", 9.0, 2.0)
+        with telling(broker, topic, *flags):
+            opening, ended = (one.json for one in receiver.wait_for(lambda requests: len(requests) == 2, 60))
+            wait_for(lambda: broker.committed(group, topic) == 3, "the commit")
+    assert (opening["kind"], ended["kind"], ended["alerts"]) == ("opened", "closed", 2)
+    assert (opening["key"], opening["reasons"][0]["value"], opening["reasons"][0]["low"]) == ("pump-7", 9.0, 2.0)

@@ -1,14 +1,10 @@
-"""Records of a topic of alerts, as the service writes them; and a run of what notify decides, by a simulated clock."""
+"""Records of a topic of alerts, as the service writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from fomo_stream.notify.delivery import Answer, Outbox
 from fomo_stream.notify.events import Event, read_event
-from fomo_stream.notify.messages import Message, message_of
-from fomo_stream.notify.policy import Policy
 
 TIME = 1_760_000_000_000  # milliseconds since 1970
 REASON = {"feature": "flow", "cause": "value", "share": 0.9, "value": 9.0, "usual": 3.0, "range": [2.0, 4.0]}
@@ -59,59 +55,3 @@ def rate(offset: int) -> dict[str, Any]:
 
 def event(result: dict[str, Any], key: str | None = "pump-7") -> Event:
     return read_event({"flow": 9.0, "fomo": result}, "fomo", key)
-
-
-class Simulated:
-    """Policy, and an outbox for each target, as `Messenger` has them, by a clock that only moves here.
-
-    targets: what each answers at a time. per_hour: messages to each target, at most.
-    """
-
-    def __init__(self, *targets: Callable[[float], Answer], per_hour: int = 0) -> None:
-        self.now = 0.0
-        self.policy = Policy()
-        self.next: dict[int, int] = {}
-        self.boxes = [(answers, Outbox(per_hour, lambda: 1.0)) for answers in targets]
-        self.arrived: list[list[Message]] = [[] for _ in targets]  # by target
-        self.answered: list[list[Message]] = [[] for _ in targets]  # taken, or refused for good
-
-    def read(self, event: Event | None, offset: int, partition: int = 0) -> None:
-        self.next[partition] = offset + 1
-        kind = None if event is None else self.policy.take(event)
-        if event is not None and kind is not None:
-            for _, box in self.boxes:
-                box.add(message_of(kind, event), partition, offset, self.now)
-        self.send()
-
-    def committable(self, partition: int = 0) -> int:
-        firsts = [box.first_waiting() for _, box in self.boxes]
-        return min([self.next[partition], *(one[partition] for one in firsts if partition in one)])
-
-    def send(self) -> None:
-        """Everything that can be sent now."""
-        for number, (answers, box) in enumerate(self.boxes):
-            while (job := box.next(self.now)) is not None:
-                answer = answers(self.now)
-                box.answered(job, answer, self.now)
-                if answer.kind == "sent":
-                    self.arrived[number].append(job.message)
-                if answer.kind != "again":
-                    self.answered[number].append(job.message)
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass."""
-        end = self.now + seconds
-        while True:
-            self.now = min([end, *(max(box.due, self.now) for _, box in self.boxes)])
-            self.send()
-            if self.now >= end:
-                return
-
-
-def always(_now: float) -> Answer:
-    return Answer("sent")
-
-
-def told(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Kind and incident of each message."""
-    return [(one.kind, "" if one.event is None else one.event.incident) for one in messages]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import json
 import socket
 import ssl
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 class Request(NamedTuple):
     path: str
-    headers: dict[str, str]
+    headers: Message
     body: bytes
 
     @property
@@ -31,13 +33,11 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer. Of status 0 the connection is reset. slow: seconds between the bytes of the answer."""
+    """An answer. Of status 0 the connection is reset, and of status -1 nothing comes."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
-    slow: float = 0.0
     body: bytes = b""
-    letters_s: float = 0.0  # between the bytes of the body
 
 
 @dataclass
@@ -75,34 +75,24 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            self._reply(receiver.taken(Request(self.path, dict(self.headers), body)))
+            self._reply(receiver.taken(Request(self.path, self.headers, body)))
 
         def do_GET(self) -> None:
-            self._reply(receiver.firing(Request(self.path, dict(self.headers), b"")))
+            self._reply(receiver.firing(Request(self.path, self.headers, b"")))
 
         def _reply(self, reply: Reply) -> None:
             if reply.status == 0:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # resets
                 self.connection.close()
                 return
-            if reply.slow:
-                try:
-                    for letter in b"HTTP/1.1 " + b" " * 10_000:
-                        self.wfile.write(bytes([letter]))
-                        if receiver.released.wait(reply.slow):
-                            break
-                except OSError:
-                    pass
+            if reply.status < 0:
+                receiver.released.wait()
                 return
             self.send_response(reply.status)
             for name, value in (*reply.headers, ("Content-Length", str(len(reply.body)))):
                 self.send_header(name, value)
             self.end_headers()
-            for number in range(len(reply.body) if reply.letters_s else 0):
-                self.wfile.write(reply.body[number : number + 1])
-                if receiver.released.wait(reply.letters_s):
-                    return
-            self.wfile.write(b"" if reply.letters_s else reply.body)
+            self.wfile.write(reply.body)
 
         def log_message(self, *_: object) -> None:
             """No line for each request."""
@@ -127,41 +117,30 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
         server.server_close()
 
 
-def certificate(folder: Path, name: str = "127.0.0.1", signer: tuple[Any, Any] | None = None) -> tuple[Path, Any, Any]:
-    """A file with a certificate and its key, the certificate and the key; without a signer, it signs itself."""
+def certificate(folder: Path, name: str = "127.0.0.1") -> Path:
+    """A file with a certificate that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer, issuer_key = (subject, key) if signer is None else (signer[0].subject, signer[1])
-    now = datetime.datetime.now(datetime.UTC)
-    import ipaddress
-
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    is_address = name[0].isdigit()
+    names = x509.IPAddress(ipaddress.ip_address(name)) if is_address else x509.DNSName(name)
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder(
+        subject, subject, key.public_key(), x509.random_serial_number(), now - day, now + day
     )
-    if signer is None:
-        usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-        builder = builder.add_extension(usage, critical=True)
-    else:
-        try:
-            alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
-        except ValueError:
-            alternative = x509.DNSName(name)
-        builder = builder.add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-    made = builder.sign(issuer_key, hashes.SHA256())
-    path = folder / f"{name}-{made.serial_number}.pem"
+    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    for extension, is_critical in (
+        (x509.BasicConstraints(ca=True, path_length=None), True),
+        (usage, True),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        (x509.SubjectAlternativeName([names]), False),
+    ):
+        builder = builder.add_extension(extension, is_critical)
+    made = builder.sign(key, hashes.SHA256())
     plain = serialization.NoEncryption()
     encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    path = folder / f"{name}.pem"
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + encoded)
-    return path, made, key
+    return path
 
 
 def server_context(path: Path) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from receivers import Receiver, receiving
 from tools import needed
 
 from fomo_stream.cli.parser import parse
-from fomo_stream.notify.messenger import Messenger
-from fomo_stream.notify.targets import targets_of
+from fomo_stream.notify.messages import message_of
+from fomo_stream.notify.targets import Answer, targets_of
 from fomo_stream.settings.notify import NotifySettings
 
 
@@ -64,17 +65,22 @@ def known(url: str) -> list[dict[str, Any]]:
 
 
 def test_an_incident_fires_and_is_resolved(alertmanager: str, webhook: Receiver) -> None:
-    settings = parse(NotifySettings, ["--alerts", "alerts", "--alertmanager", alertmanager], command="notify")
-    targets = targets_of(settings, time.time)
-    with Messenger(settings, targets) as messenger:
-        messenger.take(event(alert(7)), 0, 0)
-        (fired,) = webhook.wait_for(lambda requests: len(requests) == 1)
-        (active,) = known(alertmanager)
-        assert active["labels"]["incident"] == "0-7"
-        assert active["annotations"]["summary"] == "WARNING: outlier in sensors pump-7"
+    flags = ["--alerts", "alerts", "--alertmanager", f"{alertmanager}/", "--status-url", "http://status.example.com"]
+    (target,) = targets_of(parse(NotifySettings, flags, command="notify"))
+    assert target.send(message_of("opened", event(alert(7)))) == Answer("sent")
+    assert target.send(message_of("opened", event(alert(70)))) == Answer("sent")
+    (fired, _) = webhook.wait_for(lambda requests: len(requests) == 2)
+    active = next(one for one in known(alertmanager) if one["labels"]["incident"] == "0-7")
+    place = {"alertname": "FomoOutlier", "topic": "sensors", "partition": "0", "key": "pump-7"}
+    assert active["labels"] == {**place, "severity": "warning", "incident": "0-7"}
+    assert set(active["annotations"]) == {"summary", "description"}
+    assert active["annotations"]["summary"] == "WARNING: outlier in sensors pump-7"
+    assert (active["startsAt"], active["generatorURL"]) == ("2025-10-09T08:53:27.000Z", "http://status.example.com")
+    ends = datetime.fromisoformat(active["endsAt"]).timestamp()
+    assert abs(ends - time.time() - 7 * 86_400) < 3600
 
-        messenger.take(event(closed(7, 9, 3, severity="critical"), None), 0, 1)
-        resolved = webhook.wait_for(lambda requests: len(requests) == 2)[-1]
+    assert target.send(message_of("closed", event(closed(7, 9, 3, severity="critical"), None))) == Answer("sent")
+    resolved = webhook.wait_for(lambda requests: len(requests) == 3)[-1]
     assert [one.json["status"] for one in (fired, resolved)] == ["firing", "resolved"]
-    assert resolved.json["alerts"][0]["labels"] == fired.json["alerts"][0]["labels"]
-    assert known(alertmanager) == []
+    assert resolved.json["alerts"][0]["labels"] == active["labels"]
+    assert [one["labels"]["incident"] for one in known(alertmanager)] == ["0-70"]

@@ -5,63 +5,41 @@ from __future__ import annotations
 import json
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from made_alerts import alert
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.kafka.broker.topic_reader import to_record
-from fomo_stream.notify import service
-from fomo_stream.notify.service import Events
+from fomo_stream.notify import follower
+from fomo_stream.notify.follower import Reader
 from fomo_stream.settings.notify import NotifySettings
 
 
-class Received:
-    """A message as the client gives it. headers: or what the client raises where a name is not UTF-8."""
-
-    def __init__(self, value: bytes | None, key: bytes | None = b"pump-7", headers: Any = None) -> None:
-        self._value, self._key, self._headers = value, key, headers
-
-    def headers(self) -> Any:
-        if isinstance(self._headers, Exception):
-            raise self._headers
-        return self._headers
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def topic(self) -> str:
-        return "alerts"
-
-    def partition(self) -> int:
-        return 3
-
-    def offset(self) -> int:
-        return 7
-
-    def timestamp(self) -> tuple[int, int]:
-        return 0, -1
+def received(value: bytes | None, key: bytes | None = b"pump-7", headers: Exception | None = None) -> Any:
+    """A message as the client gives it. headers: what the client raises where a name is not UTF-8."""
+    answers = {"value": value, "key": key, "topic": "alerts", "partition": 3, "offset": 7, "timestamp": (0, -1)}
+    made = Mock(**{f"{name}.return_value": answer for name, answer in answers.items()})
+    made.headers = Mock(side_effect=headers, return_value=None)
+    return made
 
 
-def events() -> Events:
-    return Events(parse(NotifySettings, ["--alerts", "alerts", "--dry-run"], command="notify"))
+@pytest.fixture
+def reader() -> Reader:
+    return Reader(parse(NotifySettings, ["--alerts", "alerts", "--dry-run"], command="notify"))
 
 
 def encoded(**changes: Any) -> bytes:
     return json.dumps({"flow": 9.0, "fomo": {**alert(7), **changes}}).encode()
 
 
-@pytest.mark.parametrize(
-    "trouble", [SystemError("returned a result"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")]
-)
-def test_headers_that_the_client_cannot_read_count_as_none(trouble: Exception) -> None:
-    found = events().read(Received(encoded(), headers=trouble))
+@pytest.mark.parametrize("trouble", [SystemError("returned a result"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")])
+def test_headers_that_the_client_cannot_read_count_as_none(reader: Reader, trouble: Exception) -> None:
+    found = reader.read(received(encoded(), headers=trouble))
     assert found is not None
-    assert found.incident == "0-7"
-    assert to_record(Received(encoded(), headers=trouble)).headers == []
+    assert found.id == "sensors:0-7:opened"
+    assert to_record(received(encoded(), headers=trouble)).headers == []
 
 
 @pytest.mark.parametrize(
@@ -73,33 +51,26 @@ def test_headers_that_the_client_cannot_read_count_as_none(trouble: Exception) -
         encoded(),
     ],
 )
-def test_what_a_result_holds_does_not_keep_its_incident_from_being_told(value: bytes) -> None:
-    reader = events()
-    found = reader.read(Received(value, b"\xff\x00"))
-    assert found is not None
-    assert not reader.skipped
+def test_what_a_result_holds_does_not_keep_its_incident_from_being_told(reader: Reader, value: bytes) -> None:
+    assert reader.read(received(value, b"\xff\x00")) is not None
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff", b"[" * 100_000, b"9" * 10_000, b'{"fomo": 1e999}'])
-def test_what_cannot_be_read_is_skipped(value: bytes | None) -> None:
-    reader = events()
-    assert reader.read(Received(value)) is None
-    assert reader.skipped.total() == 1
+def test_what_cannot_be_read_is_skipped(reader: Reader, value: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
+    assert reader.read(received(value)) is None
+    assert "alert_skipped record=alerts[3]@7 reason=" in caplog.text
 
 
 def test_whatever_a_message_raises_is_noted_without_its_contents_and_the_next_one_is_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = events()
-
     def fails_at_first(*given: Any) -> Any:
         monkeypatch.undo()
         raise RuntimeError("contents of the record")
 
-    monkeypatch.setattr(service, "read_event", fails_at_first)
+    monkeypatch.setattr(follower, "read_event", fails_at_first)
     with caplog.at_level(logging.INFO):
-        assert reader.read(Received(encoded())) is None
-    assert reader.read(Received(encoded())) is not None
-    assert reader.skipped == {"unexpected": 1}
+        assert reader.read(received(encoded())) is None
+    assert reader.read(received(encoded())) is not None
     assert "alert_skipped record=alerts[3]@7 reason=unexpected error=RuntimeError at=test_reading.py:" in caplog.text
     assert "contents" not in caplog.text

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from brokers import free_ports
 from made_alerts import alert, closed, event
-from receivers import Receiver, Reply, Request, certificate, receiving, server_context
+from receivers import Receiver, Reply, certificate, receiving, server_context
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
-from fomo_stream.notify.delivery import Answer
-from fomo_stream.notify.events import key_text
+from fomo_stream.notify import targets as module
 from fomo_stream.notify.messages import message_of
-from fomo_stream.notify.targets import LASTS_S, Target, targets_of
+from fomo_stream.notify.targets import Answer, Target, targets_of
 from fomo_stream.settings.notify import NotifySettings
 
 NOW = 1_800_000_000.0
@@ -51,30 +45,17 @@ def receiver() -> Iterator[Receiver]:
 # --- webhooks
 
 
-def test_a_webhook_gets_a_signed_message_that_it_can_verify_and_recognise(receiver: Receiver, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("Hush!\n")
-    made = target("--webhook", f"{receiver.url}/hook?a=1", "--webhook-secret-file", tmp_path / "secret")
-    assert made.send(OPENED) == Answer("sent")
-    assert made.send(OPENED) == Answer("sent")
+def test_a_webhook_gets_a_message_that_it_can_recognise(receiver: Receiver) -> None:
+    made = target("--webhook", f"{receiver.url}/hook?a=1")
+    assert [made.send(OPENED), made.send(OPENED)] == [Answer("sent")] * 2
     first, again = receiver.requests
     assert first.path == "/hook?a=1"
     assert first.headers["Idempotency-Key"] == again.headers["Idempotency-Key"] == "sensors:0-7:opened"
-    signed = dict(part.split("=") for part in first.headers["Fomo-Signature"].split(","))
-    expected = hmac.new(b"Hush!", f"{signed['t']}.".encode() + first.body, hashlib.sha256).hexdigest()
-    assert signed == {"t": str(int(NOW)), "v1": expected}
     said = first.json
-    assert (said["kind"], said["incident"], said["severity"], said["key"]) == ("opened", "0-7", "warning", "pump-7")
+    assert (said["id"], said["kind"], said["incident"]) == ("sensors:0-7:opened", "opened", "0-7")
+    assert (said["severity"], said["key"], said["link"]) == ("warning", "pump-7", None)
     assert (said["reasons"][0]["value"], said["reasons"][0]["expected"]) == (9.0, 3.1)
     assert said["explanation"] in said["text"]
-
-
-def test_the_secret_may_come_by_the_environment_and_without_one_nothing_is_signed(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert target("--webhook", receiver.url).send(CLOSED) == Answer("sent")
-    monkeypatch.setenv("FOMO_WEBHOOK_SECRET", "Hush!")
-    assert target("--webhook", receiver.url).send(CLOSED) == Answer("sent")
-    assert ["Fomo-Signature" in one.headers for one in receiver.requests] == [False, True]
 
 
 def test_user_and_password_of_an_address_are_sent_as_a_login(receiver: Receiver) -> None:
@@ -89,8 +70,9 @@ def test_user_and_password_of_an_address_are_sent_as_a_login(receiver: Receiver)
     [
         (Reply(204), Answer("sent")),
         (Reply(500), Answer("again", "HTTP 500")),
-        (Reply(503, (("Retry-After", "17"),)), Answer("again", "HTTP 503", 17.0)),
-        (Reply(429, (("Retry-After", "soon"),)), Answer("again", "HTTP 429")),
+        (Reply(503), Answer("again", "HTTP 503")),
+        (Reply(429), Answer("again", "HTTP 429")),
+        (Reply(-1), Answer("again", "no answer for 0.5 s")),
         (Reply(408), Answer("again", "HTTP 408")),
         (Reply(425), Answer("again", "HTTP 425")),
         (Reply(400), Answer("refused", "HTTP 400")),
@@ -100,85 +82,36 @@ def test_user_and_password_of_an_address_are_sent_as_a_login(receiver: Receiver)
     ],
     ids=lambda value: str(getattr(value, "status", "")),
 )
-def test_answers_say_whether_to_try_again(receiver: Receiver, reply: Reply, answer: Answer) -> None:
+def test_answers_say_whether_to_try_again(
+    receiver: Receiver, reply: Reply, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
     receiver.replies.append(reply)
     assert target("--webhook", receiver.url).send(OPENED) == answer
     assert len(receiver.requests) == 1
 
 
-def test_retry_after_may_be_a_date(receiver: Receiver) -> None:
-    moment = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 120))
-    receiver.replies.append(Reply(503, (("Retry-After", moment),)))
-    assert 100 < target("--webhook", receiver.url).send(OPENED).after <= 120
-
-
-@pytest.mark.parametrize("slow", [60.0, 0.05], ids=["silent", "a byte at a time"])
-def test_a_slow_server_is_given_up_in_time(receiver: Receiver, slow: float) -> None:
-    receiver.replies.append(Reply(slow=slow))
-    began = time.monotonic()
-    answer = target("--webhook", receiver.url, "--target-timeout", "0.3s").send(OPENED)
-    assert answer == Answer("again", "no answer for 0.3 s")
-    assert time.monotonic() - began < 30
-
-
 def test_nobody_there_is_tried_again() -> None:
-    with receiving() as gone:
-        pass
-    assert target("--webhook", gone.url).send(OPENED) == Answer("again", "Connection refused")
+    assert target("--webhook", f"http://127.0.0.1:{free_ports(1)}").send(OPENED) == Answer(
+        "again", "Connection refused"
+    )
     assert target("--webhook", "http://no-such-host.invalid").send(OPENED).kind == "again"
 
 
-def test_certificates_are_verified_and_an_authority_can_be_added(tmp_path: Path) -> None:
-    authority, made, key = certificate(tmp_path, "authority")
-    right, *_ = certificate(tmp_path, signer=(made, key))
-    wrong_name, *_ = certificate(tmp_path, "other.example.com", signer=(made, key))
-    unsigned = certificate(tmp_path, signer=certificate(tmp_path, "stranger")[1:])[0]
-    for file, expected in ((right, "sent"), (wrong_name, "again"), (unsigned, "again")):
-        with receiving(server_context(file)) as server:
-            answer = target("--webhook", server.url, "--target-ca", authority).send(OPENED)
+def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment can name other authorities, as for every program that uses OpenSSL."""
+    right, wrong_name = certificate(tmp_path), certificate(tmp_path, "other.example.com")
+    for file, trusted, expected in ((right, right, "sent"), (wrong_name, wrong_name, "again"), (right, None, "again")):
+        with receiving(server_context(file)) as server, monkeypatch.context() as patch:
+            if trusted is not None:
+                patch.setenv("SSL_CERT_FILE", str(trusted))
+            answer = target("--webhook", server.url).send(OPENED)
             assert answer.kind == expected, file
             assert len(server.requests) == (expected == "sent")
-            if expected == "again":
-                assert "certificate is not trusted" in answer.why
-    with receiving(server_context(right)) as server:
-        assert "certificate is not trusted" in target("--webhook", server.url).send(OPENED).why
+            assert ("certificate is not trusted" in answer.why) == (expected == "again")
 
 
 # --- Alertmanager
-
-
-def firing(receiver: Receiver) -> None:
-    """Answer with what was told so far, as Alertmanager does."""
-
-    def answer(request: Request) -> Reply:
-        wanted = parse_qs(urlsplit(request.path).query)["filter"]
-        told = [one for had in receiver.requests for one in had.json if 'incident="0-7"' in wanted]
-        return Reply(body=json.dumps([*told, {"labels": {"incident": "0-70"}}]).encode())
-
-    receiver.firing = answer
-
-
-def test_alertmanager_is_told_of_opening_and_end_with_the_same_labels(receiver: Receiver) -> None:
-    made = target("--alertmanager", f"{receiver.url}/prefix/", "--status-url", "http://status.example.com")
-    firing(receiver)
-    ended = message_of("closed", event(closed(7, 9, 3, severity="critical"), None))
-    assert [made.send(OPENED), made.send(ended)] == [Answer("sent")] * 2
-    assert {one.path for one in receiver.requests} == {"/prefix/api/v2/alerts"}
-    (told,), (resolved,) = (one.json for one in receiver.requests)
-    assert told["labels"] == resolved["labels"]
-    assert told["labels"] == {
-        "alertname": "FomoOutlier",
-        "topic": "sensors",
-        "partition": "0",
-        "key": "pump-7",
-        "severity": "warning",
-        "incident": "0-7",
-    }
-    assert told["startsAt"] == resolved["startsAt"] == "2025-10-09T08:53:27.000Z"
-    assert (told["endsAt"], resolved["endsAt"]) == ("2027-01-22T08:00:00.000Z", "2027-01-15T08:00:00.000Z")
-    assert LASTS_S == 7 * 86_400
-    assert told["generatorURL"] == "http://status.example.com"
-    assert set(told["annotations"]) == {"summary", "description"}
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b"[1]", b"no", b'[{"labels": 1}]', b"\xff"])
@@ -189,17 +122,9 @@ def test_an_end_of_what_does_not_fire_ends_each_severity(receiver: Receiver, bod
     assert [one["labels"]["severity"] for one in receiver.requests[0].json] == ["warning", "critical"]
 
 
-def test_a_slow_answer_of_alertmanager_is_given_up_in_time(receiver: Receiver) -> None:
-    receiver.firing = lambda _request: Reply(headers=(("Connection", "close"),), body=b" " * 1000, letters_s=0.05)
-    made = target("--alertmanager", receiver.url, "--target-timeout", "0.3s")
-    began = time.monotonic()
-    assert made.send(CLOSED) == Answer("again", "no answer for 0.3 s")
-    assert time.monotonic() - began < 30
-
-
 def test_an_end_waits_until_alertmanager_says_what_fires(receiver: Receiver) -> None:
-    receiver.firing = lambda _request: Reply(503, (("Retry-After", "7"),))
-    assert target("--alertmanager", receiver.url).send(CLOSED) == Answer("again", "HTTP 503", 7.0)
+    receiver.firing = lambda _request: Reply(503)
+    assert target("--alertmanager", receiver.url).send(CLOSED) == Answer("again", "HTTP 503")
     assert not receiver.requests
 
 
@@ -240,55 +165,30 @@ def test_the_status_behind_apprise_says_whether_to_try_again(receiver: Receiver,
     [
         (["--webhook", "htps://TOKEN@host/TOKEN"], ["--webhook htps://", "did you mean https?"]),
         (["--webhook", "slack://TOKEN/x"], ["did you mean --to?"]),
-        (["--webhook", "TOKEN"], ["without scheme"]),
-        (["--webhook", "http://host:TOKEN/"], ["not a URL with a host"]),
-        (["--webhook", "https:///TOKEN"], ["not a URL with a host"]),
-        (["--alertmanager", "http://alert..manager/TOKEN"], ["not a URL with a host"]),
+        (["--webhook", "TOKEN"], ["--webhook ://...: it is not an address of HTTP"]),
+        (["--webhook", "http://host:TOKEN/"], ["--webhook http://...: it is not an address of HTTP with a host"]),
+        (["--webhook", "https:///TOKEN"], ["with a host"]),
+        (["--alertmanager", "http://alert..manager/TOKEN"], ["with a host"]),
         (["--alertmanager", "ftp://TOKEN"], ["--alertmanager ftp://"]),
         (["--to", "slak://TOKEN/x"], ["--to slak://", "did you mean slack?"]),
-        (["--to", "slack://TOKEN"], ["parts of the address are missing"]),
-        (["--to", "TOKEN"], ["begins with a scheme"]),
+        (["--to", "slack://TOKEN"], ["parts of it are missing"]),
+        (["--to", "TOKEN"], ["--to ://...: apprise knows no such address"]),
         (["--to", "https://host/TOKEN"], ["did you mean --webhook?"]),
-        (["--webhook-secret", "TOKEN", "--to", "json://host"], ["no --webhook"]),
-        (
-            ["--webhook", "http://h", "--webhook-secret-file", "nothing"],
-            ["--webhook-secret-file nothing: cannot be read"],
-        ),
-        (["--targets-file", "nothing"], ["--targets-file nothing: cannot be read"]),
-        (["--webhook", "http://h", "--target-ca", "nothing"], ["--target-ca nothing: cannot be read"]),
-        (["--webhook", "http://h", "--target-timeout", "5"], ["--target-timeout 5", "90s, 30m, 12h, 7d or 2w"]),
-        (["--webhook", "http://h", "--target-timeout", "1h"], ["--target-timeout 1h", "from 0.1s to 5m"]),
         ([], ["give at least one target"]),
-        (["--webhook", "http://h", "--webhook-secret", "TOKEN", "--webhook-secret-file", "f"], ["leave one out"]),
         (["--webhok", "http://TOKEN"], ["there is no flag --webhok; did you mean --webhook?"]),
         (["--webhook", "http://h", "--throttle", "5m"], ["--throttle: it is gone; --per-hour of notify limits"]),
     ],
 )
-def test_mistakes_are_refused_at_the_start_and_show_no_secret(
-    flags: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_refused_at_the_start_and_show_no_secret(flags: list[str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as raised:
         targets(*flags)
     assert all(word in str(raised.value) for word in words), raised.value
     assert "TOKEN" not in str(raised.value)
 
 
-def test_a_file_may_name_the_targets(receiver: Receiver, tmp_path: Path) -> None:
-    path = tmp_path / "targets"
-    path.write_text(f"# ours\n\nwebhook {receiver.url}/a\nalertmanager {receiver.url}\n{to(receiver)}\n")
-    made = targets("--targets-file", path, "--webhook", f"{receiver.url}/b")
-    host = receiver.url.removeprefix("http://")
-    assert [one.name for one in made] == [f"http://{host}", f"http://{host}#2", f"http://{host}#3", f"json://{HOST}"]
-    path.write_text("webhok http://TOKEN\n")
-    with pytest.raises(ConfigError, match=r"targets line 1: .* did you mean webhook\?"):
-        targets("--targets-file", path)
-    path.write_text("\n")
-    with pytest.raises(ConfigError, match="it names no target"):
-        targets("--targets-file", path)
-
-
-HOST = "127.0.0.1"
+def test_targets_at_one_host_have_names_of_their_own(receiver: Receiver) -> None:
+    made = targets("--webhook", receiver.url, "--webhook", f"{receiver.url}/b", "--to", to(receiver))
+    assert [one.name for one in made] == [receiver.url, f"{receiver.url}#2", "json://"]
 
 
 def test_addresses_may_come_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +196,7 @@ def test_addresses_may_come_by_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FOMO_ALERTS", "alerts")
     made = parse(NotifySettings, [], command="notify")
     assert made.webhook == ("http://a/x,y", "http://b")
-    assert (made.group, made.per_hour, made.target_timeout) == ("alerts-notify", 60, 10.0)
+    assert (made.group, made.per_hour) == ("alerts-notify", 60)
     assert "http://a" not in repr(made)
 
 
@@ -304,12 +204,3 @@ def test_without_the_library_the_message_says_how_to_install_it(monkeypatch: pyt
     monkeypatch.setitem(__import__("sys").modules, "apprise", None)
     with pytest.raises(ConfigError, match=r"pip install 'fomo-stream\[notify\]'"):
         target("--to", "json://host")
-
-
-def test_nothing_is_lost_of_a_long_name(receiver: Receiver) -> None:
-    odd: dict[str, Any] = alert(7, topic="häfen\n" + "x" * 500)
-    made = event(odd, key_text("Pumpe\u2028\x00" * 100))
-    assert target("--webhook", receiver.url).send(message_of("opened", made)) == Answer("sent")
-    assert target("--alertmanager", receiver.url).send(message_of("opened", made)) == Answer("sent")
-    assert receiver.requests[0].json["topic"].startswith("häfen ")
-    assert len(receiver.requests[0].json["key"]) == 200

@@ -70,8 +70,6 @@ bearer.auth.credentials.source: STATIC_TOKEN
 {{- define "fomo-stream.notifyToml" -}}
 {{- $shared := pick .Values.settings "alerts" "bootstrap" "result-field" "key" "log-level" "max-record-bytes" -}}
 {{- $own := dict "group" (printf "%s-notify" (include "fomo-stream.group" .)) -}}
-{{- if .Values.notify.targets.existingSecret }}{{ $_ := set $own "targets-file" (printf "/etc/fomo/targets/%s" .Values.notify.targets.key) }}{{ end -}}
-{{- if .Values.notify.webhookSecret.existingSecret }}{{ $_ := set $own "webhook-secret-file" (printf "/etc/fomo/webhook-secret/%s" .Values.notify.webhookSecret.key) }}{{ end -}}
 {{- range $name, $value := merge (dict) (default dict .Values.notify.settings) $own $shared }}
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
 {{ $name }} = {{ include "fomo-stream.tomlValue" $value }}

@@ -101,10 +101,10 @@
 {{- define "fomo-stream.validateNotify" -}}
 {{- $notify := .Values.notify -}}{{- $settings := default dict $notify.settings -}}
 {{- $topic := required "settings.alerts is required: notify reads the topic that it names" .Values.settings.alerts -}}
-{{- $ofNotify := list "alertmanager" "group" "log-level" "per-hour" "start" "status-url" "target-ca" "target-timeout" -}}
+{{- $ofNotify := list "alertmanager" "group" "log-level" "per-hour" "start" "status-url" -}}
 {{- range $name, $value := $settings -}}
-{{- if has $name (list "webhook" "to" "webhook-secret" "targets-file" "webhook-secret-file") -}}
-{{- fail (printf "notify.settings: %s may hold a secret, and would become part of a ConfigMap; use notify.targets and notify.webhookSecret" $name) -}}
+{{- if has $name (list "webhook" "to") -}}
+{{- fail (printf "notify.settings: %s may hold a secret, and would become part of a ConfigMap; use notify.targets" $name) -}}
 {{- end -}}
 {{- if not (has $name $ofNotify) -}}
 {{- fail (printf "notify.settings.%s is not known; names are %s" $name (join ", " $ofNotify)) -}}
