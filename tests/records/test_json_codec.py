@@ -107,10 +107,11 @@ def test_the_bytes_of_a_usual_record_are_unchanged(record: dict[str, Any]) -> No
     assert encode(decode(value), {"score": 0.5}, raw=value) == value[:-1] + b',"fomo":{"score":0.5}}'
 
 
-REASONS = {None: "tombstone", b"\xff{}": "not_utf8", b'{"a": "\xed\xa0\x80"}': "not_utf8", b"x" * 100: "too_large"}
-REASONS |= dict.fromkeys((b"", b'{"a": 1', b"[" * 90), "not_json") | dict.fromkeys(
-    (b"[1]", b"1", b"NaN"), "not_an_object"
-)
+REASONS: dict[bytes | None, str] = {
+    **{None: "tombstone", b"x" * 100: "too_large", b"\xff{}": "not_utf8", b'{"a": "\xed\xa0\x80"}': "not_utf8"},
+    **dict.fromkeys((b"", b'{"a": 1', b"[" * 90), "not_json"),
+    **dict.fromkeys((b"[1]", b"1", b"NaN"), "not_an_object"),
+}
 
 
 @pytest.mark.parametrize(("value", "reason"), REASONS.items())
