@@ -74,8 +74,8 @@ message Reading {
 """
 
 
-def schema_of(text: str, name: str = "own.proto", *references: tuple[str, bytes]) -> SchemaText:
-    return SchemaText(Kind.PROTOBUF, text, (), descriptors(text, name, references))
+def schema_of(text: str) -> SchemaText:
+    return SchemaText(Kind.PROTOBUF, text, (), descriptors(text, "own.proto", ()))
 
 
 def class_of(schema: SchemaText, name: str) -> Any:
@@ -180,23 +180,17 @@ def test_what_a_decimal_claims_costs_no_memory() -> None:
     assert WRITER.read(message.SerializeToString())["amount"] == "AQ=="
 
 
-def test_both_forms_of_a_schema_are_one() -> None:
-    own = FileDescriptorSet.FromString(SCHEMA.compiled).file[-1]
-    encoded = schema_of(b64encode(own.SerializeToString()).decode())
-    body = READING(flow=2.5, amount={"value": b"\x01", "scale": 1}).SerializeToString()
-    assert ProtobufWriter(encoded, "fomo", (1,)).read(body) == WRITER.read(body)
-
-
 @pytest.mark.parametrize("is_encoded", [False, True])
-def test_schemas_import_others(is_encoded: bool) -> None:
-    text = 'syntax = "proto3"; package base; message Motor { int32 rpm = 1; }'
-    base = descriptors(text, "name-of-its-own.proto", ())
-    if is_encoded:
-        text = b64encode(FileDescriptorSet.FromString(base).file[-1].SerializeToString()).decode()
-        base = descriptors(text, "name-of-its-own.proto", ())
+def test_schemas_import_others_in_both_forms(is_encoded: bool) -> None:
+    def compiled(text: str, name: str, *references: tuple[str, bytes]) -> bytes:
+        files = descriptors(text, name, references)
+        own = FileDescriptorSet.FromString(files).file[-1].SerializeToString()
+        return descriptors(b64encode(own).decode(), name, references) if is_encoded else files
+
+    base = compiled('syntax = "proto3"; package base; message Motor { int32 rpm = 1; }', "name-of-its-own.proto")
     user = 'syntax = "proto3"; import "folder/base.proto"; message Reading { base.Motor motor = 1; }'
-    writer = ProtobufWriter(schema_of(user, "own.proto", ("folder/base.proto", base)), "fomo")
-    assert writer.read(b"\x0a\x02\x08\x05") == {"motor": {"rpm": 5}}
+    schema = SchemaText(Kind.PROTOBUF, user, (), compiled(user, "own.proto", ("folder/base.proto", base)))
+    assert ProtobufWriter(schema, "fomo").read(b"\x0a\x02\x08\x05") == {"motor": {"rpm": 5}}
 
 
 def test_proto2() -> None:
