@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.partition.partition import rules_of
+from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import known_time, to_milliseconds
@@ -140,7 +140,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) 
     check_label(settings, sample)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
-    notes += rules_of(settings).warnings(schema, settings.key is not None)
+    notes += Rules.of(settings).warnings(schema, settings.key is not None)
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
     where = label_source(settings)
     return Plan(settings, schema, source, bool(where), where, axis, tuple(map(sentence, notes)), now_ms)

@@ -20,7 +20,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from fomo_stream.kafka.restore import Restorer, to_output
 from fomo_stream.kafka.topics.setup import TopicSetup
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.model.checkpoint import load_model
+from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import POSITION, Position
 from fomo_stream.settings.service import ServiceSettings
 
@@ -88,7 +88,7 @@ def measure(broker: Broker, name: str, records: int, features: int, context: int
     restorer = Restorer(settings, watch, lambda _: True)
     twin = Detector(model, features, settings.detector_config())
     began = time.perf_counter()
-    restorer.request(SimpleNamespace(number=0))
+    restorer.request(Waiting(0, settings))
     ((_, restored),) = wait_for(restorer.take_results, "the partition", 120)
     read = time.perf_counter() - began
     twin.recover({key: value for key, value in restored.entries.items() if key != POSITION})

@@ -132,7 +132,7 @@ class TopicWatch:
         places = [(name, number) for number in numbers for name in (topic, self._settings.state_topic)]
         if not places or not self.cluster.has_controller:
             return
-        count = self.seen.partitions.get(topic, 0) if self._settings.watches_silence else 0
+        count = self.seen.partitions.get(topic, 0) if self._settings.silence is not None else 0
         before, seen, asked = self.ends, {}, round(time.time() * 1000)
         found = self.cluster.ends({*places, *((topic, number) for number in range(count))})
         if count:
