@@ -95,6 +95,8 @@ NOT_RUN = {
     "kafka-consumer-groups.sh": "as kafka-topics.sh",
     "kafka-console-consumer.sh": "as kafka-topics.sh",
     "kafka-transactions.sh": "as kafka-topics.sh",
+    "kafka-configs.sh": "as kafka-topics.sh",
+    "kafka-acls.sh": "as kafka-topics.sh",
     "acls": "as kafka-topics.sh; tests/integration/test_secure_broker.py grants just these permissions",
     "curl": "asks a pod, by the port that kubectl forwards",
     "helm test": "needs a cluster; tests/benchmarks/chart_bench.py runs it in one",

@@ -5,12 +5,15 @@ And classes of Protobuf's messages, as a consumer has them.
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from datetime import date, datetime, time
 from decimal import Decimal
+from io import BytesIO
 from typing import Any
 from uuid import UUID
 
+from fastavro import parse_schema, schemaless_writer
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -87,6 +90,13 @@ def avro_schemas(draw: st.DrawFn, depth: int = 2) -> dict[str, Any]:
 
     made = a_record(depth)
     return {**made, "namespace": "made"}
+
+
+def avro_bytes(schema: Any, value: Any) -> bytes:
+    """A value, as fastavro writes it."""
+    stream = BytesIO()
+    schemaless_writer(stream, parse_schema(json.loads(json.dumps(schema))), value)
+    return stream.getvalue()
 
 
 def proto_class(compiled: bytes, name: str) -> Any:

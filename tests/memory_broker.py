@@ -96,11 +96,11 @@ class MemoryProducer:
         self._queue.append(Produced((topic, max(partition, 0)), key, value, headers, timestamp, on_delivery))
 
     def poll(self, _seconds: float) -> None:
-        self._send()
+        self.send()
         self._serve()
 
     def flush(self, _seconds: float) -> int:
-        self._send()
+        self.send()
         self._serve()
         return len(self._queue)
 
@@ -108,7 +108,7 @@ class MemoryProducer:
         self._reports += [(produced, KafkaError(KafkaError._PURGE_QUEUE)) for produced in self._queue]
         self._queue.clear()
 
-    def _send(self) -> None:
+    def send(self) -> None:
         """Send a batch to each partition, or each record alone; a batch is accepted or refused as a whole."""
         while not self._broker.is_down and (self._id is None or self._state == "open"):
             batch = [one for one in self._queue if one.place[0] not in self._broker.slow]
@@ -168,7 +168,7 @@ class MemoryProducer:
         self._check("open", "abortable")
         self._begin("commit_transaction")
         if self._state == "open":
-            self._send()
+            self.send()
             self._serve()
             if self._queue:
                 self._fail(retriable())

@@ -2,9 +2,8 @@
 
 A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. With
 exactly-once each is sent once, however often this runs and for which reasons; with at-least-once a letter may be sent
-twice after a crash. For each partition of dead letters, a `Position` says which letters are done. It is committed
-together with the letters. A letter whose topic does not exist, or does not take it, keeps no other one from being sent.
-It is left for later runs, which try it again.
+twice after a crash. A `Position` for each partition of dead letters, committed together with the letters, says which
+ones are done. One that its topic does not take keeps no other from being sent, and is left for later runs.
 
 A header of the record counts how often it was sent back. The service keeps it when the record becomes a dead letter
 again, so that a record that never works ends at --max-attempts.
@@ -59,12 +58,12 @@ class RefusedError(TopicError):
 
 @dataclass
 class Summary:
-    """How many letters were sent, and how many were left."""
+    """How many letters were sent, by reason, and how many were left, by why."""
 
     topic: str
     dry_run: bool = False
-    sent: Counter[str] = field(default_factory=Counter)  # by reason
-    left: Counter[str] = field(default_factory=Counter)  # by the reason why they were left
+    sent: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
     named: list[str] = field(default_factory=list)  # why a topic did not get its letter, of the first ones
 
     def check(self) -> None:
@@ -75,11 +74,6 @@ class Summary:
             raise TopicError(what, "create or change the topic, or name another one with --to, and run it again")
 
     def __str__(self) -> str:
-        """One line for people.
-
-        >>> str(Summary("dead", sent=Counter(not_json=2, no_features=1), left=Counter({"cut": 1})))
-        'sent 3 dead letters of dead (2 not_json, 1 no_features), left 1 (1 cut)'
-        """
         sent, left = ("would send", "leave") if self.dry_run else ("sent", "left")
         sent_ones = f"{sent} {self.sent.total()} dead letters of {self.topic}{_parts(self.sent)}"
         return f"{sent_ones}, {left} {self.left.total()}{_parts(self.left)}"
@@ -91,15 +85,9 @@ def _parts(counts: Counter[str]) -> str:
 
 @dataclass(frozen=True)
 class Position:
-    """Done letters of a partition: all below `offset`, and those of some reasons below the offset in `ahead`.
+    """The done letters of a partition: all below `offset`, and those of some reasons below the offset in `ahead`.
 
     left: offsets of letters below these that are not done.
-
-    >>> position = Position(10).advanced(50, ["not_json"])
-    >>> position.is_done("not_json", 49), position.is_done("not_json", 50), position.is_done("too_large", 49)
-    (True, False, False)
-    >>> position.advanced(60, [])
-    Position(offset=60, ahead={}, left=frozenset())
     """
 
     offset: int
@@ -131,14 +119,16 @@ class Position:
             raise TopicError(what, "create the topics that they came from, or name another one with --to")
         return TopicPartition(topic, partition, self.offset, metadata)
 
+    def _end(self, reason: str) -> int:
+        return max(self.offset, self.ahead.get(reason, 0))
+
     def is_done(self, reason: str, offset: int) -> bool:
         """Whether an earlier run has handled the letter at `offset`, with this reason."""
-        return offset < max(self.offset, self.ahead.get(reason, 0)) and offset not in self.left
+        return offset < self._end(reason) and offset not in self.left
 
     def first(self, reasons: Sequence[str]) -> int:
         """Below it, all letters with one of these reasons (none: any) are done."""
-        first = min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
-        return min([first, *self.left])
+        return min([min(map(self._end, reasons), default=self.offset), *self.left])
 
     def advanced(self, to: int, reasons: Sequence[str], left: frozenset[int] = frozenset()) -> Position:
         """The position when a run about these reasons (none: any) has handled all its letters below `to` but `left`."""
@@ -187,9 +177,7 @@ class _Redrive:
     """
 
     def __init__(self, settings: RedriveSettings, reader: TopicReader, partitions: dict[str, int]) -> None:
-        self._settings = settings
-        self._reader = reader
-        self._partitions = partitions
+        self._settings, self._reader, self._partitions = settings, reader, partitions
         self._summary = Summary(settings.dead_letters, settings.dry_run)
         self._delivered: set[tuple[int, int]] = set()  # without transactions: partition and offset of letters
         self._transactions: Transactions | None = None
@@ -243,16 +231,17 @@ class _Redrive:
 
         refusal: why the only letter of this batch cannot be sent.
         """
+        reasons = self._settings.reason
         fates = [(letter, self._why_left(letter) if refusal is None else REFUSED) for letter in batch]
         outgoing = [letter for letter, why in fates if why is None]
         left = {number: set(self._positions[number].left) for number in reached}
         for letter, why in fates:
             if why in (GONE, REFUSED):
                 left[letter.partition].add(letter.offset)
-            elif self._is_asked_for(letter):
+            elif not reasons or _reason(letter) in reasons:
                 left[letter.partition].discard(letter.offset)
         positions = {
-            number: self._positions[number].advanced(offset, self._settings.reason, frozenset(left[number]))
+            number: self._positions[number].advanced(offset, reasons, frozenset(left[number]))
             for number, offset in reached.items()
         }
         changed = {number: position for number, position in positions.items() if position != self._positions[number]}
@@ -271,17 +260,13 @@ class _Redrive:
         self._summary.left.update(why for _, why in fates if why is not None)
         what = "{} came from topic {}, which does not exist or may not be described"
         gone = [what.format(letter.where(), self._target(letter)) for letter, why in fates if why == GONE]
-        named = gone if refusal is None else [refusal.what]
-        self._summary.named += named[: NAMED - len(self._summary.named)]
-
-    def _is_asked_for(self, letter: Record) -> bool:
-        return not self._settings.reason or _reason(letter) in self._settings.reason
+        self._summary.named = [*self._summary.named, *(gone if refusal is None else [refusal.what])][:NAMED]
 
     def _target(self, letter: Record) -> str:
         return self._settings.to or (dict(letter.headers).get(SOURCE_TOPIC) or b"").decode(errors="replace")
 
     def _why_left(self, letter: Record) -> str | None:
-        if not self._is_asked_for(letter):
+        if self._settings.reason and _reason(letter) not in self._settings.reason:
             return f"{_reason(letter)} for a later run"
         if TRUNCATED_FROM in dict(letter.headers):
             return "cut"

@@ -80,7 +80,7 @@ def run(argv: Sequence[str]) -> int:
       fomo-stream notify --alerts TOPIC --to URL      tell people of incidents: Slack, mail, Alertmanager, webhooks
       fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
       fomo-stream doctor --topic sensors              check brokers, topics, permissions and settings
-      fomo-stream group --topic sensors               show the group: settings, members, lag
+      fomo-stream group --topic sensors               show what the group has agreed on
 
     Records are JSON objects; their numbers and booleans are the features. Each record is written to the output
     topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
@@ -207,7 +207,7 @@ def redrive(argv: Sequence[str]) -> int:
 
 
 def group(argv: Sequence[str]) -> int:
-    """Show what a group has agreed on, its members, and the lag of its partitions, with the age of their state.
+    """Show and change what a group has agreed on: its features and settings.
 
       fomo-stream group --topic sensors                                look; nothing is changed
       fomo-stream group --topic sensors --alerts pages --update-group  change what may change

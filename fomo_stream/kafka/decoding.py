@@ -58,7 +58,7 @@ class Decoder:
         return bool(self._waiting.get(partition))
 
     @property
-    def waiting(self) -> set[int]:
+    def to_pause(self) -> set[int]:
         """The partitions with so many records that wait for schemas that no more should be read."""
         return {number for number, records in self._waiting.items() if len(records) >= MOST_WAITING}
 

@@ -49,7 +49,8 @@ class Guard:
 
     def most(self, place: Place, offset: int) -> int | None:
         """How many may be handled at once, if the first one has this offset; None: as many as there are."""
-        return 1 if offset <= self._until.get(place, -1) else None
+        is_alone = offset <= self._until.get(place, -1) or (place, offset) in self._found
+        return 1 if is_alone else None
 
     def error(self, place: Place, offset: int) -> RecordError | None:
         """The error that was found of this one."""

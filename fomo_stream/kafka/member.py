@@ -359,7 +359,7 @@ class Member:
         else:
             most = max(LATE_RECORDS, settings.batch_size)
             paused = {number for number, task in tasks.items() if is_full or len(task.waiting) > most}
-        paused |= self.pipeline.decoder.waiting
+        paused |= self.pipeline.decoder.to_pause
         places = {(settings.topic, number) for number in paused}
         if settings.feedback is not None:
             full = {number for number, task in tasks.items() if is_full or task.labels.is_full}

@@ -98,8 +98,8 @@ class Service:
         """Score records until `stop`. Raises FomoError when it cannot start, or has to give up."""
         with ExitStack() as stack:
             stack.callback(setattr, self, "_state", "stopped")
-            for hint, _ in without_effect(self._settings):
-                log.warning(kv("check_settings", hint=hint))
+            for hint in without_effect(self._settings):
+                log.warning(kv("check_settings", hint=hint.what))
             if self._model is None:
                 from fomo_stream.loading import load_ready
 

@@ -26,9 +26,6 @@ class Config(Protocol):
     def lags(self) -> int: ...
 
     @property
-    def reasons(self) -> int: ...
-
-    @property
     def quiet(self) -> tuple[int, int]: ...
 
     @property

@@ -101,9 +101,7 @@ class Running(Partition):
         self._recover(self.restored.entries, known)
         self._next = self.detector.records  # number of the next record that is learned
         source = None if self.topic is None else (self.topic, self.number)
-        self._verdicts = Verdicts(
-            self.rules, self.muted, self.incidents, schema, self.detector.model.name, source, config.reasons
-        )
+        self._verdicts = Verdicts(self.rules, self.muted, self.incidents, schema, self.detector.model.name, source)
 
     def _recover(self, entries: Mapping[str, bytes], known: Detector | None) -> None:
         if SCHEMA in entries:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.partition.incidents import Incidents, Notice
@@ -34,7 +35,7 @@ class Verdicts:
     """What a partition says of its records.
 
     rules, muted, incidents: of the partition, which changes them. model: its name; source: topic and number of the
-    partition, None: results do not name it; n_reasons: of a record, at most.
+    partition, None: results do not name it.
     """
 
     def __init__(
@@ -45,10 +46,9 @@ class Verdicts:
         schema: Schema,
         model: str,
         source: tuple[str, int] | None,
-        n_reasons: int,
     ) -> None:
         self._rules, self._muted, self._incidents = rules, muted, incidents
-        self._schema, self._model, self._source, self._n_reasons = schema, model, source, n_reasons
+        self._schema, self._model, self._source = schema, model, source
 
     def judge(
         self,
@@ -85,7 +85,7 @@ class Verdicts:
                 elif self._muted.has(keys[at]):
                     continue
                 elif at in at_rules:
-                    forced(result, at_rules[at], rows[at], self._schema, self._n_reasons)
+                    forced(result, at_rules[at], rows[at], self._schema, DetectorConfig.reasons)
                     forcing.append(at)
                     continue
                 else:

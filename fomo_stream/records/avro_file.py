@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from io import BytesIO
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from fastavro import parse_schema, schemaless_reader
+from fastavro import schemaless_reader
 
 from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -73,7 +73,8 @@ class _File:
         self._stream = stream
         if self.read(4) != b"Obj\1":
             raise ValueError
-        self.about: dict[str, bytes] = schemaless_reader(self, parse_schema({"type": "map", "values": "bytes"}), None)  # type: ignore
+        about: Any = schemaless_reader(cast(BinaryIO, self), {"type": "map", "values": "bytes"}, None)
+        self.about: dict[str, bytes] = about
         self.codec = self.about.get("avro.codec", b"null").decode()
         self._mark = self.read(16)
 
@@ -100,16 +101,16 @@ class _File:
 
 def _decompressed(codec: str, block: bytes) -> bytes:
     """Raises RecordError if a block would become too large, and the errors of libraries."""
-    if codec == "snappy":  # which says the size before; a checksum is at the end
+    if codec == "null":
+        data: bytes | None = block
+    elif codec == "snappy":  # which says the size before; a checksum is at the end
         snappy = import_module("cramjam").snappy
         is_small = snappy.decompress_raw_len(block[:-4]) <= MOST_BYTES
         data = bytes(snappy.decompress_raw(block[:-4])) if is_small else None
-    elif codec == "null":
-        data = block
-    else:
-        if codec not in _DECOMPRESSORS:
-            raise ValueError(f"it has the codec {codec[:60]}")
+    elif codec in _DECOMPRESSORS:
         data = _DECOMPRESSORS[codec]().decompress(block, MOST_BYTES + 1)
+    else:
+        raise ValueError(f"it has the codec {codec[:60]}")
     if data is None or len(data) > MOST_BYTES:
         raise RecordError(NOT_AVRO, f"a block of it has more than {MOST_BYTES >> 20} MiB")
     return data

@@ -126,9 +126,8 @@ Value = float | bool | str | None
 _BETWEEN = " '\u00a0\u2009\u202f\u2019"
 _GROUPED = re.compile(rf"([+-]?[1-9]\d{{0,2}})([{_BETWEEN}])(\d{{3}}(?:\2\d{{3}})*)([.,]\d+)?", re.ASCII)
 _THOUSANDS_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
-_WITH_COMMA = re.compile(
-    r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?", re.ASCII
-)  # 1.234 and 1.234,5; 12,5 and ,5
+# 1.234 and 1.234,5; 12,5 and ,5
+_WITH_COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 # Words for a missing value: those of pandas, and the marks and errors that spreadsheets write.
 MISSING = frozenset(
@@ -141,13 +140,7 @@ _WORDS: dict[str, bool | None] = {**dict.fromkeys(MISSING), "true": True, "false
 
 
 def number_in(text: str, mark: Mark) -> float | None:
-    """The number in `text`, with this mark before its fraction; None if it is none.
-
-    >>> [number_in(text, "point") for text in ("12.5", "1,234.5", "1 234.5", "1,234", "12,5")]
-    [12.5, 1234.5, 1234.5, 1234.0, None]
-    >>> [number_in(text, "comma") for text in ("12,5", "1.234,5", "1 234,5", "1,234", "12.5")]
-    [12.5, 1234.5, 1234.5, 1.234, None]
-    """
+    """The number in `text`, with this mark before its fraction; None if it is none."""
     text = text.strip().replace("\u2212", "-")  # the minus sign of typography
     if grouped := _GROUPED.fullmatch(text):
         text = grouped[1] + grouped[3].replace(grouped[2], "") + (grouped[4] or "")

@@ -32,7 +32,7 @@ class Evolution:
         """What is new in a schema. place: its id, subject and version. features: none while they are not known."""
         version = str(place.get("version", "?"))
         leaves, is_first = writer.leaves, not self._known
-        renamed = {name: writer.aliases[name] for name in features if name in writer.aliases and name not in leaves}
+        renamed = {name: leaves.aliases[name] for name in features if name in leaves.aliases and name not in leaves}
         scored = {*features, *renamed.values()}
         new = [path for path in leaves if path not in self._known and path not in scored]
         missing = [name for name in features if leaves and name not in leaves and name not in renamed]
@@ -44,13 +44,7 @@ class Evolution:
         for name in features:
             leaf = leaves.get(renamed.get(name, name))
             before, version_before = self._known.get(name, (leaf, version))
-            if (
-                leaf is None
-                or before is None
-                or name in categorical
-                or leaf.role in NUMBERS
-                or leaf.role == before.role
-            ):
+            if leaf is None or before is None or name in categorical or leaf.role in (*NUMBERS, before.role):
                 continue
             versions = {"versions": f"{version_before},{version}", "field": name, "was": before.type, "now": leaf.type}
             yield Change(True, {**place, **versions, "effect": "the feature is missing in its records"})

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.records.schema import Schema, look_up, numbers
+from fomo_stream.records.schema import Schema, look_up, number_of
 from fomo_stream.wording import clean, counted
 
 DIGITS = 6  # of numbers in reasons that are not the record's own, and of the record's own in a sentence
@@ -40,21 +40,18 @@ def reasons_of(reasons: Sequence[Reason], schema: Schema, record: Mapping[str, A
 
 
 def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[str, Any]:
-    name = schema.features[reason.feature]
-    made: dict[str, Any] = {"feature": name, "cause": str(reason.cause), "share": _number(reason.share, 3)}
-    made["value"] = _number(reason.value) if reason.cause in MOVING else value_of(reason, schema, record)
-    if reason.cause is Cause.CATEGORY:
+    name, cause = schema.features[reason.feature], reason.cause
+    value = _number(reason.value) if cause in MOVING else value_of(reason, schema, record)
+    made = {"feature": name, "cause": str(cause), "share": _number(reason.share, 3), "value": value}
+    if cause is Cause.CATEGORY:
         made["frequency"] = _number(reason.frequency)
     else:
-        has_range = math.isfinite(reason.low) and math.isfinite(reason.high)
-        made["usual"] = _number(reason.median)
-        made["range"] = [_number(reason.low), _number(reason.high)] if has_range else None
-        if reason.cause in (Cause.VALUE, Cause.MISSING):
+        limits = [_number(reason.low), _number(reason.high)]
+        made |= {"usual": _number(reason.median), "range": None if None in limits else limits}
+        if cause in (Cause.VALUE, Cause.MISSING):
             made["expected"] = _number(reason.expected)
     made["scope"] = reason.scope
-    if reason.partner >= 0:
-        made["with"] = schema.features[reason.partner]
-    return made
+    return made | ({"with": schema.features[reason.partner]} if reason.partner >= 0 else {})
 
 
 def value_of(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> Any:
@@ -76,7 +73,7 @@ def known(record: Mapping[str, Any], name: str, is_category: bool) -> str | bool
     if own.bit_length() <= 63 if is_int else isinstance(own, float) and math.isfinite(own):
         return own  # type: ignore[no-any-return]  # an int or a float
     if not is_category:
-        number = float(numbers([given])[0])  # an integer of more than 64 bits; not of texts
+        number = number_of(given)  # an integer of more than 64 bits; not of texts
         return number if math.isfinite(number) else None
     if own is None or isinstance(own, (float, list, tuple, dict)):
         return None
@@ -165,9 +162,8 @@ def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
     if not others:
         return ""
     is_near = abs(reason.expected - reason.value) <= (reason.high - reason.low) / 20  # never of NaN
-    fits = (
-        f" (about {_like(value, reason.expected)} would fit)" if math.isfinite(reason.expected) and not is_near else ""
-    )
+    would_fit = "" if is_near else _like(value, reason.expected)
+    fits = f" (about {would_fit} would fit)" if would_fit else ""
     but = ", which" if value is None else ": usual alone, but it" if is_usual else ", and"
     return f"{but} does not go with {' and '.join(others)}{fits}"
 

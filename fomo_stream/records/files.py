@@ -23,12 +23,8 @@ BLOCK = 1000  # records of a file that become rows at once
 SAMPLE = 100  # first lines that show the decimal mark
 Format = Literal["csv", "jsonl", "avro"]
 FORMATS: dict[str, Format] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
+    **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
 }
 FORMS = "it must be CSV with rows under a line of column names, JSON lines or Avro; see --format"
 AVRO_MARK = b"Obj\x01"  # first bytes of an Avro file
@@ -81,11 +77,10 @@ class RecordFile:
         decimal: str = "auto",
         note: Note = silent,
     ) -> None:
-        self.name = name
+        self.name, self.delimiter = name, ","
         self.texts: dict[str, tuple[int, str]] = {}  # by column: how many cells are text so far, and the first of them
         self._text, self._decimal, self._note = text, decimal, note
         self.header: list[str] = []  # names of the columns
-        self.delimiter = ","
         self._avro: Iterator[dict[str, Any] | RecordError] | None = None
         if format == "avro" or (format == "auto" and (name.lower().endswith(".avro") or _begins_as_avro(stream))):
             self.format, self.blank_before, self._avro = "avro", 0, _open_avro(stream, name)
@@ -117,10 +112,7 @@ class RecordFile:
         number = 0
         try:
             for number, record in enumerate(records, 1):
-                if isinstance(record, RecordError):
-                    yield Line(number, b"", None, record)
-                else:
-                    yield Line(number, b"", record)
+                yield Line(number, b"", *((None, record) if isinstance(record, RecordError) else (record,)))
         except RecordError as error:
             raise ConfigError(f"cannot read {self.name} after record {number}: {error}") from None
 
@@ -150,8 +142,7 @@ class RecordFile:
         twice = [repr(name) for name, count in Counter(self.header).items() if count > 1]
         if twice:
             raise SchemaError(f"{self.name} has several columns named {', '.join(twice[:5])}; give each its own name")
-        self._rows.width = len(self.header)
-        mark = self._decimal_mark()
+        self._rows.width, mark = len(self.header), self._decimal_mark()
         self._cells = [
             _text_cell if name in self._text else cell_reader(mark, partial(self._add_text, name))
             for name in self.header

@@ -63,14 +63,12 @@ def _sample(n: int, source: str) -> str:
 _TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
 _COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "rownum", "line"}
-_TOTAL_WORDS = {"total", "count", "counts", "counter", "cumulative", "bytes", "packets", "pieces", "cycles"} | {
-    *("energy", "kwh", "wh", "hours", "uptime", "runtime", "meter", "mileage", "odometer")
+_TOTAL_WORDS = {
+    *("total", "count", "counts", "counter", "cumulative", "bytes", "packets", "pieces", "cycles"),
+    *("energy", "kwh", "wh", "hours", "uptime", "runtime", "meter", "mileage", "odometer"),
 }
-_GROWN, _GROWN_SMOOTHLY, _GROWN_BY_NAME = (
-    100,
-    1000,
-    20,
-)  # steps by which a counter has grown; a sensor may rise for a while without falling
+# Steps by which a counter has grown; a sensor may rise for a while without falling.
+_GROWN, _GROWN_SMOOTHLY, _GROWN_BY_NAME = 100, 1000, 20
 _ROUGH = 0.2  # share of its steps by which those of a counter differ from the next ones, at least
 _RESET = 0.5  # share of the total before that a counter which began again has at most
 _FEW_RESETS = 0.05  # of its steps
@@ -100,25 +98,19 @@ def infer_schema(
     one that each record belongs to; None: all are of one. source: name of the input, for errors.
     Of very many names, those that most records have are looked at.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
-
-    >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
-    >>> schema, left_out = infer_schema(orders)
-    >>> schema.features, left_out
-    (('price',), {'order_id': 'near-unique identifier', 'shop': 'text'})
     """
     sample = list(records)
     special = other or {}
-    leaves: dict[str, list[Any]] = {}
-    places: dict[str, list[int]] = {}
     counts = Counter(path for record in sample for path, _ in islice(leaves_of(record), MOST_NAMES))
-    looked_at = dict(counts.most_common(MOST_NAMES))
+    leaves: dict[str, list[Any]] = {path: [] for path, _ in counts.most_common(MOST_NAMES)}
+    places: dict[str, list[int]] = {path: [] for path in leaves}
     for at, record in enumerate(sample):
         for path, value in islice(leaves_of(record), MOST_NAMES):
-            if path in looked_at:
-                leaves.setdefault(path, []).append(value)
-                places.setdefault(path, []).append(at)
+            if path in leaves:
+                leaves[path].append(value)
+                places[path].append(at)
     left_out = {"...": f"there are {MOST_NAMES:,} names or more"} if len(counts) >= MOST_NAMES else {}
-    named = counter_names(counters)
+    named = () if tuple(counters) in (AUTO, NONE) else tuple(counters)
     features = list(dict.fromkeys((*categorical, *named)))
     for path in sorted(leaves.keys() - set(features)):
         if path == result_field or path.startswith(result_field + "."):
@@ -149,11 +141,6 @@ def infer_schema(
         numeric = [path for path in features if path not in categorical]
         found = {path for path in numeric if only_grows(path, leaves[path], [of_series[at] for at in places[path]])}
     return Schema(tuple(sorted(features)), frozenset(categorical), frozenset(found)), left_out
-
-
-def counter_names(counters: Sequence[str]) -> tuple[str, ...]:
-    """The counters that are named; () of AUTO and NONE."""
-    return () if tuple(counters) in (AUTO, NONE) else tuple(counters)
 
 
 def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -208,9 +195,6 @@ def misleading(names: Sequence[Hashable], rows: Float, known: Collection[int] = 
     """Columns that only name records, or only grow, each with the reason; a constant one does no harm.
 
     rows: (n, d), in the order in which they came, NaN = missing; known: columns that are categories or counters.
-
-    >>> misleading(["order_id", "load"], np.array([[7919 * i % 1000, i % 7] for i in range(50)], dtype=np.float64))
-    ["'order_id' (near-unique identifier)"]
     """
     found = []
     for at, name in enumerate(names):
@@ -243,11 +227,7 @@ def is_missing(value: Any) -> bool:
 
 
 def is_time(value: Any) -> bool:
-    """Whether a value is text with a date, perhaps with a time, in ISO 8601.
-
-    >>> [is_time(text) for text in ("2026-10-01", "2026-10-01T12:00Z", "20261001", "1759276800", "soon")]
-    [True, True, True, False, False]
-    """
+    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
     if not isinstance(value, str):
         return False
     try:
@@ -327,20 +307,16 @@ def _is_identifier(x: np.ndarray, words: set[str]) -> bool:
 class RecordSettings(Protocol):
     """The settings that say which fields are features."""
 
+    features: tuple[str, ...] | None
+    categorical: tuple[str, ...]
+    result_field: str
+    exclude: tuple[str, ...]
+    counters: tuple[str, ...]
+    key: str | None
+    time: str | None
+
     @property
-    def features(self) -> tuple[str, ...] | None: ...
-    @property
-    def categorical(self) -> tuple[str, ...]: ...
-    @property
-    def result_field(self) -> str: ...
-    @property
-    def exclude(self) -> tuple[str, ...]: ...
-    @property
-    def counters(self) -> tuple[str, ...]: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def time(self) -> str | None: ...
+    def counter_names(self) -> tuple[str, ...]: ...
 
 
 def choose_features(
@@ -363,14 +339,16 @@ def choose_features(
         raise SchemaError(f"no line of {source} is a record", FORMS)
     left_out: Mapping[str, str] = {}
     if settings.features is not None:
-        schema = Schema.of(settings.features, settings.categorical, counter_names(settings.counters))
+        schema = Schema.of(settings.features, settings.categorical, settings.counter_names)
     else:
         schema, left_out = infer_of_file(settings, format, records, source, roles)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
     fields = {path for record in records for path, value in leaves_of(record) if value is not None}
-    needed = {name: role for name, role in roles.items() if role != LABEL}
-    lacking = {name: role for name, role in needed.items() if name not in fields}
-    others = [name for name, role in lacking.items() if role != EXCLUDED or not _has(fields, name)]
+    lacking = [name for name, role in roles.items() if role != LABEL and name not in fields]
+    # a name that is excluded may be that of an object
+    others = [
+        name for name in lacking if roles[name] != EXCLUDED or not any(one.startswith(f"{name}.") for one in fields)
+    ]
     for name in (*absent, *others):
         is_number = name in absent and name not in schema.categorical
         raise _absent(name, "number" if is_number else "value", records, source)
@@ -383,18 +361,10 @@ def choose_features(
     return schema
 
 
-def _has(fields: Collection[str], name: str) -> bool:
-    """Whether one of these fields is in an object of this name."""
-    return any(field.startswith(name + ".") for field in fields)
-
-
 def roles_of(settings: RecordSettings, label: str | None = None) -> dict[str, str]:
     """The fields that have another role than to be a feature, with this role. label: field of the label, if any."""
-    roles = dict.fromkeys(settings.exclude, EXCLUDED)
-    for field, role in ((settings.key, KEY), (settings.time, TIME), (label, LABEL)):
-        if field is not None:
-            roles[field] = role
-    return roles
+    others = ((settings.key, KEY), (settings.time, TIME), (label, LABEL))
+    return dict.fromkeys(settings.exclude, EXCLUDED) | {field: role for field, role in others if field is not None}
 
 
 def infer_of_file(

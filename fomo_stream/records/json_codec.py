@@ -1,21 +1,10 @@
 """JSON records: decode untrusted bytes, and encode the scored record.
 
-Any bytes decode to a dict or raise a `RecordError`, and every decoded record can be encoded.
-
-There are two ways to write a scored record, and both give the same JSON. One writes all fields again; it can write
-every record. The other copies the record's own bytes and adds the result at their end, which is fast and changes
-nothing in them. Which records it can take is known from the first parse, made by orjson, and from a few bytes:
-
-- orjson refuses `NaN`, `Infinity`, numbers beyond all floats, lone surrogates, a byte order mark and bytes that are not
-  UTF-8. The standard library then reads the record or refuses it, and its fields are written again.
-- Integers beyond 64 bits are read again exactly, because their text matters to categories. Their bytes are copied.
-- A record that already has a field with the name of the result has that key in its dict, however the name was written:
-  the old result is replaced.
-- An empty record, one with white space behind its closing brace and one of several lines are written again: a comma
-  would be wrong, the last byte is no brace, and an output is one line. Other white space is copied.
-- Of keys that occur twice, both orjson and the standard library take the last value. The bytes are copied with both
-  keys, so every reader of the output sees the same as in the input.
-- Records nested too deeply are refused before anything is written.
+Any bytes decode to a dict or raise a `RecordError`, and every decoded record can be encoded. A scored record is the
+record's own bytes with the result at their end, which is fast and changes nothing in them. Its fields are written again
+where that would be no JSON on one line (it is empty, or has several lines or white space behind its brace), where it
+already has a result, and where orjson refuses the record: the standard library also reads `NaN`, `Infinity`, lone
+surrogates and a byte order mark. Of keys that occur twice both take the last value.
 """
 
 from __future__ import annotations
@@ -39,7 +28,6 @@ MAX_DEPTH = 200  # levels of nesting; orjson writes at most 254
 # for a run of digits first is ten times faster than the pattern, which excludes fractions and integers of 19 digits.
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _MANY_DIGITS = b"0" * 19
-_BRACE = ord("}")
 _LONG_INTEGER = re.compile(rb"(?<![.0-9])(?:[0-9]{20}|(?<=-)[0-9]{19})").search
 
 
@@ -78,18 +66,21 @@ class _Loose(dict[str, Any]):
     """The fields of a record that is no strict JSON, so that its bytes cannot be copied to the output."""
 
 
-def decode(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> dict[str, Any]:
-    """Decode one JSON object; ``NaN`` and ``Infinity``, which many JSON writers print, are accepted.
-
-    The only error is RecordError, with the reason tombstone, too_large, not_utf8, not_json or not_an_object.
-
-    >>> decode(b'{"flow": 3.5, "motor": {"rpm": NaN}}')
-    {'flow': 3.5, 'motor': {'rpm': nan}}
-    """
+def checked(value: bytes | None, max_bytes: int) -> bytes:
+    """The bytes of a record. Raises RecordError: tombstone or too_large."""
     if value is None:
         raise RecordError("tombstone", "the record has no value (a tombstone); there is nothing to score")
     if len(value) > max_bytes:
         raise RecordError("too_large", f"the record has more than {max_bytes} bytes, which is the limit")
+    return value
+
+
+def decode(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> dict[str, Any]:
+    """Decode one JSON object; ``NaN`` and ``Infinity``, which many JSON writers print, are accepted.
+
+    The only error is RecordError, with the reason tombstone, too_large, not_utf8, not_json or not_an_object.
+    """
+    value = checked(value, max_bytes)
     try:
         record, is_strict = orjson.loads(value), True
     except orjson.JSONDecodeError:
@@ -148,9 +139,6 @@ def encode(
     A field of that name in the record is replaced, because the output carries the result of this run.
     Non-finite numbers become null, because JSON has no others. `scores_only` leaves out the record's own fields.
     raw: what `decode` has decoded to `record`: these bytes stay unchanged, where that is possible.
-
-    >>> encode({"flow": 3.5}, {"score": 0.9}, raw=b'{"flow": 3.50}')
-    b'{"flow": 3.50,"fomo":{"score":0.9}}'
     """
     if raw is not None and not scores_only and _can_be_copied(raw, record, field):
         with suppress(TypeError):  # the name of the field has a lone surrogate
@@ -168,14 +156,8 @@ def is_strict(record: Mapping[str, Any]) -> bool:
 
 
 def _can_be_copied(raw: bytes, record: Mapping[str, Any], field: str) -> bool:
-    return (
-        bool(record)
-        and is_strict(record)
-        and field not in record
-        and raw[-1] == _BRACE
-        and b"\n" not in raw
-        and b"\r" not in raw
-    )
+    is_line = raw.endswith(b"}") and b"\n" not in raw and b"\r" not in raw
+    return is_line and bool(record) and is_strict(record) and field not in record
 
 
 def _finite(node: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 from fomo_stream.errors import RecordError
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result_schema import json_schema
-from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, Leaves, SchemaText
+from fomo_stream.records.writer import Kind, Leaf, Leaves, Part, SchemaText, Type, unsupported
 
-EMPTY = json.dumps({"type": "object", "title": "fomo_stream.Scored"})
+EMPTY = SchemaText(Kind.JSON, json.dumps({"type": "object", "title": "fomo_stream.Scored"}))  # of only results
 MAX_DEPTH = 20  # levels of a schema whose fields are noted
 
 _ROLES = {"number": "number", "integer": "number", "boolean": "number", "string": "text", "array": "list"}
@@ -33,12 +33,10 @@ class JsonSchemaWriter:
         except (ValueError, RecursionError):
             root = None
         if not isinstance(root, dict):
-            raise RecordError(UNSUPPORTED, "the schema is not a JSON object")
+            raise unsupported("the schema is not a JSON object")
         self._root: dict[str, Any] = root
         self.name = str(self._root.get("title", ""))
-        self.leaves = Leaves()
-        self._find_leaves(self._root, "", ())
-        self.aliases: dict[str, str] = {}
+        self.leaves = Leaves(self._look, self._root)
 
     def read(self, body: bytes) -> dict[str, Any]:
         """See `Writer.read`. The reasons of the error are those of `json_codec.decode`."""
@@ -77,12 +75,8 @@ class JsonSchemaWriter:
             found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
         return found if isinstance(found, dict) else node
 
-    def _find_leaves(self, node: Mapping[str, Any], path: str, inside: tuple[int, ...]) -> None:
-        """Note the fields that the schema names; those that it only describes in other ways are left out.
-
-        inside: of the objects around them, each by its identity: none is looked for inside of itself.
-        """
-        self.leaves.visit()
+    def _look(self, node: Mapping[str, Any], _path: str, inside: tuple[object, ...]) -> Type:
+        """See `Look`. Fields that the schema only describes in other ways than by their names are left out."""
         node = self._resolved(node)
         choices = node.get("oneOf"), node.get("anyOf")
         for choice in (one for one in choices if isinstance(one, list)):  # a field that may be null
@@ -92,8 +86,8 @@ class JsonSchemaWriter:
         if isinstance(type_, list):
             type_ = next((one for one in type_ if one != "null"), None)
         if isinstance(properties, dict):
-            for name, child in properties.items() if len(inside) < MAX_DEPTH and id(node) not in inside else ():
-                if isinstance(child, dict):
-                    self._find_leaves(child, f"{path}.{name}" if path else name, (*inside, id(node)))
-        elif path and isinstance(type_, str) and type_ in _ROLES:
-            self.leaves.visit(path, Leaf(type_, "time" if node.get("format") in _TIMES else _ROLES[type_]))
+            fields = properties.items() if len(inside) < MAX_DEPTH and id(node) not in inside else ()
+            return Type(parts=[Part(*one) for one in fields if isinstance(one[1], dict)], identity=id(node))
+        if not isinstance(type_, str) or type_ not in _ROLES:
+            return Type()
+        return Type(Leaf(type_, "time" if node.get("format") in _TIMES else _ROLES[type_]))

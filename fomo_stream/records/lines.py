@@ -89,9 +89,7 @@ class LineSource:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._lines: deque[bytes] = deque()
-        self._rest = b""
-        self._skipping = False
-        self._ended = False
+        self._rest, self._skipping, self._ended = b"", False, False
         self.number = 0  # of the last line taken, counted from 1
 
     @property

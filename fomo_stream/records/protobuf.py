@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
+from google.protobuf import wrappers_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-    FileDescriptorSet,
-)
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -24,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from fomo_stream.errors import RecordError
 from fomo_stream.records.json_values import base64_text, decimal_text, time_text
 from fomo_stream.records.result_schema import NAMESPACE, RESULT, as_written
-from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, Leaves, SchemaText
+from fomo_stream.records.writer import Kind, Leaf, Leaves, Part, SchemaText, Type, unsupported
 
 NOT_PROTOBUF = "not_protobuf"  # reason of dead letters
 RESULT_NUMBER = 89_124_301  # of the field with the result: one that no schema has by chance
@@ -34,18 +32,9 @@ LONGEST_VARINT = 10  # bytes
 
 Convert = Callable[[Any], Any]
 
-_NUMBERS = frozenset(
-    {
-        *(FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT32),
-        *(FieldDescriptor.CPPTYPE_UINT64, FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT),
-        FieldDescriptor.CPPTYPE_BOOL,
-    }
-)
-_TYPE_NAMES = {number: name.removeprefix("TYPE_").lower() for name, number in FieldDescriptorProto.Type.items()}
-_WRAPPERS = frozenset(
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-)
+_F = FieldDescriptorProto
+_TYPE_NAMES = {number: name.removeprefix("TYPE_").lower() for name, number in _F.Type.items()}
+_WRAPPERS = frozenset(one.full_name for one in wrappers_pb2.DESCRIPTOR.message_types_by_name.values())
 
 
 class ProtobufWriter:
@@ -61,12 +50,10 @@ class ProtobufWriter:
         self._files = FileDescriptorSet.FromString(schema.compiled)
         descriptor = _message_of(self._files, indexes)
         self._class = GetMessageClass(descriptor)
-        self._plan = _Plans().of(descriptor)
+        self._plan = _of_message(descriptor, {})
         self.head = _written_indexes(indexes)
         self.name = str(descriptor.full_name)
-        self.leaves = Leaves()
-        _find_leaves(self.leaves, descriptor, "", ())
-        self.aliases: dict[str, str] = {}  # Protobuf has none
+        self.leaves = Leaves(_look, descriptor)
         self._result: type[Message] | None = None  # made when it is needed
 
     def read(self, body: bytes) -> dict[str, Any]:
@@ -86,7 +73,7 @@ class ProtobufWriter:
         files.CopyFrom(self._files)
         own = files.file[-1]
         own.ClearField("source_code_info")
-        message = _message_in(own, self._indexes)
+        message = _messages(own, self._indexes)[-1]
         self._check_free(message)
         _without_result(message, self._field)
         full_name = f".{self.name}.{RESULT_TYPE}"
@@ -105,11 +92,12 @@ class ProtobufWriter:
             descriptor = _message_of(FileDescriptorSet.FromString(scored.compiled), self._indexes)
             self._result = GetMessageClass(descriptor.nested_types_by_name[RESULT_TYPE])
             self._has_earlier = any(one.number == RESULT_NUMBER for one in self._class.DESCRIPTOR.fields)
-        if self._has_earlier:
-            body = _without_field(body, RESULT_NUMBER)
+        if self._has_earlier:  # what is not known of a message keeps its bytes, and their order
+            others = _carrier().FromString(body)
+            others.ClearField("result")
+            body = others.SerializeToString()
         message = self._result(**_set_ones(as_written(dict(result)), self._result.DESCRIPTOR))
-        written = message.SerializeToString()
-        return body + _varint(RESULT_NUMBER << 3 | 2) + _varint(len(written)) + bytes(written)
+        return body + bytes(_carrier()(result=message.SerializeToString()).SerializeToString())
 
     def _check_free(self, message: DescriptorProto) -> None:
         """Raise RecordError if a field or a range of the message prevents one more field."""
@@ -118,12 +106,18 @@ class ProtobufWriter:
         has_number = any(one.number == RESULT_NUMBER and one.name != self._field for one in message.field)
         if has_name or self._field in message.reserved_name:
             what = f"message {self.name} already has a field {self._field}, or has reserved its name"
-            raise _unsupported(f"{what}; choose another --result-field")
+            raise unsupported(f"{what}; choose another --result-field")
         if has_number or any(one.start <= RESULT_NUMBER < one.end for one in ranges):
-            raise _unsupported(f"message {self.name} does not leave the number {RESULT_NUMBER} free for the result")
+            raise unsupported(f"message {self.name} does not leave the number {RESULT_NUMBER} free for the result")
 
 
-_F = FieldDescriptorProto
+@cache
+def _carrier() -> Any:
+    """The class of a message that knows the result alone, as bytes."""
+    file = FileDescriptorProto(name="fomo_stream/carrier.proto")
+    field = file.message_type.add(name="Carrier").field.add(name="result", number=RESULT_NUMBER)
+    field.type, field.label = _F.TYPE_BYTES, _F.LABEL_OPTIONAL
+    return GetMessageClass(_message_of(FileDescriptorSet(file=[file]), (0,)))
 
 
 def empty_schema() -> SchemaText:
@@ -138,11 +132,7 @@ def empty_schema() -> SchemaText:
 
 
 def message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message of its file a value holds, and how many bytes say so. Raises RecordError.
-
-    >>> message_indexes(bytes([0, 8])), message_indexes(bytes([4, 2, 0, 8]))
-    (((0,), 1), ((1, 0), 3))
-    """
+    """Which message of its file a value holds, and how many bytes say so. Raises RecordError."""
     count, at = _read_varint(body, 0)
     count = count >> 1 ^ -(count & 1)
     if not 0 <= count <= MOST_INDEXES:
@@ -177,87 +167,55 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise RecordError(NOT_PROTOBUF, "the value ends in a number, or has one that is too long")
 
 
-def _without_field(body: bytes, number: int) -> bytes:
-    """A message that can be read, without a field of the first level that holds bytes."""
-    kept, at = bytearray(), 0
-    while at < len(body):
-        begin = at
-        tag, at = _read_varint(body, at)
-        kind = tag & 7
-        if kind == 0:
-            _, at = _read_varint(body, at)
-        elif kind == 1 or kind == 5:
-            at += 8 if kind == 1 else 4
-        elif kind == 2:
-            size, at = _read_varint(body, at)
-            at += size
-        else:  # a group, of which nothing is known without reading it: what follows stays as it is
-            return bytes(kept) + body[begin:]
-        if tag >> 3 != number:
-            kept += body[begin:at]
-    return bytes(kept)
-
-
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-class _Plans:
-    """How messages become fields: one function for each type, so that a type may contain itself."""
+def _of_message(descriptor: Descriptor, made: dict[str, Convert]) -> Convert:
+    """The conversion of messages of this type. made: of the types that are known, so that one may contain itself."""
+    name = descriptor.full_name
+    if name in _WELL_KNOWN:
+        return _WELL_KNOWN[name][0]
+    if name in _WRAPPERS:
+        convert = _of_value(descriptor.fields_by_name["value"], made)
+        return _value_of if convert is None else lambda message: convert(message.value)
+    if name not in made:
+        fields: list[tuple[str, bool, Convert | None]] = []
+        made[name] = partial(_in_message, fields)  # before its fields, which may be of the same type
+        for field in sorted(descriptor.fields, key=_may_be_unset):
+            fields.append((field.name, _may_be_unset(field), _of_field(field, made)))
+    return made[name]
 
-    def __init__(self) -> None:
-        self._made: dict[str, Convert] = {}
 
-    def of(self, descriptor: Descriptor) -> Convert:
-        """The conversion of messages of this type."""
-        known = descriptor.full_name
-        if known in _WELL_KNOWN:
-            return _WELL_KNOWN[known]
-        if known in _WRAPPERS:
-            convert = self._of_value(descriptor.fields_by_name["value"])
-            return _value_of if convert is None else lambda message: convert(message.value)
-        if known not in self._made:
-            always: list[tuple[str, Convert | None]] = []
-            when_set: list[tuple[str, Convert | None]] = []
-            # Noted before its fields are looked at, which may be of the same type.
-            self._made[known] = lambda message: _in_message(always, when_set, message)
-            for field in descriptor.fields:
-                has_presence = field.has_presence and not field.is_repeated
-                (when_set if has_presence else always).append((field.name, self._of_field(field)))
-        return self._made[known]
+def _may_be_unset(field: FieldDescriptor) -> bool:
+    return bool(field.has_presence and not field.is_repeated)
 
-    def _of_field(self, field: FieldDescriptor) -> Convert | None:
-        if _is_map(field):
-            convert = self._of_value(field.message_type.fields_by_name["value"])
-            is_bool = field.message_type.fields_by_name["key"].type == field.TYPE_BOOL
-            return lambda values: _in_map(convert, is_bool, values)
-        convert = self._of_value(field)
-        if field.is_repeated:
-            return list if convert is None else lambda values: [convert(value) for value in values]
-        return convert
 
-    def _of_value(self, field: FieldDescriptor) -> Convert | None:
-        if field.message_type is not None:
-            return self.of(field.message_type)
-        if field.type == field.TYPE_BYTES:
-            return base64_text
-        if field.enum_type is None:
-            return None
+def _of_field(field: FieldDescriptor, made: dict[str, Convert]) -> Convert | None:
+    if _is_map(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return partial(_in_map, _of_value(value, made), key.type == field.TYPE_BOOL)
+    convert = _of_value(field, made)
+    if field.is_repeated:
+        return list if convert is None else lambda values: [convert(value) for value in values]
+    return convert
+
+
+def _of_value(field: FieldDescriptor, made: dict[str, Convert]) -> Convert | None:
+    if field.message_type is not None:
+        return _of_message(field.message_type, made)
+    if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, number)
+    return base64_text if field.type == field.TYPE_BYTES else None
 
 
-def _in_message(
-    always: list[tuple[str, Convert | None]], when_set: list[tuple[str, Convert | None]], message: Any
-) -> dict[str, Any]:
-    fields = {}
-    for name, convert in always:
-        value = getattr(message, name)
-        fields[name] = value if convert is None else convert(value)
-    for name, convert in when_set:
-        if message.HasField(name):
+def _in_message(fields: list[tuple[str, bool, Convert | None]], message: Any) -> dict[str, Any]:
+    made = {}
+    for name, may_be_unset, convert in fields:
+        if not may_be_unset or message.HasField(name):
             value = getattr(message, name)
-            fields[name] = value if convert is None else convert(value)
-    return fields
+            made[name] = value if convert is None else convert(value)
+    return made
 
 
 def _in_map(convert: Convert | None, is_bool: bool, values: Any) -> dict[str, Any]:
@@ -266,81 +224,59 @@ def _in_map(convert: Convert | None, is_bool: bool, values: Any) -> dict[str, An
     return {name: value if convert is None else convert(value) for name, value in named}
 
 
-def _value_of(message: Any) -> Any:
-    return message.value
-
-
 def _timestamp(message: Any) -> Any:
     ticks = message.seconds * 10**9 + message.nanos
     text = time_text(9, "Z", ticks)
     return text if isinstance(text, str) else {"seconds": message.seconds, "nanos": message.nanos}
 
 
-def _struct(message: Any) -> dict[str, Any]:
-    return {name: _struct_value(value) for name, value in message.fields.items()}
-
-
 def _struct_value(message: Any) -> Any:
     kind = message.WhichOneof("kind")
-    if kind == "struct_value":
-        return _struct(message.struct_value)
-    if kind == "list_value":
-        return _struct_list(message.list_value)
-    return None if kind in (None, "null_value") else getattr(message, kind)
+    if kind in (None, "null_value"):
+        return None
+    value = getattr(message, kind)
+    return _WELL_KNOWN[value.DESCRIPTOR.full_name][0](value) if isinstance(value, Message) else value
 
 
-def _struct_list(message: Any) -> list[Any]:
-    return [_struct_value(value) for value in message.values]
-
-
-_WELL_KNOWN: dict[str, Convert] = {
-    "google.protobuf.Timestamp": _timestamp,
-    "google.protobuf.Duration": lambda message: message.seconds + message.nanos / 1e9,
-    "google.protobuf.Struct": _struct,
-    "google.protobuf.Value": _struct_value,
-    "google.protobuf.ListValue": _struct_list,
-    "google.protobuf.FieldMask": lambda message: ",".join(message.paths),
-    "google.protobuf.Any": lambda message: {"@type": message.type_url, "value": base64_text(message.value)},
-    "google.type.Decimal": _value_of,
-    "confluent.type.Decimal": lambda message: decimal_text(message.scale, message.value),
+_value_of = attrgetter("value")
+# By name of the message: how it becomes JSON, and its role.
+_WELL_KNOWN: dict[str, tuple[Convert, str]] = {
+    "google.protobuf.Timestamp": (_timestamp, "time"),
+    "google.protobuf.Duration": (lambda message: message.seconds + message.nanos / 1e9, "number"),
+    "google.protobuf.Struct": (lambda one: {name: _struct_value(its) for name, its in one.fields.items()}, "map"),
+    "google.protobuf.Value": (_struct_value, "map"),
+    "google.protobuf.ListValue": (lambda message: [_struct_value(value) for value in message.values], "map"),
+    "google.protobuf.FieldMask": (lambda message: ",".join(message.paths), "text"),
+    "google.protobuf.Any": (lambda one: {"@type": one.type_url, "value": base64_text(one.value)}, "map"),
+    "google.type.Decimal": (_value_of, "number"),
+    "confluent.type.Decimal": (lambda message: decimal_text(message.scale, message.value), "number"),
 }
-_ROLES = {"google.protobuf.Timestamp": "time", "google.protobuf.Duration": "number"}
-_ROLES |= {"google.type.Decimal": "number", "confluent.type.Decimal": "number", "google.protobuf.FieldMask": "text"}
 
 
 def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _find_leaves(leaves: Leaves, descriptor: Descriptor, path: str, inside: tuple[str, ...]) -> None:
-    """Note the fields of a message and of those in it, but for types that contain themselves."""
-    leaves.visit()
-    for field in descriptor.fields:
-        name = f"{path}.{field.name}" if path else field.name
-        type_ = field.message_type.full_name if field.message_type is not None else _TYPE_NAMES[field.type]
-        if _is_map(field) or field.is_repeated:
-            leaves.visit(name, Leaf(type_, "map" if _is_map(field) else "list"))
-        elif field.message_type is None or type_ in _WELL_KNOWN or type_ in _WRAPPERS:
-            leaves.visit(name, Leaf(type_, _role(field, type_)))
-        elif type_ not in (descriptor.full_name, *inside):
-            _find_leaves(leaves, field.message_type, name, (*inside, descriptor.full_name))
-
-
-def _role(field: FieldDescriptor, type_: str) -> str:
-    if type_ in _WELL_KNOWN:
-        return _ROLES.get(type_, "map")
-    if type_ in _WRAPPERS:
-        field = field.message_type.fields_by_name["value"]
-    if field.type == field.TYPE_BYTES:
-        return "bytes"
-    return "number" if field.cpp_type in _NUMBERS else "text"
+def _look(node: Descriptor | FieldDescriptor, _path: str, inside: tuple[object, ...]) -> Type:
+    """See `Look`: of a message, or of a field. A type in itself has no leaves."""
+    message = node
+    if isinstance(node, FieldDescriptor):
+        message = node.message_type
+        name = _TYPE_NAMES[node.type] if message is None else message.full_name
+        if node.is_repeated:
+            return Type(Leaf(name, "map" if _is_map(node) else "list"))
+        if name in _WELL_KNOWN:
+            return Type(Leaf(name, _WELL_KNOWN[name][1]))
+        if message is None or name in _WRAPPERS:
+            value = node if message is None else message.fields_by_name["value"]
+            roles = {_F.TYPE_BYTES: "bytes", _F.TYPE_STRING: "text", _F.TYPE_ENUM: "text"}
+            return Type(Leaf(name, roles.get(value.type, "number")))
+    if message.full_name in inside:
+        return Type()
+    return Type(parts=[Part(field.name, field) for field in message.fields], identity=message.full_name)
 
 
 # --- schemas ------------------------------------------------------------------------------------------------------
-
-
-def _unsupported(what: str) -> RecordError:
-    return RecordError(UNSUPPORTED, what)
 
 
 def _message_of(files: FileDescriptorSet, indexes: tuple[int, ...]) -> Descriptor:
@@ -350,42 +286,37 @@ def _message_of(files: FileDescriptorSet, indexes: tuple[int, ...]) -> Descripto
         for file in files.file:
             pool.Add(file)
         own = pool.FindFileByName(files.file[-1].name)
-        name = ".".join(filter(None, (own.package, *_names(files.file[-1], indexes))))
+        names = (message.name for message in _messages(files.file[-1], indexes))
+        name = ".".join(filter(None, (own.package, *names)))
         return pool.FindMessageTypeByName(name)
     except (KeyError, TypeError, IndexError) as error:
-        raise _unsupported(f"the schema is not Protobuf that can be used ({error})") from None
+        raise unsupported(f"the schema is not Protobuf that can be used ({error})") from None
 
 
-def _names(file: FileDescriptorProto, indexes: tuple[int, ...]) -> list[str]:
-    types, names = file.message_type, []
+def _messages(file: FileDescriptorProto, indexes: tuple[int, ...]) -> list[DescriptorProto]:
+    """The message at these indexes, after those around it. Raises RecordError."""
+    types, found = file.message_type, []
     for index in indexes:
         if not 0 <= index < len(types):
             what = f"the value names message {'.'.join(map(str, indexes))}, which the schema does not have"
             raise RecordError(NOT_PROTOBUF, what)
-        names.append(types[index].name)
+        found.append(types[index])
         types = types[index].nested_type
-    return names
-
-
-def _message_in(file: FileDescriptorProto, indexes: tuple[int, ...]) -> DescriptorProto:
-    message = file.message_type[indexes[0]]
-    for index in indexes[1:]:
-        message = message.nested_type[index]
-    return message
+    return found
 
 
 def _without_result(message: DescriptorProto, field: str) -> None:
     """Remove the field and the type of an earlier result: its type may have been an older one."""
-    for at, one in reversed(list(enumerate(message.field))):
-        if one.number == RESULT_NUMBER and one.name == field:
-            del message.field[at]
-    for at, nested in reversed(list(enumerate(message.nested_type))):
-        if nested.name == RESULT_TYPE:
-            del message.nested_type[at]
+    for one in [one for one in message.field if (one.number, one.name) == (RESULT_NUMBER, field)]:
+        message.field.remove(one)
+    for nested in [one for one in message.nested_type if one.name == RESULT_TYPE]:
+        message.nested_type.remove(nested)
 
 
-_SCALARS = {"string": _F.TYPE_STRING, "boolean": _F.TYPE_BOOL, "int": _F.TYPE_INT32, "long": _F.TYPE_INT64}
-_SCALARS["double"] = _F.TYPE_DOUBLE
+_SCALARS = {
+    **{"string": _F.TYPE_STRING, "boolean": _F.TYPE_BOOL, "int": _F.TYPE_INT32, "long": _F.TYPE_INT64},
+    "double": _F.TYPE_DOUBLE,
+}
 
 
 def _message_type(record: Any, name: str, full_name: str, is_proto3: bool) -> DescriptorProto:

@@ -32,10 +32,6 @@ def repetitions(rule: str, start: datetime, zone: tzinfo, length: timedelta) -> 
     """On which of DAYS (in bits), and when on them, a rule takes place that begins at `start`, on the clocks of a zone.
 
     length: of a repetition. Raises ValueError for what a rule may not say, or if too many are open together.
-
-    >>> found, at = repetitions("FREQ=MONTHLY;BYDAY=-1FR;COUNT=2", datetime(2026, 1, 1, 6), UTC, timedelta(hours=1))
-    >>> days_in(found, 0, len(DAYS)).astype(str).tolist(), str(at)
-    (['2026-01-30', '2026-02-27'], '06:00:00')
     """
     pairs = [part.partition("=")[::2] for part in rule.upper().split(";")]
     parts = dict(pairs)

@@ -129,7 +129,7 @@ def numbers(values: Sequence[Any]) -> np.ndarray:
             raise OverflowError
         numbers = np.array(values, dtype=np.float64)
     except OverflowError:  # text and other types, or an integer beyond the largest float
-        numbers = np.array([_number(value) for value in values], dtype=np.float64)
+        numbers = np.array([number_of(value) for value in values], dtype=np.float64)
     numbers[np.isinf(numbers)] = np.nan
     return numbers
 
@@ -143,7 +143,8 @@ def is_number_text(value: Any) -> bool:
     return isinstance(value, str) and _NUMBER.fullmatch(value) is not None and isfinite(float(value))
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """The number that a value is, or that its text is; NaN if it is none. It may be infinite."""
     if is_number_text(value):
         return float(value)
     if isinstance(value, (Real, Decimal, np.bool_)):

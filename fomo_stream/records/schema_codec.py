@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from fomo_stream.errors import RecordError
-from fomo_stream.records.json_codec import encode
+from fomo_stream.records.json_codec import checked, encode
 from fomo_stream.records.wire_format import KEY_HEADER, VALUE_HEADER, Headers, has_prefix, with_prefix
 from fomo_stream.records.writer import Kind, Registered, WrittenFields
 
@@ -29,11 +29,7 @@ class SchemaCodec:
 
     def decode(self, value: bytes | None, headers: Headers = ()) -> dict[str, Any]:
         """See `Codec.decode`."""
-        if value is None:
-            raise RecordError("tombstone", "the record has no value (a tombstone); there is nothing to score")
-        if len(value) > self._max_bytes:
-            raise RecordError("too_large", f"the record has more than {self._max_bytes} bytes, which is the limit")
-        known, body = self._find(value, headers, VALUE_HEADER)
+        known, body = self._find(checked(value, self._max_bytes), headers, VALUE_HEADER)
         return WrittenFields(known.writer.read(body), known, body)
 
     def key(self, key: bytes | None, headers: Headers = ()) -> tuple[bytes | None, Mapping[str, Any]]:

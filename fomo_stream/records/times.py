@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
-from numbers import Real
 from typing import Any
 
 from fomo_stream.records.inference import is_time
-from fomo_stream.records.schema import is_number_text
+from fomo_stream.records.schema import number_of
 
 # Seconds of the year 5138 are milliseconds of 1973; the same holds between the other units.
 _UNITS = ((1e11, 1000.0), (1e14, 1.0), (1e17, 1e-3), (math.inf, 1e-6))  # largest number, milliseconds of 1
@@ -28,8 +27,8 @@ def to_milliseconds(value: Any) -> int | None:
     if is_time(value):
         moment = datetime.fromisoformat(value.strip())
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    number = _number(value)
-    if number is None:
+    number = math.nan if isinstance(value, bool) else number_of(value)
+    if not abs(number) < _LARGEST:
         return None
     unit = next(unit for largest, unit in _UNITS if abs(number) < largest)
     return None if abs(number * unit) >= _MOST_MS else round(number * unit)
@@ -84,12 +83,3 @@ def places_at(time: int | None, names: Sequence[str], zone: tzinfo) -> list[floa
     if "month" in names:
         found.append((local.month - 1) * inner + place if inner > 1 else local.month - 1 + (local.day - 1) / 31.0)
     return found
-
-
-def _number(value: Any) -> float | None:
-    """A number, perhaps as text; None for anything else, and for a date of eight digits."""
-    if is_number_text(value):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return None
-    return float(value) if -_LARGEST < value < _LARGEST else None  # type: ignore[operator]  # numbers.Real promises no order

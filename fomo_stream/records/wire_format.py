@@ -28,11 +28,7 @@ def has_prefix(data: bytes) -> bool:
 
 
 def schema_id_of(data: bytes, headers: Headers, name: str) -> tuple[SchemaId, bytes]:
-    """The id of the schema of a value or key, and the bytes after it. name: of the header. Raises RecordError.
-
-    >>> schema_id_of(bytes([0, 0, 0, 0, 7]) + b"body", (), VALUE_HEADER)
-    (7, b'body')
-    """
+    """The id of the schema of a value or key, and the bytes after it. name: of the header. Raises RecordError."""
     header = next((value for key, value in headers if key == name), None)
     if header is not None and len(header) >= _GUID and header[0] == 1:
         return str(UUID(bytes=header[1:_GUID])), header[_GUID:] + data
@@ -45,11 +41,7 @@ def schema_id_of(data: bytes, headers: Headers, name: str) -> tuple[SchemaId, by
 
 
 def with_prefix(schema_id: int, head: bytes, body: bytes) -> bytes:
-    """A value. head: what stands between the id and the body.
-
-    >>> with_prefix(7, b"", b"body")
-    b'\\x00\\x00\\x00\\x00\\x07body'
-    """
+    """A value. head: what stands between the id and the body."""
     return b"\0" + schema_id.to_bytes(4, "big") + head + body
 
 

@@ -8,9 +8,10 @@ So no byte of the record itself changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
 
 from fomo_stream.errors import RecordError
@@ -22,6 +23,8 @@ UNSUPPORTED = "unsupported_schema"  # reason of dead letters
 MOST_LEAVES = 10_000  # of a schema
 MOST_VISITS = 10 * MOST_LEAVES  # of its nodes: a type that is used twice is visited twice
 COMPILE_S = 5.0
+MOST_ALIASES = 1000  # former paths of a field, and ten times as many of a schema
+INNER = "\0"  # the path of what is inside of lists and maps, which are leaves
 
 
 class Kind(StrEnum):
@@ -65,21 +68,69 @@ class Leaf(NamedTuple):
     role: str
 
 
+class Part(NamedTuple):
+    """What a type holds: a field with its former names, a branch of a union (no name), or what is INNER."""
+
+    name: str | None
+    type: Any
+    aliases: Iterable[str] = ()
+
+
+class Type(NamedTuple):
+    """A type in a schema: a leaf, or what holds others, or both. identity: by which it is found inside of itself."""
+
+    leaf: Leaf | None = None
+    parts: Iterable[Part] = ()
+    identity: object = None
+
+
+# What a language says of a type: its definition, its path, and the identities of those around it.
+Look = Callable[[Any, str, tuple[object, ...]], Type]
+
+
 class Leaves(dict[str, Leaf]):
-    """The leaves of a schema by dotted path, and a bound for finding them, as a few types can have endless fields."""
+    """The leaves of a schema by dotted path. There is a bound for finding them, as a few types can have endless fields.
 
-    def __init__(self) -> None:
-        self._visits, self._until = 0, time.monotonic() + COMPILE_S
+    aliases: by former path of a field: its path now.
+    """
 
-    def visit(self, path: str = "", leaf: Leaf | None = None) -> None:
-        """Look at one more node, which may be a leaf. A path that is too long is left out. Raises RecordError."""
-        if leaf is not None and len(path) <= LONGEST_PATH:
-            self[path] = leaf
+    def __init__(self, look: Look, root: Any) -> None:
+        self.aliases: dict[str, str] = {}
+        self._look, self._visits, self._until = look, 0, time.monotonic() + COMPILE_S
+        self._visit(root, "", (), ())
+
+    def _visit(self, node: Any, path: str, former: tuple[str, ...], inside: tuple[object, ...]) -> None:
+        """Note the leaves of this type. former: earlier paths of it. Raises RecordError."""
+        leaf, parts, identity = self._look(node, path, inside)
         self._visits += 1
+        if leaf is not None and path not in ("", INNER) and len(path) <= LONGEST_PATH:
+            known = self.get(path, leaf)
+            named = known.type if known is leaf or len(known.type) > LONGEST_PATH else f"{known.type} or {leaf.type}"
+            self[path] = Leaf(named, leaf.role if known.role == leaf.role else "mixed")
+            if len(self.aliases) < 10 * MOST_ALIASES:
+                self.aliases.update(dict.fromkeys(former, path))
         if len(self) > MOST_LEAVES or self._visits > MOST_VISITS:
-            raise RecordError(UNSUPPORTED, f"it has more than {MOST_LEAVES:,} fields")
+            raise unsupported(f"it has more than {MOST_LEAVES:,} fields")
         if time.monotonic() > self._until:
-            raise RecordError(UNSUPPORTED, f"its fields are not found in {COMPILE_S:g} s")
+            raise unsupported(f"its fields are not found in {COMPILE_S:g} s")
+        for name, part, aliases in parts:
+            if name is None or INNER in (name, path):
+                self._visit(part, path if name is None else INNER, former, (*inside, identity))
+                continue
+            earlier = chain(
+                (joined(old, name) for old in former), (joined(old, one) for one in aliases for old in (path, *former))
+            )
+            self._visit(part, joined(path, name), tuple(islice(earlier, MOST_ALIASES)), (*inside, identity))
+
+
+def joined(path: str, name: str) -> str:
+    """The path of a field in what is at `path`."""
+    return f"{path}.{name}" if path else name
+
+
+def unsupported(what: str) -> RecordError:
+    """The error for a schema that cannot be used."""
+    return RecordError(UNSUPPORTED, what)
 
 
 class Writer(Protocol):
@@ -88,14 +139,7 @@ class Writer(Protocol):
     kind: Kind
     name: str  # full name of the type of its records; empty if it has none
     head: bytes  # what its records have between the id of the schema and their body
-
-    @property
-    def leaves(self) -> Mapping[str, Leaf]:
-        """Its fields by dotted path."""
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        """By former path of a field: its path now."""
+    leaves: Leaves
 
     def read(self, body: bytes) -> dict[str, Any]:
         """The fields of a record, as JSON can hold them. Raises RecordError."""
@@ -139,8 +183,8 @@ class WrittenFields(dict[str, Any]):
 
 def under_features(fields: Mapping[str, Any], features: Sequence[str]) -> Mapping[str, Any]:
     """The fields, and those that have another name than a feature had before, under the feature's name, too."""
-    if not isinstance(fields, WrittenFields) or not fields.writer.writer.aliases:
+    if not isinstance(fields, WrittenFields) or not (leaves := fields.writer.writer.leaves).aliases:
         return fields
-    aliases, leaves = fields.writer.writer.aliases, fields.writer.writer.leaves
+    aliases = leaves.aliases
     renamed = {name: aliases[name] for name in features if name in aliases and name not in leaves}
     return {**fields, **{name: look_up(fields, path) for name, path in renamed.items()}} if renamed else fields

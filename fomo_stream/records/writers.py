@@ -12,19 +12,8 @@ from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import Result
 
 CSV_FIELDS = (
-    "score",
-    "remembered_logit",
-    "logit",
-    "p_value",
-    "outlier",
-    "severity",
-    "confidence",
-    "missing",
-    "generation",
-    "regime",
-    "status",
-    "incident",
-    "surprise",
+    *("score", "remembered_logit", "logit", "p_value", "outlier", "severity", "confidence", "missing", "generation"),
+    *("regime", "status", "incident", "surprise"),
 )
 PLACE_FIELDS = ("line",)  # of records whose place in the output is not that in the input
 EXPLAINED_FIELDS = ("reasons", "explanation")  # of records that are explained
@@ -67,10 +56,9 @@ class JsonWriter:
 
 
 class CsvWriter:
-    """Writes each row's cells unchanged, then the result's.
+    """Writes each row's cells unchanged, then the result's, in place of those of an earlier run.
 
-    A malformed row is filled to fit the header, or its last cells become
-    one. Result columns of an earlier run are replaced.
+    A malformed row is filled to fit the header, or its last cells become one.
     """
 
     def __init__(self, out: BinaryIO, table: RecordFile, form: Form) -> None:

@@ -15,19 +15,14 @@ from fomo_stream.replaying.output import plain
 from fomo_stream.replaying.partition import OWN
 from fomo_stream.replaying.suggestions import suggestions
 from fomo_stream.settings.replay import ReplaySettings, option_values
+from fomo_stream.settings.sources import settings_of_scope
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.partition import Outcome
     from fomo_stream.replaying.plan import Plan
 
 # Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
-ELSEWHERE = frozenset(
-    (
-        *("bootstrap", "jobs", "json_", "log_level", "report", "scores_file"),
-        *("out", "alerts", "dead_letters", "start", "delivery", "instance_id", "on_lost_offset", "reset_state", "wait"),
-        *("max_latency_ms", "health_port", "http_host", "tombstones"),
-    )
-)
+ELSEWHERE = frozenset(settings_of_scope(ReplaySettings, "outputs", "running"))
 
 
 def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.settings.flags import (
-    BrokerFlags,
+    DeliveryFlags,
     DetectorFlags,
     Names,
     RecordFlags,
@@ -25,7 +25,7 @@ from fomo_stream.wording import did_you_mean
 MAX_ATTEMPTS = 1_000_000  # of a redrive
 
 
-class RedriveSettings(BrokerFlags):
+class RedriveSettings(DeliveryFlags):
     """`fomo-stream redrive`: send dead letters back to their topics."""
 
     dead_letters: str = flag("Topics", ..., "topic of dead letters to read", metavar="TOPIC", min_length=1)
@@ -51,11 +51,6 @@ class RedriveSettings(BrokerFlags):
         le=MAX_ATTEMPTS,
     )
     dry_run: bool = flag("Topics", False, "only count them by reason; send nothing")
-    delivery: Literal["exactly-once", "at-least-once"] = flag(
-        "Delivery",
-        "exactly-once",
-        "send each exactly once, with transactions; or at least once, for brokers without them",
-    )
 
     @field_validator("reason", mode="before")
     @classmethod
@@ -160,15 +155,8 @@ class GivenFlags(ServiceSettings):
         return name.replace("-", "_") in self._given
 
 
-class ReportFlags(GivenFlags):
-    """For a command that prints a report."""
-
-    json_: bool = flag("Report", False, "print JSON for programs in place of text")
-    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
-
-
-class GroupSettings(ReportFlags):
-    """`fomo-stream group`: show what a group has agreed on, its members and its partitions."""
+class GroupSettings(GivenFlags):
+    """`fomo-stream group`: show and change what a group has agreed on."""
 
     # Topics that are not given are the group's: `Agreement.update` checks all of them.
     knows_all_topics: ClassVar[bool] = False
@@ -179,7 +167,11 @@ class GroupSettings(ReportFlags):
     check: bool = flag(
         "Report", False, "only check whether an instance with these settings could join: exit code 10 if not"
     )
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 
 
-class DoctorSettings(ReportFlags):
+class DoctorSettings(GivenFlags):
     """`fomo-stream doctor`: check a deployment."""
+
+    json_: bool = flag("Report", False, "print JSON for programs in place of text")
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")

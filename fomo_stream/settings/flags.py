@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, table_of, zone
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import did_you_mean
@@ -68,6 +68,7 @@ def decimal_flag() -> Any:
         "Input",
         "auto",
         "whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons",
+        scope="scores",
     )
 
 
@@ -93,7 +94,12 @@ class BrokerFlags(BaseFlags):
     """How to reach the broker, and as which group; shared by `run` and `redrive`."""
 
     bootstrap: str = flag(
-        "Broker", "localhost:9092", "broker addresses, separated by commas", metavar="HOST:PORT", min_length=1
+        "Broker",
+        "localhost:9092",
+        "broker addresses, separated by commas",
+        metavar="HOST:PORT",
+        min_length=1,
+        scope="running",
     )
     kafka: dict[str, str] = flag(
         "Broker",
@@ -101,6 +107,7 @@ class BrokerFlags(BaseFlags):
         "any librdkafka setting, for all clients: --kafka.security.protocol=SSL; repeatable",
         metavar="VALUE",
         repr=False,
+        scope="running",
     )
     group: str
 
@@ -118,6 +125,17 @@ class BrokerFlags(BaseFlags):
             if key in ("client.id", "client.rack"):
                 plain(value[key])
         return value
+
+
+class DeliveryFlags(BrokerFlags):
+    """How records get to the broker."""
+
+    delivery: Literal["exactly-once", "at-least-once"] = flag(
+        "Delivery",
+        "exactly-once",
+        "each record exactly once, with transactions; or at least once, for brokers without them",
+        scope="outputs",
+    )
 
 
 def _rule_of_flag(name: str, text: str) -> Rule:
@@ -169,6 +187,7 @@ class RegistryFlags(BaseFlags):
         "--registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable",
         metavar="URL",
         repr=False,
+        scope="scores",
     )
     schema_wait: float = flag(
         "Schemas",
@@ -177,6 +196,7 @@ class RegistryFlags(BaseFlags):
         "dead letter",
         metavar="SECONDS",
         ge=0,
+        scope="scores",
     )
 
     @field_validator("registry")
@@ -193,21 +213,24 @@ class RegistryFlags(BaseFlags):
 class SchemaFlags(RegistryFlags):
     """How values are read and written that have a schema."""
 
-    input_format: Literal["json", "avro"] = flag(
-        "Schemas", "json", "format of values that have no registry: json; or avro, all by the schema of --schema-file"
+    schema_file: Path | None = flag(
+        "Schemas",
+        None,
+        "Avro schema of all values (.avsc), where these are Avro without a registry",
+        metavar="FILE",
+        scope="scores",
     )
-    schema_file: Path | None = flag("Schemas", None, "Avro schema of all values (.avsc)", metavar="FILE")
     output_format: Literal["json", "registry"] = flag(
         "Schemas",
         "json",
         "scored records are JSON; or of the kind that the record has, with a schema that is registered",
-        scope="group",
+        scope="outputs",
     )
     subject_strategy: Literal["topic", "record", "topic-record"] = flag(
         "Schemas",
         "topic",
         "subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME",
-        scope="group",
+        scope="outputs",
     )
 
     @field_validator("schema_file")
@@ -219,10 +242,8 @@ class SchemaFlags(RegistryFlags):
 
     @model_validator(mode="after")
     def _formats_fit(self) -> Self:
-        if (self.input_format == "avro") != (self.schema_file is not None):
-            raise ValueError("--input-format avro and --schema-file FILE need each other: the file has the Avro schema")
-        if self.input_format == "avro" and self.registry:
-            raise ValueError("with --registry each value names its own schema: leave --input-format avro out")
+        if self.schema_file is not None and self.registry:
+            raise ValueError("with --registry each value names its own schema: leave --schema-file out")
         if self.output_format == "registry" and not self.registry:
             raise ValueError("--output-format registry needs --registry URL, to register the schemas of the outputs")
         return self
@@ -234,7 +255,9 @@ class DetectorFlags(BaseFlags):
     model: str = flag(
         "Detector", "default", "streams (the default), fusion-router, fusion, or a file", metavar="NAME", scope="state"
     )
-    device: str = flag("Detector", "auto", "cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch")
+    device: str = flag(
+        "Detector", "auto", "cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch", scope="scores"
+    )
     kernel: Literal["auto", "numba", "torch"] = flag(
         "Detector",
         "auto",
@@ -252,7 +275,7 @@ class DetectorFlags(BaseFlags):
         scope="state",
     )
     min_context: int = flag(
-        "Detector", 200, "rows to collect before scores begin", metavar="ROWS", ge=10, le=MAX_CONTEXT
+        "Detector", 200, "rows to collect before scores begin", metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores"
     )
     alert_rate: float = flag(
         "Detector",
@@ -261,12 +284,14 @@ class DetectorFlags(BaseFlags):
         metavar="P",
         ge=1e-5,
         le=0.5,
+        scope="scores",
     )
     admit: Literal["auto", "feedback", "all"] = flag(
         "Detector",
         "auto",
         "records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; "
         "those that feedback calls normal; or all, and nothing is left out",
+        scope="scores",
     )
     views: Names = flag(
         "Detector",
@@ -285,6 +310,7 @@ class DetectorFlags(BaseFlags):
         "Detector",
         "alert",
         "a value that stands still, of a feature that nearly always changes: an outlier, or ignored",
+        scope="scores",
     )
     adapt_after: int = flag(
         "Detector",
@@ -293,12 +319,12 @@ class DetectorFlags(BaseFlags):
         metavar="N",
         ge=0,
         le=1_000_000,
+        scope="scores",
     )
     seed: int = flag("Detector", 0, "seed of the random numbers", ge=0, scope="state")
     explain: Literal["alerts", "all", "none"] = flag(
-        "Detector", "alerts", "records that are written with the features that make them odd"
+        "Detector", "alerts", "records that are written with the features that make them odd", scope="scores"
     )
-    reasons: int = flag("Detector", 3, "features named for a record, at most", metavar="N", ge=1, le=MAX_REASONS)
     threads: int = flag(
         "Throughput",
         1,
@@ -447,9 +473,9 @@ class RecordFlags(DetectorFlags):
         "field of the output record that holds the result",
         metavar="NAME",
         min_length=1,
-        scope="group",
+        scope="outputs",
     )
-    scores_only: bool = flag("Output", False, "write only the result, without the original fields", scope="group")
+    scores_only: bool = flag("Output", False, "write only the result, without the original fields", scope="outputs")
     incident_quiet: int = flag(
         "Records",
         10,
@@ -459,25 +485,33 @@ class RecordFlags(DetectorFlags):
         le=1_000_000,
         scope="group",
     )
-    rules: tuple[Rule, ...] = flag("Alerts", (), "rules of what does not matter", table=True)
-    maintenance: tuple[Window, ...] = flag("Alerts", (), "windows of maintenance", table=True)
-    calendar: Path | None = flag("Alerts", None, "iCalendar file with windows of maintenance", metavar="FILE")
-    min_severity: Literal["warning", "critical"] = flag(
-        "Alerts", "warning", "records below this severity give no alert"
+    rules: tuple[Rule, ...] = flag("Alerts", (), "rules of what does not matter", table=True, scope="scores")
+    maintenance: tuple[Window, ...] = flag("Alerts", (), "windows of maintenance", table=True, scope="scores")
+    calendar: Path | None = flag(
+        "Alerts", None, "iCalendar file with windows of maintenance", metavar="FILE", scope="scores"
     )
-    only_rises: Names = flag("Alerts", (), "features that give an alert only where they rise", metavar="A,B.C")
-    only_falls: Names = flag("Alerts", (), "features that give an alert only where they fall", metavar="A,B.C")
+    min_severity: Literal["warning", "critical"] = flag(
+        "Alerts", "warning", "records below this severity give no alert", scope="scores"
+    )
+    only_rises: Names = flag(
+        "Alerts", (), "features that give an alert only where they rise", metavar="A,B.C", scope="scores"
+    )
+    only_falls: Names = flag(
+        "Alerts", (), "features that give an alert only where they fall", metavar="A,B.C", scope="scores"
+    )
     ignore: Names = flag(
         "Alerts",
         (),
         "deviations from the expected value that give no alert: at most so much, or this share of it",
         metavar="A=2.5,B=5%",
+        scope="scores",
     )
     valid: Names = flag(
         "Alerts",
         (),
         "ranges outside of which a value always gives an alert; each end may be left out",
         metavar="A=0:100",
+        scope="scores",
     )
     silence: Times | None = flag(
         "Alerts",
@@ -493,7 +527,9 @@ class RecordFlags(DetectorFlags):
     silence_of: Names = flag(
         "Alerts", LEVELS, "what is watched for silence: key, partition, topic, or several", metavar="A,B", scope="group"
     )
-    batch_size: int = flag("Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
+    batch_size: int = flag(
+        "Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096, scope="scores"
+    )
 
     @field_validator("timezone")
     @classmethod

@@ -21,10 +21,13 @@ class ReplaySettings(GivenFlags):
 
     writes_alerts: ClassVar[bool] = False
 
-    topic: str = flag("Input", "", "topic to replay", metavar="TOPIC")
-    file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE")
+    topic: str = flag("Input", "", "topic to replay", metavar="TOPIC", scope="scores")
+    file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE", scope="scores")
     format: Literal["auto", "csv", "jsonl", "avro", "parquet", "npz"] = flag(
-        "Input", "auto", "format of --file; auto: by the ending of its name, else by its first character"
+        "Input",
+        "auto",
+        "format of --file; auto: by the ending of its name, else by its first character",
+        scope="scores",
     )
     decimal: Literal["auto", "comma", "point"] = decimal_flag()
     from_: str = flag(
@@ -33,25 +36,39 @@ class ReplaySettings(GivenFlags):
         "first record: a time (2026-10-01, 2026-10-01T12:00Z; without a zone: UTC), an offset, or an offset for "
         "each partition (0:812,1:790) (default: the first record that the topic retains)",
         metavar="PLACE",
+        scope="scores",
     )
     to: str = flag(
         "Input",
         "",
         "end of the range, written as --from; its record is not replayed (default: all)",
         metavar="PLACE",
+        scope="scores",
     )
-    last: str = flag("Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION")
+    last: str = flag(
+        "Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION", scope="scores"
+    )
     label: str | None = flag(
-        "Labels", None, "field that says whether a record is an outlier: true or false, 1 or 0", metavar="FIELD"
+        "Labels",
+        None,
+        "field that says whether a record is an outlier: true or false, 1 or 0",
+        metavar="FIELD",
+        scope="scores",
     )
     labels_topic: str | None = flag(
-        "Labels", None, "topic with labels, as the service takes them by --feedback", metavar="TOPIC", min_length=1
+        "Labels",
+        None,
+        "topic with labels, as the service takes them by --feedback",
+        metavar="TOPIC",
+        min_length=1,
+        scope="scores",
     )
     labels_file: Path | None = flag(
         "Labels",
         None,
         "CSV or JSON lines with labels: offset or key, outlier, and perhaps partition",
         metavar="FILE",
+        scope="scores",
     )
     compare: Names = flag(
         "Detectors",
@@ -59,6 +76,7 @@ class ReplaySettings(GivenFlags):
         "other detectors to compare with in the same pass: river.HalfSpaceTrees, river.OneClassSVM, knn, or "
         "module:factory",
         metavar="A,B",
+        scope="scores",
     )
     grid: tuple[str, ...] = flag(
         "Detectors",
@@ -66,13 +84,20 @@ class ReplaySettings(GivenFlags):
         "own settings to compare with, in all combinations: alert_rate=0.01,0.001 context_size=1000,5000",
         metavar="NAME=A,B",
         words=True,
+        scope="scores",
     )
     report: str = flag(
-        "Report", "fomo-replay.html", f"HTML file for the report; {NO_REPORT}: write none", metavar="FILE"
+        "Report",
+        "fomo-replay.html",
+        f"HTML file for the report; {NO_REPORT}: write none",
+        metavar="FILE",
+        scope="running",
     )
-    json_: Path | None = flag("Report", None, "also write the report as JSON, for compare", metavar="FILE")
+    json_: Path | None = flag(
+        "Report", None, "also write the report as JSON, for compare", metavar="FILE", scope="running"
+    )
     scores_file: Path | None = flag(
-        "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE"
+        "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE", scope="running"
     )
     suggest: Path | None = flag(
         "Report",
@@ -80,12 +105,24 @@ class ReplaySettings(GivenFlags):
         "write a configuration that the records suggest to this file (YAML): roles of fields, counters, and rules that "
         "leave few incidents",
         metavar="FILE",
+        scope="running",
     )
     incidents_per_day: float = flag(
-        "Report", 1.25, "incidents a day, at most, that the configuration of --suggest should leave", metavar="N", gt=0
+        "Report",
+        1.25,
+        "incidents a day, at most, that the configuration of --suggest should leave",
+        metavar="N",
+        gt=0,
+        scope="scores",
     )
     jobs: int = flag(
-        "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
+        "Throughput",
+        0,
+        "partitions to replay at the same time (0: one per processor)",
+        metavar="N",
+        ge=0,
+        le=1024,
+        scope="running",
     )
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 

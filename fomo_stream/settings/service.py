@@ -13,7 +13,7 @@ from uuid import uuid4
 from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags, SchemaFlags, plain, seconds_of
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, DeliveryFlags, RecordFlags, SchemaFlags, plain, seconds_of
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, option, with_default
 
 if TYPE_CHECKING:
@@ -25,19 +25,21 @@ COMMIT_SHARE = 1 / 2  # of the target for the latency; the rest is for the broke
 BATCH_SHARE = 1 / 4
 
 
-class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
+class ServiceSettings(DeliveryFlags, RecordFlags, SchemaFlags):
     """`fomo-stream run`: score a topic."""
 
     knows_all_topics: ClassVar[bool] = True  # whether those that are not given have their defaults, so none may clash
     writes_alerts: ClassVar[bool] = True
 
-    topic: str = flag("Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1)
+    topic: str = flag(
+        "Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1, scope="scores"
+    )
     out: str = flag(
         "Topics",
         "",
         f"topic for scored records; {NO_TOPIC}: write only alerts (default: <topic>-scores)",
         metavar="TOPIC",
-        scope="group",
+        scope="outputs",
     )
     alerts: str | None = flag(
         "Topics",
@@ -45,14 +47,14 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         "topic for outliers alone, with a record that sums up each incident (default: none)",
         metavar="TOPIC",
         min_length=1,
-        scope="group",
+        scope="outputs",
     )
     dead_letters: str = flag(
         "Topics",
         "",
         "topic for records that cannot be scored (default: <topic>-dead-letters)",
         metavar="TOPIC",
-        scope="group",
+        scope="outputs",
     )
     feedback: str | None = flag(
         "Topics",
@@ -68,11 +70,13 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         "consumer group; instances of the same group share the work",
         metavar="GROUP",
         min_length=1,
+        scope="scores",
     )
     start: Literal["earliest", "latest"] = flag(
         "Topics",
         "earliest",
         "where a group without offsets starts; partitions created later are read from their start",
+        scope="running",
     )
     warm: str | None = flag(
         "Topics",
@@ -80,26 +84,25 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         "a group without offsets first learns the records of this time before its start, or all (earliest), without "
         "outputs: 12h, 7d or 2w (default: it starts cold)",
         metavar="DURATION",
+        scope="running",
     )
 
-    delivery: Literal["exactly-once", "at-least-once"] = flag(
-        "Delivery",
-        "exactly-once",
-        "score each record exactly once, with transactions; or at least once, for brokers without them",
-        scope="group",
-    )
     instance_id: str | None = flag(
         "Delivery",
         None,
         "unique name of this instance in its group; with it, a quick restart keeps the partitions",
         metavar="NAME",
         min_length=1,
+        scope="running",
     )
     on_lost_offset: Literal["fail", "earliest", "latest"] = flag(
-        "Delivery", "fail", "what to do when the broker no longer has the next record to read"
+        "Delivery", "fail", "what to do when the broker no longer has the next record to read", scope="running"
     )
     reset_state: bool = flag(
-        "Delivery", False, "first delete everything that the group has learned, also its choice of features"
+        "Delivery",
+        False,
+        "first delete everything that the group has learned, also its choice of features",
+        scope="running",
     )
     max_latency_ms: float = flag(
         "Delivery",
@@ -109,16 +112,24 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         metavar="MS",
         ge=1,
         le=40_000,
+        scope="running",
     )
 
     tombstones: Literal["skip", "dead-letter"] = flag(
-        "Records", "dead-letter", "records without a value, as of change data capture: passed over, or a dead letter"
+        "Records",
+        "dead-letter",
+        "records without a value, as of change data capture: passed over, or a dead letter",
+        scope="running",
     )
     max_record_bytes: int = flag(
-        "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1
+        "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1, scope="scores"
     )
     seed_context: Path | None = flag(
-        "Detector", None, "CSV or JSON lines with trusted rows, to fill the context at the start", metavar="FILE"
+        "Detector",
+        None,
+        "CSV or JSON lines with trusted rows, to fill the context at the start",
+        metavar="FILE",
+        scope="scores",
     )
     feedback_memory: int = flag(
         "Detector",
@@ -137,6 +148,7 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         metavar="PORT",
         ge=1,
         le=65535,
+        scope="running",
     )
     http_host: str = flag(
         "General",
@@ -144,13 +156,20 @@ class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
         "address that --health-port is served on; 0.0.0.0: all addresses of this machine",
         metavar="HOST",
         min_length=1,
+        scope="running",
     )
     show_keys: bool = flag(
-        "General", False, "the status page shows the keys of alerts, and which keys alert most (default: no keys)"
+        "General",
+        False,
+        "the status page shows the keys of alerts, and which keys alert most (default: no keys)",
+        scope="running",
     )
     log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag(
-        "General", False, "wait for brokers, topics and permissions that are missing, in place of ending with an error"
+        "General",
+        False,
+        "wait for brokers, topics and permissions that are missing, in place of ending with an error",
+        scope="running",
     )
 
     @field_validator("instance_id")

@@ -25,6 +25,7 @@ from pydantic_settings import (
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.config_file import line_of, read_config
+from fomo_stream.settings.gone import what_instead
 from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
@@ -36,13 +37,12 @@ _SERVICE_VARIABLE = re.compile(
 )
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-# What a setting affects. state: the stored state of a group; a change needs --reset-state. group: all instances of a
-# group, which agree on it; it can change while the group has no members. local: the instance that has it.
-Scope = Literal["state", "group", "local"]
-# Of messages, in earlier builds.
-GONE = ("throttle", "update-every", "group-above", "template", "look-back", "notify")
-GONE_TEXT = ": it is gone; --per-hour of notify limits messages, and Alertmanager groups and repeats them"
-OF_RESULTS = ("Records", "Detector", "Throughput")  # groups of `--help`, outside of which no setting changes a score
+# What a setting of the service or of a replay affects. All instances of a group agree on the first three.
+# state: the stored state of the group; a change needs --reset-state. group: results; it can change while the group has
+# no members. outputs: as group, but only what is written, and where. scores: results of the instance that has it.
+# running: no result. "": it is a setting of another command.
+Scope = Literal["state", "group", "outputs", "scores", "running", ""]
+AGREED: tuple[Scope, ...] = ("state", "group", "outputs")
 
 
 def flag(
@@ -50,7 +50,7 @@ def flag(
     default: Any,
     text: str,
     *,
-    scope: Scope = "local",
+    scope: Scope = "",
     metavar: str = "",
     words: bool = False,
     short: str = "",
@@ -60,7 +60,7 @@ def flag(
 ) -> Any:
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
-    scope: what the setting affects; there is no other list of this. words: whether the flag takes several words.
+    scope: what the setting affects; all lists of this are made of it. words: whether the flag takes several words.
     repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no
     flag: the configuration file has tables of it.
     """
@@ -71,7 +71,7 @@ def flag(
 
 def near(name: str, known: Iterable[str]) -> str:
     """What to write in place of a setting that there is not."""
-    return GONE_TEXT if name.lstrip("-") in GONE else did_you_mean(name, known)
+    return what_instead(name) or did_you_mean(name, known)
 
 
 def with_default(cls: type[BaseFlags], name: str, default: Any) -> Any:
@@ -103,8 +103,12 @@ class BaseFlags(BaseSettings):
 
     _flags: Mapping[str, Any] = PrivateAttr({})  # that `load` was given
 
-    config: Path | None = flag("General", None, "YAML or TOML file with settings, named like the flags", metavar="FILE")
-    log_level: LogLevel = flag("General", "warning", "log lines of this level and of the levels above it")
+    config: Path | None = flag(
+        "General", None, "YAML or TOML file with settings, named like the flags", metavar="FILE", scope="running"
+    )
+    log_level: LogLevel = flag(
+        "General", "warning", "log lines of this level and of the levels above it", scope="running"
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -182,7 +186,7 @@ def _check_environment() -> None:
         word = name.removeprefix(ENV_PREFIX)
         if word in known or name.startswith(tuple(map(_table_prefix, TABLES))):
             continue
-        problems.append(f"there is no setting {name}{did_you_mean(word, known, ENV_PREFIX)}")
+        problems.append(f"there is no setting {name}{what_instead(word) or did_you_mean(word, known, ENV_PREFIX)}")
     if problems:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
 

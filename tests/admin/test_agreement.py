@@ -1,4 +1,4 @@
-"""What a group agrees on, with its log in memory, and the report about it."""
+"""What a group agrees on, with its log in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fomo_stream.admin.group import as_text
 from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement
 from fomo_stream.kafka.group.log import Entry, GroupLog
@@ -150,57 +149,3 @@ def test_of_two_changes_at_once_the_earlier_is_valid() -> None:
     with pytest.raises(AgreementError, match="--out is first in the group, second here; another instance was faster"):
         second.join()
     first.check()
-
-
-# --- the report
-
-
-def report(*differing: str, given: bool = True, **changes: Any) -> dict[str, Any]:
-    one = {"agreed": "a", "own": "b", "given": given}
-    differences = [{"name": name, "changeable": name in CHANGEABLE_SETTINGS, **one} for name in differing]
-    agreed = dict.fromkeys((*STATE_SETTINGS, *CHANGEABLE_SETTINGS), "a")
-    agreement = {"features": ["x", "y"], "settings": agreed, "differences": differences, "not_held": []}
-    return {
-        "group": "g",
-        "topic": "t",
-        "status": "empty",
-        "members": [],
-        "partitions": [],
-        "agreement": agreement,
-    } | changes
-
-
-def test_every_partition_has_a_line_and_the_last_has_the_total() -> None:
-    names = ("number", "committed", "end", "lag", "state_written")
-    values = ((0, 3, 10, 7, 990.0), (1, None, None, None, None), (2, 5, 6, 1, None))
-    partitions = [dict(zip(names, one, strict=True)) for one in values]
-    members = [{"name": "one", "client_id": "c", "host": "h", "partitions": [0, 2]}]
-    text = as_text(report(members=members, partitions=partitions), now=1000.0)
-    rows = [line.split() for line in text.split("\n\n")[-1].splitlines()[1:]]
-    assert rows == [
-        ["0", "one", "3", "10", "7", "10", "s", "ago"],
-        ["1", "-", "-", "-", "-", "-"],
-        ["2", "one", "5", "6", "1", "-"],
-        ["all", "8"],
-    ]
-    assert ["one", "c", "h", "8", "0,", "2"] in [line.split() for line in text.splitlines()]
-
-
-def test_what_clients_call_themselves_changes_no_terminal_and_no_table() -> None:
-    odd = "\x1b[2J\n\u202e"
-    members = [{"name": f"one{odd}", "client_id": f"c{odd}", "host": f"h{odd}", "partitions": []}]
-    agreement = {**report()["agreement"], "features": [f"x{odd}", "y"]}
-    text = as_text(report(members=members, agreement=agreement), now=0.0)
-    assert all(line.isprintable() for line in text.split("\n"))
-    assert text.count("\n") == as_text(
-        report(members=[dict.fromkeys(members[0], "m") | {"partitions": []}]), 0.0
-    ).count("\n")
-
-
-def test_a_setting_that_differs_is_shown_beside_the_groups() -> None:
-    text = as_text(report("out", given=False), now=0.0)
-    assert [line.split() for line in text.splitlines() if line.startswith("out ")] == [["out", "a", "b", "(default)"]]
-    assert "would be refused (seed)" in as_text(report("out", "seed"), now=0.0)
-    assert "agree with the group's" in as_text(report(), now=0.0)
-    nothing: dict[str, Any] = {"features": None, "settings": {}, "differences": [], "not_held": []}
-    assert "agreed on nothing yet" in as_text(report(agreement=nothing), now=0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,40 +87,26 @@ def test_a_recreated_topic_is_read_from_its_beginning() -> None:
     assert Position.committed(TopicPartition("t", 0, 5, '{"a": 20}'), 3, 9) == Position(3)
 
 
-REASON_AT = {
-    "RecordError": 0,
-    "Letter": 0,
-    "dead_letter": 1,
-    "dead_letter_reason": 1,
-}  # which argument of these calls is a reason
+# Which argument of these calls is a reason.
+REASON_AT = {"RecordError": 0, "Letter": 0, "dead_letter": 1, "dead_letter_reason": 1}
 OF_FILES = {"not_csv", "ragged"}  # for rows of CSV, which never become dead letters
 
 
-def assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.AST]]:
-    named: dict[str, list[ast.AST]] = defaultdict(list)
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            named[node.targets[0].id].append(node.value)
-    return named
-
-
-def reasons_in(source: str, constants: dict[str, list[ast.AST]]) -> Iterator[str]:
-    """The reasons that a module gives, as text or by a name. constants: names of all modules."""
-    nodes = list(ast.walk(ast.parse(source)))
-    named = defaultdict(list, {**constants, **assigned(nodes)})
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            at = REASON_AT.get(ast.unparse(node.func).rpartition(".")[2], len(node.args))
-            given = node.args[at : at + 1]
-            values = named[given[0].id] if given and isinstance(given[0], ast.Name) else given
-            for part in (part for value in values for part in ast.walk(value)):
-                if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    yield part.value
-
-
 def test_every_reason_that_the_service_gives_can_be_asked_for() -> None:
-    sources = [module.read_text() for module in Path(str(fomo_stream.__file__)).parent.rglob("*.py")]
-    everywhere = assigned(node for source in sources for node in ast.walk(ast.parse(source)))
-    constants = {name: values for name, values in everywhere.items() if name.isupper()}
-    given = {reason for source in sources for reason in reasons_in(source, constants)}
-    assert given - OF_FILES == set(REASONS) - {UNKNOWN}
+    """Reasons are given as text, or by a name that has a value in the same module, or in capitals in another one."""
+    given, named = set(), defaultdict(list)
+    modules = [list(ast.walk(ast.parse(one.read_text()))) for one in Path(fomo_stream.__file__).parent.rglob("*.py")]
+    for number, nodes in enumerate(modules):
+        for node in nodes:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                named[name if name.isupper() else (name, number)].append(node.value)
+    for number, nodes in enumerate(modules):
+        for node in nodes:
+            at = REASON_AT.get(ast.unparse(node.func).rpartition(".")[2]) if isinstance(node, ast.Call) else None
+            if at is not None and isinstance(node, ast.Call):
+                for value in node.args[at : at + 1]:
+                    name = value.id if isinstance(value, ast.Name) else ""
+                    texts = named[name] + named[name, number] if name else [value]
+                    given |= {part.value for text in texts for part in ast.walk(text) if isinstance(part, ast.Constant)}
+    assert {one for one in given if isinstance(one, str)} - OF_FILES == set(REASONS) - {UNKNOWN}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from guilty import KINDS, METHODS, all_hits
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from streams import (
@@ -246,6 +246,7 @@ def bits(reasons: Sequence[tuple[Reason, ...] | None]) -> str:
 WHOLE = new().process(ROWS[:N], KEYS[:N])
 
 
+@settings(max_examples=8)
 @given(st.lists(st.integers(1, N - 1), max_size=6))
 def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[int]) -> None:
     one, edges = new(), [0, *sorted(set(cuts)), N]
@@ -254,6 +255,7 @@ def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[in
     assert sum(map(bool, WHOLE.reasons)) > N / 2
 
 
+@settings(max_examples=8)
 @given(st.integers(20, N - 15))
 def test_reasons_are_the_same_after_a_recovery_in_a_copy_and_without_learning(at: int) -> None:
     one = new()

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import MODEL, detector, recovered, state_of, stream
 
@@ -189,6 +189,7 @@ def in_calls(verdicts: list[Verdict], data: st.DataObject) -> list[list[Verdict]
     return [given[a:b] for a, b in zip([0, *cuts], [*cuts, len(given)], strict=True)]
 
 
+@settings(max_examples=12)
 @given(configs(), streams(), st.data())
 def test_how_verdicts_are_split_over_calls_makes_no_difference(
     config: DetectorConfig, places: list[Place], data: st.DataObject

@@ -190,8 +190,7 @@ def correlated(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.any(np.isnan(rows), axis=1)
 
 
-@pytest.mark.parametrize("smooth", [False, True])
-@pytest.mark.parametrize("views", ["default", "fast"])
+@pytest.mark.parametrize(("smooth", "views"), [(False, "default"), (True, "fast")])
 def test_a_gap_makes_no_record_odd(smooth: bool, views: str) -> None:
     """Whether the last value tells the missing one, or only the other values of the record do."""
     rows, is_gap = correlated(4000, 1)

@@ -344,7 +344,6 @@ class Service(RuleBasedStateMachine):
         entries = self.live.changes()
         self.seen["deleted"] += None in entries.values()
         self.seen["keys with contexts of their own"] += bool(self.live.inspect().own)
-        self.seen["keys that lost them"] += self.live._owns.entered > self.config.own_contexts
         self.history += entries.items()
         self.since = []
         log = compacted(self.history, keep=lambda: rng.random() < 0.5)
@@ -394,9 +393,9 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
     for start, config in product([0, 180, 250, 430, 900], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
-        run_state_machine_as_test(case, settings=settings(max_examples=15, stateful_step_count=30, derandomize=True))
-    own = ("keys with contexts of their own", "keys that lost them")
-    assert all(Service.seen[what] for what in ("deleted", "regimes", *own, *VIEWS)), Service.seen
+        run_state_machine_as_test(case, settings=settings(max_examples=4, stateful_step_count=30, derandomize=True))
+    wanted = ("deleted", "regimes", "keys with contexts of their own", *VIEWS)
+    assert all(Service.seen[what] for what in wanted), Service.seen
 
 
 @pytest.mark.parametrize("config", [CONFIG, SHORT], ids=["CONFIG", "SHORT"])
@@ -416,6 +415,7 @@ def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
     one, other = new(), new()
     history: list[tuple[str, bytes | None]] = []
     seen: Counter[str] = Counter()
+    owners: set[bytes] = set()
     for first in range(0, 1500, 7):
         assert_same_results(process(one, first, first + 7), process(other, first, first + 7))
         if 150 < first < 250:
@@ -425,6 +425,7 @@ def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
         other = recovered(compacted(history))
         assert state_of(one) == state_of(other)
         inside = one.inspect()
+        owners |= inside.own.keys()
         made = inside.generations.values()
         seen["warming up"] += one.generation == 0
         seen["next"] += bool(inside.following)
@@ -434,6 +435,7 @@ def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
         assert seen[what], seen
     assert one.summary.regime > 1
     assert one.generation > 10
+    assert len(owners) > CONFIG.own_contexts  # some have lost them
 
 
 @pytest.mark.parametrize("views", [("trimmed", "recent"), ("recent",), ("recent", "all"), ("movement", "recent")])
@@ -449,13 +451,13 @@ def test_any_views_come_back_also_where_outliers_are_known(views: tuple[str, ...
         history += one.changes().items()
 
 
-@pytest.mark.parametrize(("lag", "recent_every"), [(1, 32), (200, 32), (1000, 64), (33, 500)])
+@pytest.mark.parametrize(("lag", "recent_every"), [(1, 32), (1000, 64), (33, 500)])
 def test_recent_records_are_kept_as_long_as_a_context_is_made_of_them(lag: int, recent_every: int) -> None:
     config = replace(CONFIG, calibration_size=1, feedback_memory=0, lag=lag, recent_every=recent_every)
     one = new(config)
     history: list[tuple[str, bytes | None]] = []
     while one.records < 3000:
         first = one.records
-        process(one, first, first + 50)
+        process(one, first, first + 100)
         history += one.changes().items()
         assert state_of(recovered(compacted(history), config=config)) == state_of(one)

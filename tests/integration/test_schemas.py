@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -84,8 +83,8 @@ def known(url: str, **changes: Any) -> Iterator[Known]:
         one.schemas.stop()
 
 
-def check_generated(registry_url: str, examples: int) -> None:
-    client = SchemaRegistryClient({"url": registry_url})
+@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_generated_schemas(examples: int, registry_url: str, client: SchemaRegistryClient) -> None:
     with known(registry_url) as one:
 
         @given(schema=avro_schemas(), seed=st.integers(0, 2**32))
@@ -108,31 +107,6 @@ def check_generated(registry_url: str, examples: int) -> None:
 
         with known(registry_url, output_format="json") as known_json:
             check()
-
-
-def test_generated_schemas(registry_url: str) -> None:
-    check_generated(registry_url, 30)
-
-
-@pytest.mark.slow
-def test_many_generated_schemas(registry_url: str) -> None:
-    check_generated(registry_url, 300)
-
-
-def test_schemas_that_refer_to_others(registry_url: str, client: SchemaRegistryClient) -> None:
-    state = {"type": "enum", "name": "State", "namespace": "plant", "symbols": ["ON", "OFF"]}
-    motor = {"type": "record", "name": "Motor", "namespace": "plant", "fields": [{"name": "state", "type": "State"}]}
-    subjects = [unique("state"), unique("motor")]
-    client.register_schema(subjects[0], RegistrySchema(json.dumps(state), "AVRO"))
-    to_state = SchemaReference("plant.State", subjects[0], 1)
-    client.register_schema(subjects[1], RegistrySchema(json.dumps(motor), "AVRO", [to_state]))
-    reading = {"type": "record", "name": "R", "fields": [{"name": "motor", "type": "plant.Motor"}]}
-    whole = RegistrySchema(json.dumps(reading), "AVRO", [SchemaReference("plant.Motor", subjects[1], 1)])
-    with known(registry_url) as one:
-        data = AvroSerializer(client, whole)({"motor": {"state": "OFF"}}, one.value())
-        fields = one.decode(data)
-        assert fields == {"motor": {"state": "OFF"}}
-        assert AvroDeserializer(client)(one.scored(fields), None)["motor"] == {"state": "OFF"}
 
 
 def test_json_with_a_schema(registry_url: str, client: SchemaRegistryClient) -> None:
@@ -266,46 +240,22 @@ def reading(client: SchemaRegistryClient, one: Known, **fields: Any) -> bytes:
     return AvroSerializer(client, text)({"flow": 1.0, "site": None, **fields}, one.value())  # type: ignore[no-any-return]  # the client has no types
 
 
-@pytest.mark.parametrize("trouble", ["down", "unauthorized", "forbidden", "busy", "broken", "garbage"])
+@pytest.mark.parametrize("trouble", ["down", "forbidden", "garbage"])
 def test_records_wait_while_the_registry_fails(trouble: str, proxy: Proxy, client: SchemaRegistryClient) -> None:
     with known(proxy.url, registry={"url": proxy.url, "timeout": "2"}) as one:
         before, after = reading(client, one), reading(client, one)
         assert one.decode(before)["flow"] == 1.0
-        {
-            "down": proxy.down,
-            "unauthorized": lambda: proxy.require_basic("user", "secret"),
-            "forbidden": lambda: proxy.deny("GET .*"),
-            "busy": lambda: proxy.fail(429),
-            "broken": lambda: proxy.fail(503),
-            "garbage": proxy.garbage,
-        }[trouble]()
+        {"down": proxy.down, "forbidden": lambda: proxy.deny("GET .*"), "garbage": proxy.garbage}[trouble]()
         with pytest.raises(SchemaPendingError):
             one.codec.decode(after)
         wait_for(lambda: one.schemas.trouble, "the error of the registry")
         with pytest.raises(SchemaPendingError):
             one.codec.decode(after)
         assert one.codec.decode(before)["flow"] == 1.0  # which is known
-        assert "secret" not in one.schemas.trouble
-        if trouble == "forbidden":
-            assert "does not permit" in one.schemas.trouble
+        assert trouble != "forbidden" or "does not permit" in one.schemas.trouble
         proxy.heal()
         assert one.decode(after)["flow"] == 1.0
         wait_for(lambda: not one.schemas.trouble, "the end of the trouble")
-
-
-def test_a_slow_answer_keeps_nobody_waiting(proxy: Proxy, client: SchemaRegistryClient) -> None:
-    with known(proxy.url) as one:
-        before, after = reading(client, one), reading(client, one)
-        one.decode(before)
-        proxy.slow(3600)
-        began = time.monotonic()
-        for _ in range(100):
-            with pytest.raises(SchemaPendingError):
-                one.codec.decode(after)
-            one.codec.decode(before)
-        assert time.monotonic() - began < 60
-        proxy.heal()
-        one.decode(after)
 
 
 def test_after_the_limit_a_record_is_no_longer_waited_for(proxy: Proxy, client: SchemaRegistryClient) -> None:
@@ -324,15 +274,6 @@ def test_after_the_limit_a_record_is_no_longer_waited_for(proxy: Proxy, client: 
                 return False
 
         wait_for(is_back, "the schema")
-
-
-def test_an_id_that_the_registry_does_not_have(proxy: Proxy, client: SchemaRegistryClient) -> None:
-    with known(proxy.url) as one:
-        for _ in range(3):
-            with pytest.raises(RecordError, match="has no schema 40404") as caught:
-                one.decode(b"\0" + (40404).to_bytes(4, "big") + b"body")
-            assert caught.value.reason == "unknown_schema"
-        assert len([path for _, path in proxy.requests if "40404" in path]) == 1
 
 
 def test_passwords_and_tokens_reach_the_registry(proxy: Proxy, client: SchemaRegistryClient) -> None:

@@ -17,7 +17,6 @@ from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_producer
-from fomo_stream.kafka.group import log as log_of_group
 from fomo_stream.kafka.group.schema import KIND, GroupSchema
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.config import ModelConfig
@@ -74,16 +73,11 @@ def test_an_instance_that_waits_starts_when_its_topic_is_there(broker: Broker) -
         wait_for(lambda: running.service.ready, "the service to be ready")
 
 
-def test_an_instance_that_waits_for_a_broker_can_be_stopped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
-    running = Running(make_settings(broker, "t", wait=True, bootstrap="127.0.0.1:1"))
-    with running:
-        wait_for(lambda: running.service.snapshot().state == "waiting", "the service to wait")
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals a process handles")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
-def test_a_signal_is_not_lost_while_the_process_is_still_loading(tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_ends_a_process_that_is_still_loading_or_waits_for_a_broker(
+    tmp_path: Path, number: int, code: int
+) -> None:
     running = Command(tmp_path / "log", "--topic", "t", "--bootstrap", "127.0.0.1:1", "--wait")
 
     def handled() -> int:
@@ -160,14 +154,14 @@ def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: 
     assert schema.stored() in agreed
 
 
-def test_other_keys_in_the_state_topic_are_ignored(broker: Broker) -> None:
+@pytest.mark.parametrize("content", [{"features": ["a"], "categorical": ["b"]}, {"categorical": []}, 3])
+def test_the_first_entry_of_its_kind_is_the_schema_and_one_that_is_not_readable_is_an_error(
+    broker: Broker, content: object
+) -> None:
+    """Entries of earlier versions do not say whose they are."""
     entries = ((b"other", ["x"]), (KIND + b"1", ["a", "b"]), (KIND + b"2", ["c"]))
     schema = state_topic(broker, *((key, {"features": names}) for key, names in entries))
     assert schema.stored() == Schema(("a", "b"))
-
-
-@pytest.mark.parametrize("content", [{"features": ["a"], "categorical": ["b"]}, {"categorical": []}, 3])
-def test_an_unreadable_stored_schema_is_an_error_that_says_so(broker: Broker, content: object) -> None:
     with pytest.raises(BrokerError, match="not readable"):
         state_topic(broker, (KIND + b"1", content)).stored()
 
@@ -205,21 +199,6 @@ def test_groups_and_topics_with_one_state_topic_do_not_share_it(broker: Broker, 
         assert running.service.ready
     with Running(owner):
         pass
-
-
-def test_state_that_does_not_say_whose_it_is_goes_on(
-    broker: Broker, real_kafka: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As earlier versions wrote it."""
-    settings = sensors(broker, 1)
-    broker.produce(settings.topic, readings(60))
-    with monkeypatch.context() as patched:
-        patched.setattr(log_of_group, "OF", "from another version")
-        with Running(settings):
-            broker.read(settings.out, at_least=60)
-    broker.produce(settings.topic, readings(10, start=60))
-    with Running(settings):
-        assert len(broker.read(settings.out, at_least=70)) == 70
 
 
 def test_members_that_read_another_topic_do_not_keep_settings_from_being_changed(

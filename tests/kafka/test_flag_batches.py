@@ -43,7 +43,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "views": {"views": ("all", "recent")},
     "fast": {"views": ("fast",)},
     "explain all": {"explain": "all"},
-    "explain alerts": {"explain": "alerts", "reasons": 10},
+    "explain alerts": {"explain": "alerts"},
     "still": {"still": "ignore"},
     "rules": {"rules": tuple(Rule.model_validate(one) for one in RULES)},
     "flags of rules": {"only_rises": ("x",), "only_falls": ("y",), "ignore": ("y=5%",), "valid": ("x=-1:1",)},

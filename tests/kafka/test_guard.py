@@ -70,6 +70,22 @@ def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_
     assert made.guard.most(("t", 0), 1) is None  # what was found is forgotten
 
 
+def test_records_that_come_after_one_that_was_found_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was alone in its batch when it was found; when it is read again, others are there, too."""
+    monkeypatch.setattr(Partition, "score", exploding(Partition.score))
+    delivery = Recording()
+    made = make_pipeline(delivery, batch_size=16)
+    assert run(made, delivery, {0: "explode"}, 1) == 1
+    assert delivery.reasons() == [(0, "unexpected")]
+    made.guard.has_failed = True  # and the commit fails
+    delivery.outputs.clear()
+    for partition in made.aborted({}):
+        made.activate(partition, Restored(0, committed=0))
+    assert run(made, delivery, {0: "explode"}, 12) == 0
+    assert delivery.reasons() == [(0, "unexpected")]
+    assert len(delivery.to("t-scores")) == 11
+
+
 def test_a_record_that_cannot_be_decoded_for_any_reason_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = JsonCodec.decode
 

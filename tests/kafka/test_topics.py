@@ -41,31 +41,22 @@ def test_only_a_recreated_topic_makes_partitions_be_restored(
     assert sum(report.look(answer).created for answer in later) == restarts
 
 
-def report(**partitions: int) -> tuple[TopicReport, dict[str, int]]:
+def test_topics_that_lack_partitions_or_are_gone_are_reasons_not_to_be_ready() -> None:
     settings = ServiceSettings(topic="t", out="o", alerts="a", dead_letters="d", feedback="f", group="g")
-    sizes = {"t": 2, "o": 2, "a": 2, "d": 2, "f": 2, settings.state_topic: 2} | partitions
+    sizes = dict.fromkeys(("t", "o", "a", "d", "f", settings.state_topic), 2)
     found = TopicReport(settings)
     found.begin(TopicsSeen(sizes, {}))
-    return found, sizes
-
-
-def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> None:
-    found, sizes = report()
     assert found.reasons() == []
     changes = found.look(TopicsSeen(sizes | {"t": 4}, {}))
     assert (changes.created, changes.resized) == (False, ("t",))
     (reason,) = found.reasons()
     assert "feedback topic f has 2 partitions fewer than t" in reason
     assert "--alter --topic f --partitions 4" in reason
-    found.look(TopicsSeen(sizes | {"t": 4, "f": 4}, {}))
+    for gone in ("o", "a", "d"):
+        found.look(TopicsSeen({topic: size for topic, size in sizes.items() if topic != gone}, {}))
+        assert found.reasons() == [f"topic {gone} does not exist any more"]
+    found.look(TopicsSeen(sizes, {}))
     assert found.reasons() == []
-
-
-@pytest.mark.parametrize("gone", ["o", "a", "d"])
-def test_an_output_that_was_deleted_is_a_reason_not_to_be_ready(gone: str) -> None:
-    found, sizes = report()
-    found.look(TopicsSeen({topic: size for topic, size in sizes.items() if topic != gone}, {}))
-    assert found.reasons() == [f"topic {gone} does not exist any more"]
 
 
 @pytest.mark.parametrize(

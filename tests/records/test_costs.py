@@ -10,7 +10,7 @@ import tracemalloc
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -93,11 +93,10 @@ def test_fields_that_multiply_are_bounded(doubled: Callable[[int], Writer]) -> N
     assert caught.value.reason == "unsupported_schema"
 
 
-def test_types_that_multiply_without_any_leaf_are_bounded() -> None:
+@pytest.mark.parametrize(("doubled", "leaf"), [(doubled_avro, "null"), (doubled_json, {"type": "object"})])
+def test_types_that_multiply_without_any_leaf_are_bounded(doubled: Callable[..., Writer], leaf: Any) -> None:
     with cheap(), pytest.raises(RecordError, match="fields"):
-        doubled_avro(60, "null")
-    with cheap(), pytest.raises(RecordError, match="fields"):
-        doubled_json(19, {"type": "object"})
+        doubled(60, leaf)
 
 
 @pytest.mark.parametrize("n", [MOST_LEAVES, MOST_LEAVES + 1])
@@ -109,10 +108,7 @@ def test_the_bound_is_that_of_leaves(n: int) -> None:
         lambda: proto("message R {" + "".join(f"int32 f{i} = {i + 1};" for i in range(n)) + "}"),
     ]
     for make in makers:
-        if n > MOST_LEAVES:
-            with pytest.raises(RecordError, match="more than 10,000 fields"):
-                make()
-        else:
+        with nullcontext() if n == MOST_LEAVES else pytest.raises(RecordError, match="more than 10,000 fields"):
             assert len(make().leaves) == n
 
 
@@ -152,7 +148,7 @@ def test_long_names_and_many_former_names_cost_little() -> None:
         aliases = [f"old{i}" for i in range(1000)]
         fields = {"type": "record", "name": f"T{level}", "fields": [{"name": "f", "aliases": aliases, "type": fields}]}
     with cheap():
-        assert 1000 <= len(avro(fields).aliases) <= 20_000
+        assert 1000 <= len(avro(fields).leaves.aliases) <= 20_000
 
 
 def test_few_bytes_of_a_list_become_few_values() -> None:

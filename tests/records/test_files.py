@@ -10,7 +10,6 @@ import io
 import json
 import lzma
 import math
-import zipfile
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -64,26 +63,13 @@ def test_text_is_the_same_with_and_without_a_mark_and_compression(
     assert raw_lines(gzip.compress(data) if compressed else data, chunk) == [line.encode() for line in lines]
 
 
-def zipped() -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("data.csv", "a,b\n1,2\n")
-    return out.getvalue()
+ZIP = b"PK\3\4" + bytes(9)
+REFUSED = {"zip": ZIP, "bzip2": bz2.compress(b"a,b"), "xz": lzma.compress(b"a,b"), "zip in gzip": gzip.compress(ZIP)}
+REFUSED |= {"utf-16": "a,b\n".encode("utf-16"), "utf-16 without mark": "a,b\n".encode("utf-16-le") * 50}
+REFUSED |= {"binary": bytes(range(256)) * 40}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        zipped(),
-        bz2.compress(b"a,b"),
-        lzma.compress(b"a,b"),
-        gzip.compress(zipped()),
-        "a,b\n".encode("utf-16"),
-        "a,b\n".encode("utf-16-le") * 50,
-        bytes(range(256)) * 40,
-    ],
-    ids=["zip", "bzip2", "xz", "zip in gzip", "utf-16", "utf-16 without mark", "binary"],
-)
+@pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
 def test_other_formats_are_refused(data: bytes) -> None:
     with pytest.raises(SchemaError, match="no text in UTF-8"):
         raw_lines(data, 512)
@@ -93,11 +79,11 @@ def test_compressed_files_may_follow_each_other() -> None:
     assert raw_lines(gzip.compress(b"a\nb") + gzip.compress(b"c\nd") + bytes(9), 7) == [b"a", b"bc", b"d"]
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:20] + b"\xff\xff\xff\xff" + data[24:]])
-def test_damaged_compressed_data_is_one_sentence(damage: Any) -> None:
+def test_damaged_compressed_data_is_one_sentence() -> None:
     data = gzip.compress(b"\n".join(b"%d" % (i * i) for i in range(2000)))
-    with pytest.raises(ConfigError, match=r"cannot read it: .* damaged"):
-        raw_lines(damage(data), 100)
+    for damaged in (data[:-9], data[:20] + b"\xff\xff\xff\xff" + data[24:]):
+        with pytest.raises(ConfigError, match=r"cannot read it: .* damaged"):
+            raw_lines(damaged, 100)
 
 
 def test_an_error_of_the_system_names_the_file() -> None:
@@ -253,14 +239,12 @@ def read(data: bytes, **options: Any) -> list[dict[str, Any]]:
         (b"a;b\n1,234;1\n", 1.234),  # semicolons separate cells because of decimal commas
         (b"a;b\n1.234;1\n", 1.234),
         (b"a;b\n1.234;1\n1,5;1\n", 1234.0),
-        (b"a;b\n1 234,5;1\n", 1234.5),
         (b"a;b\n\xe2\x88\x921,5;1\n", -1.5),  # the minus sign of typography
         (b'a,b\n"1,234",1\n', 1234.0),
         (b'a,b\n"1,5",2.5\n', "1,5"),
         (b"a\tb\n1'234.5\t2\n", 1234.5),
         (b"a;b\n1\x92234,5;1\n", 1234.5),  # an apostrophe of Windows-1252
         (b"a;b\n01.02.2024;1,5\n", "01.02.2024"),
-        (b"a;b\nx, y;1.5\n", "x, y"),
         (b"a;b\nNA;1,5\n", None),
         (b"a;b\n12 %;1,5\n", "12 %"),
         (b"a;b\n1_000;1,5\n", "1_000"),
@@ -425,15 +409,11 @@ def test_only_outliers_are_written_with_the_header_and_their_lines(data: bytes, 
         assert (result["outlier"], result["line"]) == (True, number)
 
 
-def test_the_output_is_utf_8() -> None:
+def test_the_output_is_utf_8_and_a_row_with_too_many_cells_loses_none() -> None:
     output = written("höhe;b\r\n1;ü\r\n".encode("cp1252"), Form()).decode()
     assert output.startswith("höhe;b;fomo_score;")
     assert "\n1;ü;" in output
-
-
-def test_a_row_with_too_many_cells_loses_none() -> None:
-    output = written(b"a,b\n1,2,3,4\n1\n", Form())
-    _, long, short = csv.reader(io.StringIO(output.decode()))
+    _, long, short = csv.reader(io.StringIO(written(b"a,b\n1,2,3,4\n1\n", Form()).decode()))
     assert (long[:2], short[:2]) == (["1", "2,3,4"], ["1", ""])
     assert len(long) == len(short)
 

@@ -32,30 +32,6 @@ def test_features_are_the_numeric_and_boolean_leaves_sorted_by_path() -> None:
     assert left_out == {"gone": "always missing", "motor.tags": "a list", "site": "text"}
 
 
-def test_measured_numbers_stay_however_they_look() -> None:
-    rng = np.random.default_rng(0)
-    n = 200
-    slow = np.linspace(20, 35, n)
-    columns = {
-        "rising": (slow + rng.normal(0, 1e-4, n)).tolist(),
-        "rising_counts": np.round(20_000 + np.cumsum(rng.integers(1, 6, n))).tolist(),
-        "rising_steps": np.round(slow).tolist(),
-        "price": rng.permutation(100_000)[:n].tolist(),
-        "bytes": rng.integers(0, 2**40, n).tolist(),
-        "memory": rng.integers(1_600_000_000, 1_700_000_000, n).tolist(),
-        "response_time": rng.exponential(30, n).tolist(),
-        "room_id": rng.integers(0, 5, n).tolist(),
-        "constant": [3] * n,
-        "huge": [1e308] * n,
-        "flag": (rng.random(n) < 0.5).tolist(),
-        "sometimes": [1.5 if i % 3 else None for i in range(n)],
-        "mixed": ["n/a" if i % 5 == 0 else 2.5 for i in range(n)],
-    }
-    features, left_out = inferred(columns)
-    assert left_out == {}
-    assert features == tuple(sorted(columns))
-
-
 @pytest.mark.filterwarnings("error")
 def test_absurd_values_do_not_make_a_measurement_a_counter() -> None:
     flow = np.random.default_rng(0).normal(170, 3, 200).tolist()
@@ -132,54 +108,82 @@ IDS = random.Random(0).sample(range(100_000, 900_000), 100)
 TRACES = [LARGE + 1000 * value for value in IDS]
 
 
-@pytest.mark.parametrize(
-    ("path", "values", "is_identifier"),
-    [
-        ("order_id", IDS[:3], True),
-        ("order_id", IDS[:2], False),  # two values say nothing
-        ("order_amount", IDS, False),
-        ("order_id", [value + 0.5 for value in IDS], False),
-        ("order_id", IDS[:50] * 2, True),
-        ("order_id", IDS[:49] * 2 + IDS[:2], False),  # fewer than half are distinct
-        ("is_key", [True, False, True], False),
-        ("trace", TRACES, True),
-        ("trace", TRACES[:10], True),
-        ("trace", TRACES[:9], False),  # too few to tell
-        ("trace", [*TRACES[:99], TRACES[0]], True),
-        ("trace", [*TRACES[:98], *TRACES[:2]], False),  # not all are distinct
-        ("trace", [LARGE - 1000 * value for value in IDS], False),  # 15 digits may be measured
-        ("trace", [*IDS[:99], LARGE**2], False),  # one large value among small ones
-    ],
-)
-def test_identifiers_are_distinct_integers_with_a_telling_name_or_very_large(
-    path: str, values: list[Any], is_identifier: bool
-) -> None:
-    assert reason(path, values) == ("near-unique identifier" if is_identifier else None)
+ID, COUNTER, TIME = "near-unique identifier", "monotone counter", "a time"
+REASONS: list[tuple[str, list[Any], str | None]] = [
+    # identifiers are distinct integers with a telling name, or very large
+    ("order_id", IDS[:3], ID),
+    ("order_id", IDS[:2], None),  # two values say nothing
+    ("order_amount", IDS, None),
+    ("order_id", [value + 0.5 for value in IDS], None),
+    ("order_id", IDS[:50] * 2, ID),
+    ("order_id", IDS[:49] * 2 + IDS[:2], None),  # fewer than half are distinct
+    ("is_key", [True, False, True], None),
+    ("trace", TRACES[:10], ID),
+    ("trace", TRACES[:9], None),  # too few to tell
+    ("trace", [*TRACES[:99], TRACES[0]], ID),
+    ("trace", [*TRACES[:98], *TRACES[:2]], None),  # not all are distinct
+    ("trace", [LARGE - 1000 * value for value in IDS], None),  # 15 digits may be measured
+    ("trace", [*IDS[:99], LARGE**2], None),  # one large value among small ones
+    # counters go in equal steps, or have a telling name and one direction
+    ("n", [5 * i for i in range(10)], COUNTER),
+    ("n", [5 * i for i in range(9)], None),  # too few to tell
+    ("n", [True, *range(2, 21)], COUNTER),
+    ("n", shuffled(range(50)), COUNTER),
+    ("n", shuffled(range(49)), None),  # only a long sample may be out of order
+    ("n", [i + (i > 30) + (i > 60) for i in range(100)], COUNTER),  # two gaps
+    ("n", np.cumsum([1, 1, 2] * 33).tolist(), None),  # counts that rise by unequal steps
+    ("n", [0.9 * i - 72.0 for i in range(100)], COUNTER),  # through zero, with the rounding errors of larger values
+    ("level", [20 + 0.1 * i + 1e-12 * (i % 3) for i in range(100)], None),  # noise of a sensor
+    ("seq", whole(rising(11, falls=1)), COUNTER),
+    ("seq", whole(rising(11, falls=2)), None),
+    ("seq", whole(rising(9)), None),
+    ("seq", rising(20), None),  # counters are integers
+    ("amount", whole(rising(20)), None),
+    # times are epochs, or have a name and only rise
+    ("value", rising(101, falls=10, start=1.7e9), TIME),
+    ("value", rising(101, falls=11, start=1.7e9), None),
+    ("value", sorted(2 * rising(50, start=1.7e9)), TIME),  # each time twice
+    ("value", rising(9, start=1.7e9), None),  # too few to tell
+    ("value", [1.7e9] * 100, None),  # a constant is no clock
+    ("value", rising(100, start=5e9), None),  # after the year 2100
+    ("elapsed_time", rising(10), TIME),
+    ("elapsed_time", rising(9), None),
+    ("time_in_state_s", rising(10), None),  # only the last two words of a name count
+    ("response_time", rising(100, falls=5), None),  # a latency may also fall
+    # text is a time if all of it is in ISO 8601
+    ("when", ["2025-10-01", "2025-10-02", None, " ", "n/a"], TIME),
+    ("when", ["2025-10-01T12:00:00Z", "2025-10-01 12:00:00.5+02:00", " 2025-10-01T12:00 "], TIME),
+    ("when", ["2025-10-01", "soon"], "text"),
+    ("when", ["20251001", "20251002"], TIME),
+    ("when", ["20251001", "20251002", "20251099"], None),
+    ("when", ["20251001", "20251002", "2025100"], None),
+    ("when", ["2025-10-01", [1]], "text"),
+    # a field is text when most of its values are; missing values say nothing
+    ("mixed", ["high", 2.5] * 50, None),
+    ("mixed", ["high", *["high", 2.5] * 50], "text"),
+    ("mixed", ["n/a", " ", *["n/a", 2.5] * 50], None),
+    # text is numeric if all of it is decimal numbers that are no names
+    ("amount", ["0.42", "-3", " 1E+2 ", "", None, "N/A"] * 9, None),
+    ("amount", ["0.42", 17, "3"] * 9, None),
+    ("amount", ["0.42", "free"] * 9, "text"),
+    ("amount", [*["0.42", "free"] * 9, "3"], "text, mostly numbers"),
+    ("zip", ["01067", "10115"] * 9, "text"),
+    ("price", ["1,50", "2,75"] * 9, "text"),
+    ("telephone", ["+4915112", "+4915113"] * 9, "text"),
+    ("card", ["4000123412341234", "4000123412341235"] * 9, "text of long whole numbers"),
+    ("bytes", ["512", "4000123412341235"] * 9, None),
+    ("order_id", list(map(str, IDS)), ID),
+    ("n", list(map(str, range(20))), COUNTER),
+    # only the field of the result itself is an earlier one
+    ("fomo", [0.5, 0.25], "result of an earlier run"),
+    ("fomo.score", [0.5, 0.25], "result of an earlier run"),
+    ("fomo_level", [0.5, 0.25], None),
+]
 
 
-@pytest.mark.parametrize(
-    ("path", "values", "is_counter"),
-    [
-        ("n", [5 * i for i in range(10)], True),
-        ("n", [5 * i for i in range(9)], False),  # too few to tell
-        ("n", [True, *range(2, 21)], True),
-        ("n", shuffled(range(50)), True),
-        ("n", shuffled(range(49)), False),  # only a long sample may be out of order
-        ("n", [i + (i > 30) + (i > 60) for i in range(100)], True),  # two gaps
-        ("n", np.cumsum([1, 1, 2] * 33).tolist(), False),  # counts that rise by unequal steps
-        ("n", [0.9 * i - 72.0 for i in range(100)], True),  # through zero, with the rounding errors of larger values
-        ("level", [20 + 0.1 * i + 1e-12 * (i % 3) for i in range(100)], False),  # noise of a sensor
-        ("seq", whole(rising(11, falls=1)), True),
-        ("seq", whole(rising(11, falls=2)), False),
-        ("seq", whole(rising(9)), False),
-        ("seq", rising(20), False),  # counters are integers
-        ("amount", whole(rising(20)), False),
-    ],
-)
-def test_counters_go_in_equal_steps_or_have_a_telling_name_and_one_direction(
-    path: str, values: list[Any], is_counter: bool
-) -> None:
-    assert reason(path, values) == ("monotone counter" if is_counter else None)
+@pytest.mark.parametrize(("path", "values", "why"), REASONS)
+def test_why_a_field_is_no_feature(path: str, values: list[Any], why: str | None) -> None:
+    assert reason(path, values) == why
 
 
 @pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])  # seconds, milliseconds, microseconds, nanoseconds
@@ -190,69 +194,6 @@ def test_times_since_1970_are_recognised_in_every_unit_by_name_or_direction(unit
     for times in (moments, [f"{moment:.0f}" for moment in moments]):
         assert reason("created_at", shuffled(times)) == "a time"
         assert reason("value", times) == "a time"
-
-
-@pytest.mark.parametrize(
-    ("values", "why"),
-    [
-        (["2025-10-01", "2025-10-02", None, " ", "n/a"], "a time"),
-        (["2025-10-01T12:00:00Z", "2025-10-01 12:00:00.5+02:00", " 2025-10-01T12:00 "], "a time"),
-        (["2025-10-01", "soon"], "text"),
-        (["20251001", "20251002"], "a time"),
-        (["20251001", "20251002", "20251099"], None),
-        (["20251001", "20251002", "2025100"], None),
-        (["2025-10-01", [1]], "text"),
-    ],
-)
-def test_text_is_a_time_if_all_of_it_is_in_iso_8601(values: list[Any], why: str | None) -> None:
-    assert reason("when", values) == why
-
-
-@pytest.mark.parametrize(
-    ("path", "values", "is_time"),
-    [
-        ("value", rising(101, falls=10, start=1.7e9), True),
-        ("value", rising(101, falls=11, start=1.7e9), False),
-        ("value", sorted(2 * rising(50, start=1.7e9)), True),  # each time twice
-        ("value", rising(9, start=1.7e9), False),  # too few to tell
-        ("value", [1.7e9] * 100, False),  # a constant is no clock
-        ("value", rising(100, start=5e9), False),  # after the year 2100
-        ("elapsed_time", rising(10), True),
-        ("elapsed_time", rising(9), False),
-        ("time_in_state_s", rising(10), False),  # only the last two words of a name count
-        ("response_time", rising(100, falls=5), False),  # a latency may also fall
-    ],
-)
-def test_times_are_epochs_or_only_rise(path: str, values: list[Any], is_time: bool) -> None:
-    assert reason(path, values) == ("a time" if is_time else None)
-
-
-def test_a_field_is_text_when_most_of_its_values_are() -> None:
-    assert reason("mixed", ["high", 2.5] * 50) is None
-    assert reason("mixed", ["high", *["high", 2.5] * 50]) == "text"
-    assert reason("mixed", ["n/a", " ", *["n/a", 2.5] * 50]) is None  # missing values say nothing
-
-
-@pytest.mark.parametrize(
-    ("path", "values", "why"),
-    [
-        ("amount", ["0.42", "-3", " 1E+2 ", "", None, "N/A"] * 9, None),
-        ("amount", ["0.42", 17, "3"] * 9, None),
-        ("amount", ["0.42", "free"] * 9, "text"),
-        ("amount", [*["0.42", "free"] * 9, "3"], "text, mostly numbers"),
-        ("zip", ["01067", "10115"] * 9, "text"),
-        ("price", ["1,50", "2,75"] * 9, "text"),
-        ("telephone", ["+4915112", "+4915113"] * 9, "text"),
-        ("card", ["4000123412341234", "4000123412341235"] * 9, "text of long whole numbers"),
-        ("bytes", ["512", "4000123412341235"] * 9, None),
-        ("order_id", list(map(str, IDS)), "near-unique identifier"),
-        ("n", list(map(str, range(20))), "monotone counter"),
-    ],
-)
-def test_text_is_numeric_if_all_of_it_is_decimal_numbers_that_are_no_names(
-    path: str, values: list[Any], why: str | None
-) -> None:
-    assert reason(path, values) == why
 
 
 def test_what_the_user_may_not_expect_of_the_features_is_noted() -> None:
@@ -269,12 +210,6 @@ def test_what_the_user_may_not_expect_of_the_features_is_noted() -> None:
     assert list(input_notes(schema, [{"x": 1, "city": i} for i in range(49)])) == []  # too few to tell
     assert len(list(input_notes(schema, [{"x": 1, "city": i} for i in range(50)]))) == 1
     assert list(input_notes(schema, [{"x": 1, "city": i // 3} for i in range(60)])) == []
-
-
-def test_only_the_result_field_itself_is_taken_for_an_earlier_result() -> None:
-    assert reason("fomo", [0.5, 0.25]) == "result of an earlier run"
-    assert reason("fomo.score", [0.5, 0.25]) == "result of an earlier run"
-    assert reason("fomo_level", [0.5, 0.25]) is None
 
 
 # --- categories, and the key of the series
@@ -299,20 +234,17 @@ def test_categorical_fields_count_against_the_limit_of_inferred_features() -> No
         infer_schema(wide, categorical=("site",))
 
 
-@pytest.mark.parametrize("n", [20, 200])
-def test_a_record_with_absurdly_many_names_takes_no_features_from_the_others(n: int) -> None:
-    rng = random.Random(n)
-    good = [{"flow": rng.gauss(0, 1), "motor": {"rpm": rng.gauss(0, 1)}} for _ in range(n - 1)]
+def test_a_record_with_absurdly_many_names_takes_no_features_from_the_others() -> None:
+    rng = random.Random(0)
+    good = [{"flow": rng.gauss(0, 1), "motor": {"rpm": rng.gauss(0, 1)}} for _ in range(19)]
     for odd in ({f"n{i}": rng.random() for i in range(62_000)}, {f"n{i}": {"t": "x"} for i in range(62_000)}):
-        began = time.process_time()
-        schema, left_out = infer_schema([odd, *good] if n == 20 else [*good, odd])
-        assert time.process_time() - began < 20
-        assert schema.features == ("flow", "motor.rpm")
-        assert "names" in left_out["..."]
+        for batch in ([odd, *good], [*good * 10, odd]):
+            schema, left_out = infer_schema(batch)
+            assert schema.features == ("flow", "motor.rpm")
+            assert "names" in left_out["..."]
 
 
-@pytest.mark.parametrize("value", [0.5, "text", "12", None, "2026-10-01", True])
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize(("value", "same"), [("12", True), ("2026-10-01", True), (0.5, False), (None, False)])
 def test_absurdly_many_names_take_bounded_time(value: Any, same: bool) -> None:
     batch = [{f"n{i if same else (at, i)}": value for i in range(20_000)} for at in range(50)]
     began = time.process_time()
@@ -372,6 +304,20 @@ MEASURED: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "drifting": lambda rng, n: np.arange(n) / n + rng.normal(0, 0.2, n),
     "warming": lambda rng, n: np.round(20 + np.arange(n) / 50 + rng.normal(0, 0.3, n), 1),
 }
+
+
+def test_measured_numbers_stay_however_they_look() -> None:
+    rng, n = np.random.default_rng(0), 200
+    slow = np.linspace(20, 35, n)
+    columns = {name: np.asarray(make(rng, n)).tolist() for name, make in MEASURED.items()} | {
+        "rising": (slow + rng.normal(0, 1e-4, n)).tolist(),
+        "rising_counts": np.round(20_000 + np.cumsum(rng.integers(1, 6, n))).tolist(),
+        "rising_steps": np.round(slow).tolist(),
+        "huge": [1e308] * n,
+        "sometimes": [1.5 if i % 3 else None for i in range(n)],
+        "mixed": ["n/a" if i % 5 == 0 else 2.5 for i in range(n)],
+    }
+    assert inferred(columns) == (tuple(sorted(columns)), {})
 
 
 @given(

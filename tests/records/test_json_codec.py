@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import orjson
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from random_records import finite, records
 
@@ -96,37 +96,24 @@ def test_copied_bytes_are_the_same_json_as_fields_that_are_written_again(
     assert len(output.splitlines()) == 1
 
 
-def is_strict(value: bytes) -> bool:
-    try:
-        orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return False
-    return True
-
-
 @given(records)
 def test_the_bytes_of_a_usual_record_are_unchanged(record: dict[str, Any]) -> None:
     record.pop("fomo", None)
     value = json.dumps({**finite(record), "a": 1}).encode()
-    assume(is_strict(value))  # no lone surrogate, and no integer beyond all floats
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:  # a lone surrogate, or an integer beyond all floats
+        return
     assert encode(decode(value), {"score": 0.5}, raw=value) == value[:-1] + b',"fomo":{"score":0.5}}'
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (None, "tombstone"),
-        (b"", "not_json"),
-        (b"\xff{}", "not_utf8"),
-        (b'{"a": "\xed\xa0\x80"}', "not_utf8"),
-        (b'{"a": 1', "not_json"),
-        (b"[1]", "not_an_object"),
-        (b"1", "not_an_object"),
-        (b"NaN", "not_an_object"),
-        (b'{"a": "' + b"x" * 100 + b'"}', "too_large"),
-        (b"[" * 90, "not_json"),
-    ],
+REASONS = {None: "tombstone", b"\xff{}": "not_utf8", b'{"a": "\xed\xa0\x80"}': "not_utf8", b"x" * 100: "too_large"}
+REASONS |= dict.fromkeys((b"", b'{"a": 1', b"[" * 90), "not_json") | dict.fromkeys(
+    (b"[1]", b"1", b"NaN"), "not_an_object"
 )
+
+
+@pytest.mark.parametrize(("value", "reason"), REASONS.items())
 def test_each_undecodable_value_has_its_reason(value: bytes | None, reason: str) -> None:
     with pytest.raises(RecordError) as caught:
         decode(value, max_bytes=90)

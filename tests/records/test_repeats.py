@@ -74,29 +74,27 @@ def test_days_are_those_of_another_implementation(rule: str, minutes: int) -> No
 @pytest.mark.parametrize(
     "rule",
     [
-        "FREQ=DAILY;INTERVAL=0",
-        "FREQ=DAILY;INTERVAL=-1",
-        "FREQ=DAILY;COUNT=999999999",
-        "FREQ=DAILY;BYSECOND=0,1,2,3",
-        "FREQ=DAILY;BYMINUTE=0,1",
-        "FREQ=DAILY;BYHOUR=1,2",
-        "FREQ=DAILY;BYHOUR=24",
-        "FREQ=SECONDLY",
-        "FREQ=DAILY\nRRULE:FREQ=DAILY",
-        "FREQ=DAILY\n",
-        "FREQ=DAILY;FREQ=WEEKLY",
-        "FREQ=DAILY;UNTIL=99991231T235959Z",
-        "FREQ=DAILY;UNTIL=20260231",
-        "FREQ=DAILY;BYEASTER=1",
-        "FREQ=DAILY;BYDAY=",
-        "FREQ=DAILY;BYMONTH=" + ",".join(["1"] * 40),
-        "FREQ=DAILY;BYDAY=\u0661MO",
-        "FREQ=DAILY" + ";" * 400,
-        "",
+        *(
+            "INTERVAL=0",
+            "INTERVAL=-1",
+            "COUNT=999999999",
+            "BYSECOND=0,1,2,3",
+            "BYMINUTE=0,1",
+            "BYHOUR=1,2",
+            "BYHOUR=24",
+        ),
+        *("FREQ=WEEKLY", "UNTIL=99991231T235959Z", "UNTIL=20260231", "BYEASTER=1", "BYDAY=", "BYDAY=\u0661MO", "\n"),
+        *("BYMONTH=" + ",".join(["1"] * 40), ";" * 400, "INTERVAL=1\nRRULE:FREQ=DAILY"),
     ],
 )
 def test_what_would_hang_or_is_no_rule_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"not supported|FREQ|hour|does not match|day"):
+        repetitions(f"FREQ=DAILY;{rule}", datetime(2026, 1, 1), BERLIN, HOUR)
+
+
+@pytest.mark.parametrize("rule", ["", "FREQ=SECONDLY", "INTERVAL=1"])
+def test_a_rule_has_a_frequency(rule: str) -> None:
+    with pytest.raises(ValueError, match="FREQ"):
         repetitions(rule, datetime(2026, 1, 1), BERLIN, HOUR)
 
 

@@ -45,13 +45,7 @@ def test_rows_agree_with_flattening_each_record(batch: list[dict[str, Any]], nam
 
 def test_a_key_with_dots_is_preferred_to_a_nested_one() -> None:
     rows = Schema(("a.b", "a.b.c")).rows(
-        [
-            {"a.b": 1, "a": {"b": 2}},
-            {"a": {"b": 2}},
-            {"a.b": {"c": 3}},
-            {"a": {"b.c": 4}},
-            {"a": {"b": {"c": 5}}},
-        ]
+        [{"a.b": 1, "a": {"b": 2}}, {"a": {"b": 2}}, {"a.b": {"c": 3}}, {"a": {"b.c": 4}}, {"a": {"b": {"c": 5}}}]
     )
     np.testing.assert_array_equal(rows, [[1, np.nan], [2, np.nan], [np.nan, 3], [np.nan, 4], [np.nan, 5]])
 

@@ -245,7 +245,7 @@ def test_installed_adapters(code: str, installed: Installed, rows: np.ndarray) -
         ("parquet", "replay --file rows.parquet"),
         ("registry", "score rows.avro"),
         ("registry", "--topic t --registry http://127.0.0.1:1"),
-        ("registry", "--topic t --input-format avro --schema-file rows.avsc"),
+        ("registry", "--topic t --schema-file rows.avsc"),
         ("registry", "demo --format avro --seconds 1 --plain"),
         ("registry", "doctor --topic t --registry http://127.0.0.1:1"),
     ],

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flag_tables import SETTINGS
 
+from fomo_stream.cli.parser import parse
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.gone import GONE
 from fomo_stream.settings.notify import NotifySettings
+from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import BaseFlags, load
+from fomo_stream.settings.sources import BaseFlags, extra_of, load
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
@@ -241,3 +245,25 @@ def test_names_that_a_broker_may_not_take_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["pod-0", "team:a/0", "pod 1", ".."])
 def test_names_that_a_broker_takes_are_taken(name: str) -> None:
     assert load(ServiceSettings, {"topic": "t", "instance_id": name, "kafka": {"client.id": name}}).instance_id == name
+
+
+def test_every_setting_of_the_service_and_of_a_replay_says_what_it_affects() -> None:
+    for cls in (ServiceSettings, ReplaySettings):
+        assert {name for name, field in cls.model_fields.items() if not extra_of(field)["scope"]} == set()
+
+
+@pytest.mark.parametrize("name", sorted(GONE))
+def test_a_setting_that_is_gone_is_refused_with_what_to_use(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {field.strip("_").replace("_", "-") for cls in SETTINGS.values() for field in cls.model_fields}
+    assert name not in known
+    file = tmp_path / "fomo.yaml"
+    file.write_text(f"topic: t\n{name}: 1\n")
+    with pytest.raises(ConfigError, match=f"no setting {name}: it is gone; "):
+        load(ServiceSettings, {"config": file})
+    with pytest.raises(ConfigError, match=f"no flag --{name}: it is gone; "):
+        parse(ServiceSettings, ["--topic", "t", f"--{name}", "1"])
+    monkeypatch.setenv(f"FOMO_{name.upper().replace('-', '_')}", "1")
+    with pytest.raises(ConfigError, match=": it is gone; "):
+        load(ServiceSettings, {"topic": "t"})

@@ -122,17 +122,17 @@ class Cluster:
                 failures[topic] = error.args[0].str()
         return failures
 
-    def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """The configuration of topics, without those whose configuration this user may not read."""
-        if not topics:  # the client refuses to ask about none
+    def configs(self, names: Collection[str], kind: ResourceType = ResourceType.TOPIC) -> dict[str, dict[str, str]]:
+        """The configuration of topics (or of one broker), without those whose configuration this user may not read."""
+        if not names:  # the client refuses to ask about none
             return {}
         found = {}
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        resources = [ConfigResource(kind, name) for name in names]
         for resource, answer in self.admin.describe_configs(resources, request_timeout=3.0).items():
             try:
                 found[resource.name] = {name: entry.value for name, entry in answer.result().items()}
             except KafkaException as error:
-                log.debug(kv("config_unavailable", topic=resource.name, reason=error.args[0].str()))
+                log.debug(kv("config_unavailable", of=resource.name, reason=error.args[0].str()))
         return found
 
     def limits(self, topics: Collection[str]) -> dict[str, TopicLimits]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -30,28 +31,34 @@ class AtLeastOnce(Delivery):
         """The client's callback: the broker has answered, or the client has given up."""
         self._answers.append((error, partitions))
 
-    def _carry_out(self, commit: Commit) -> Callable[[], None]:
-        producer = self._producer
-
-        def carry_out() -> None:
-            if self._failure is None and producer.flush(SLICE_S) and self._failure is None:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs are not acknowledged yet"))
-
-        return carry_out
-
-    def _proceed(self, commit: Commit, seconds: float) -> Outcome:
+    def _step(self, commit: Commit, seconds: float) -> Outcome:
+        """First outputs until all are acknowledged, then the offsets; after an error, from the beginning."""
         if monotonic() < self._not_before:
             return Outcome.PENDING
-        if not commit.offsets_sent:
-            outcome = super()._proceed(commit, seconds)
-            if outcome is not Outcome.COMMITTED or not commit.offsets:
-                return outcome
         try:
+            if not commit.offsets_sent:
+                self._call = self._call or Call(partial(self._flush, self._producer))
+                if not self._call.wait(seconds):
+                    return Outcome.PENDING
+                call, self._call = self._call, None
+                call.result()
+                if self._failure is not None or not commit.offsets:
+                    return Outcome.COMMITTED if self._failure is None else Outcome.FAILED
             return self._commit_offsets(commit, seconds)
         except KafkaException as error:
-            commit.offsets_sent = False  # send them again
+            commit.offsets_sent = False
             self._not_before = monotonic() + RETRY_S
-            return self._outcome_of(error.args[0])
+            reason = error.args[0]
+        if reason.code() in NOT_A_MEMBER:
+            return self._not_a_member(reason)
+        self._report(reason)
+        return (
+            Outcome.FAILED if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else Outcome.PENDING
+        )  # it was deleted
+
+    def _flush(self, producer: Any) -> None:
+        if self._failure is None and producer.flush(SLICE_S) and self._failure is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs are not acknowledged yet"))
 
     def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
         """Runs in the thread that owns the consumer: another thread would have to wait while that one polls."""
@@ -75,16 +82,10 @@ class AtLeastOnce(Delivery):
             return Outcome.COMMITTED
         return Outcome.PENDING
 
-    def _outcome_of(self, error: KafkaError, call: Call | None = None) -> Outcome:
-        if error.code() in NOT_A_MEMBER:
-            return self._not_a_member(error)
-        self._report(error)
-        return Outcome.FAILED if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else Outcome.PENDING  # it was deleted
-
-    def _abort(self) -> None:
+    def _undo(self) -> None:
         self._producer.purge()
         self._producer.flush(SLICE_S)
-        self._producer = self._new_producer()  # the broker may not accept the sequence numbers of the old one
+        self._use_new_producer()  # the broker may not accept the sequence numbers of the old one
 
     def close(self) -> None:
         """Wait a little for outputs under way."""

@@ -1,7 +1,6 @@
 """Delivery: outputs sent between two commits are committed together with the consumed offsets.
 
-There are two kinds: `exactly_once` and `at_least_once`. With either, `abort` must follow a commit that fails, and its
-records must be read again.
+There are two kinds: `exactly_once` and `at_least_once`. `Delivery` has the steps that both take.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 64 << 20  # in one commit
 OVERHEAD_BYTES = 200  # of a record without its headers, and of a batch that holds only this record
+REPORT_TRIES = 10
 
 
 @dataclass(slots=True)
@@ -48,9 +48,6 @@ class Output:
         for name, value in self.headers:
             size += len(name) + len(value or b"") + 10
         return size
-
-
-REPORT_TRIES = 10
 
 
 class Outcome(Enum):
@@ -119,12 +116,24 @@ class Refusals:
 
 
 class Delivery(ABC):
-    """Sends outputs through one producer, and commits.
+    """Sends outputs through one producer, and commits, as a state machine.
+
+    1. **Open.** `send` produces outputs; the first of a commit begins it (`begin`).
+    2. **Commit.** `commit`, then `proceed` while the outcome is PENDING: each call takes the next `_step`. Outputs sent
+       meanwhile belong to the next commit, and wait. If an output has failed before, the outcome is FAILED at once.
+    3. **COMMITTED.** The outputs that have waited are sent. Back to 1.
+    4. **FAILED** or **REFUSED.** `abort`, until it returns True: everything since the last commit is undone (`_undo`);
+       its records must be read again. Back to 1. `abort` can come instead of 2, too.
+
+    After a broker has refused a batch, the producer of the next tries sends singly, until a commit succeeds
+    (`Refusals`).
 
     make_producer: called with additional settings; returns a Producer. limits: what topics take, where known; they may
     change. most: maximum number of outputs in a commit. compresses: batches may be smaller than their records, so only
     the broker knows which sizes it takes.
     """
+
+    _producer: Any
 
     def __init__(
         self,
@@ -141,13 +150,13 @@ class Delivery(ABC):
         self._failure: KafkaError | None = None  # of the first output since the last commit that failed
         self._refusals = Refusals()
         self._commit: Commit | None = None  # under way
-        self._call: Call | None = None  # that carries out the commit
+        self._call: Call | None = None  # that takes a step of the commit
         self._later: list[Output] = []  # sent during a commit
         self._bytes = 0
         self._throttle = Throttle()
         self.sent = 0  # outputs since the last commit
         self.trouble = ""  # why nothing can be committed at the moment
-        self._producer = self._new_producer()
+        self._use_new_producer()
 
     def send(self, *outputs: Output) -> None:
         """Produce outputs, in their order, as part of the next commit; during a commit, of the one after it."""
@@ -167,9 +176,27 @@ class Delivery(ABC):
                 is_taken = -limits.before_ms < output.timestamp - now_ms < limits.after_ms
                 output.timestamp = output.timestamp if is_taken else 0
             try:
-                _produce(self._producer, output, partial(self._delivered, self._round, output))
+                self._produce(output)
             except KafkaException as error:
-                self._failed(error.args[0], output)
+                self._failed(self._round, output, error.args[0])
+
+    def _produce(self, output: Output) -> None:
+        """Hand an output to the client; waits while its queue is full. Raises KafkaException when it refuses."""
+        for _ in range(100):
+            try:
+                self._producer.produce(
+                    output.topic,
+                    output.value,
+                    output.key,
+                    partition=output.partition,
+                    timestamp=output.timestamp,
+                    headers=output.headers,
+                    on_delivery=partial(self._failed, self._round, output),
+                )
+                return
+            except BufferError:
+                self._producer.poll(SLICE_S / 10)
+        raise KafkaException(KafkaError(KafkaError._QUEUE_FULL))
 
     @property
     def is_full(self) -> bool:
@@ -225,40 +252,25 @@ class Delivery(ABC):
     def proceed(self, seconds: float = 0.0) -> Outcome:
         """Continue the commit under way, and wait at most `seconds` for its outcome. Raises FencedError when fenced."""
         assert self._commit is not None
-        outcome = self._proceed(self._commit, seconds)
-        if outcome is Outcome.PENDING:
-            return outcome
-        self._commit = self._call = None
+        if self._failure is not None and self._call is None and not self._commit.offsets_sent:
+            outcome = Outcome.FAILED  # once the offsets were sent, the client has to end the commit
+        else:
+            outcome = self._step(self._commit, seconds)
+        if outcome is not Outcome.PENDING:
+            self._commit = self._call = None
         if outcome is Outcome.COMMITTED:
-            self._committed()
             if self._refusals.committed():
-                self._producer = self._new_producer()
-            self._forget()
-            later, self._later = self._later, []
-            if later:
-                self.send(*later)
+                self._use_new_producer()
+            later = self._forget()
+            self.send(*later)
         return outcome
-
-    def _proceed(self, commit: Commit, seconds: float) -> Outcome:
-        if self._call is None:
-            if self._failure is not None and not commit.offsets_sent:  # once sent, the client has to end the commit
-                return Outcome.FAILED
-            self._call = Call(self._carry_out(commit))
-        if not self._call.wait(seconds):
-            return self._outcome_of_waiting(self._call)
-        call, self._call = self._call, None
-        try:
-            call.result()
-        except KafkaException as error:
-            return self._outcome_of(error.args[0], call)
-        return Outcome.COMMITTED if self._failure is None else Outcome.FAILED
 
     def abort(self) -> bool:
         """Abort everything sent since the last commit, within about a second; False: not done yet, call it again.
 
         With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
         """
-        with suppress(KafkaException):  # a fatal error, which `_abort` meets, too
+        with suppress(KafkaException):  # a fatal error, which `_undo` meets, too
             self._producer.poll(0)
             # If the client only said that it has failed before, a report on its way says why, and of which output.
             for _ in range(REPORT_TRIES):
@@ -267,13 +279,11 @@ class Delivery(ABC):
                 self._producer.poll(SLICE_S / REPORT_TRIES)
         self._round += 1
         try:
-            self._abort()
+            self._undo()
         except KafkaException as error:
             self._report(error.args[0])
             return False
         self._forget()
-        self._later.clear()
-        self.trouble = ""
         return True
 
     @abstractmethod
@@ -285,26 +295,16 @@ class Delivery(ABC):
         """Give up everything that is not committed."""
 
     @abstractmethod
-    def _carry_out(self, commit: Commit) -> Callable[[], None]:
-        """A function that carries out a commit, or continues it; it may take about a second, or never end."""
+    def _step(self, commit: Commit, seconds: float) -> Outcome:
+        """Take the next step of a commit, and wait at most `seconds` for it. Raises FencedError."""
 
     @abstractmethod
-    def _abort(self) -> None: ...
+    def _undo(self) -> None:
+        """Undo everything since the last commit. Raises FencedError; KafkaException if it has to be tried again."""
 
-    @abstractmethod
-    def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
-        """The meaning of an error in a commit. Raises FencedError when the instance has to end."""
-
-    def _outcome_of_waiting(self, call: Call) -> Outcome:
-        return Outcome.PENDING
-
-    def _committed(self) -> None:
-        """The commit has succeeded."""
-        self.trouble = ""
-
-    def _new_producer(self) -> Any:
+    def _use_new_producer(self) -> None:
         options = {"delivery.report.only.error": True, **self._refusals.producer_options()}
-        return self._make_producer(error_cb=self._log, **options)
+        self._producer = self._make_producer(error_cb=self._log, **options)
 
     def _log(self, error: KafkaError) -> None:
         """An error of the client as a whole: it recovers by itself, or the next commit fails."""
@@ -320,38 +320,21 @@ class Delivery(ABC):
         self.trouble = f"nothing can be committed: {error.str()}"
         self._log(error)
 
-    def _forget(self) -> None:
+    def _forget(self) -> list[Output]:
+        """Begin anew; returns the outputs that were sent during the commit."""
         self._round += 1  # delivery reports of outputs sent before are ignored
         self._failure = None
         self._refusals.has_found = False
-        self.sent = self._bytes = 0
+        self.trouble, self.sent, self._bytes = "", 0, 0
+        later, self._later = self._later, []
+        return later
 
-    def _delivered(self, round_: int, output: Output, error: KafkaError | None, _message: Any) -> None:
-        if error is not None and round_ == self._round:
-            self._failed(error, output)
-
-    def _failed(self, error: KafkaError, output: Output) -> None:
+    def _failed(self, round_: int, output: Output, error: KafkaError | None, _message: Any = None) -> None:
+        """The client's report of an output that was sent in this round."""
+        if error is None or round_ != self._round:
+            return
         if self._failure is None or self._failure.code() == KafkaError._STATE:
             self._failure = error
             if error.code() != KafkaError._STATE and self._throttle.allow(output.topic) is not None:
                 log.warning(kv("delivery_failed", topic=output.topic, reason=error.str()))
         self._refusals.add(output, error)
-
-
-def _produce(producer: Any, output: Output, report: Callable[..., None]) -> None:
-    """Hand an output to the client; waits while its queue is full. Raises KafkaException when the client refuses."""
-    for _ in range(100):
-        try:
-            producer.produce(
-                output.topic,
-                output.value,
-                output.key,
-                partition=output.partition,
-                timestamp=output.timestamp,
-                headers=output.headers,
-                on_delivery=report,
-            )
-            return
-        except BufferError:
-            producer.poll(SLICE_S / 10)
-    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL))

@@ -23,7 +23,12 @@ HUNG_S = 4.0  # to wait for a call that does not end
 
 
 class ExactlyOnce(Delivery):
-    """Puts everything between two commits into one transaction."""
+    """Puts everything between two commits into one transaction.
+
+    The producer is new, then ready (`is_started`), then open (`_is_open`) from the first output to the end of a commit
+    or an abort. A new one takes its place when a commit hangs, when an output is refused, and when the broker has
+    ended its transaction in an outage; the abort that follows starts it, which aborts what the old one left open.
+    """
 
     _transactions: Transactions  # of the producer in use
 
@@ -51,41 +56,43 @@ class ExactlyOnce(Delivery):
             self._failure = self._failure or error.args[0]
         self._is_open = True
 
-    def _carry_out(self, commit: Commit) -> Callable[[], None]:
-        return partial(self._transactions.commit, commit, SLICE_S, SLICE_S)
+    def _step(self, commit: Commit, seconds: float) -> Outcome:
+        call = self._call = self._call or Call(partial(self._transactions.commit, commit, SLICE_S, SLICE_S))
+        if not call.wait(seconds):
+            if call.waited < HUNG_S:
+                return Outcome.PENDING
+            # When the group's coordinator is gone, the call may never end:
+            # https://github.com/confluentinc/librdkafka/issues/5456. A new producer fences the old one off, so that it
+            # can send nothing more.
+            log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
+            self._use_new_producer()
+            return Outcome.FAILED
+        self._call = None
+        try:
+            call.result()
+        except KafkaException as error:
+            return self._outcome_of(error.args[0], call)
+        if self._failure is not None:
+            return Outcome.FAILED
+        self._is_open = self._outage = False
+        return Outcome.COMMITTED
 
     def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
+        """The meaning of an error in a commit. Raises FencedError when the instance has to end."""
         if error.code() in NOT_A_MEMBER and not error.fatal():
             return self._not_a_member(error)
         self._report(error)
         if error.fatal():
             self._give_up_or_start_over(error)
-            return Outcome.FAILED
-        if error.retriable() and not error.txn_requires_abort():
+        elif error.retriable() and not error.txn_requires_abort():
             self._outage |= call.seconds < ASLEEP_S
             return Outcome.PENDING
         return Outcome.FAILED
 
-    def _committed(self) -> None:
-        super()._committed()
-        self._is_open = self._outage = False
-
-    def _outcome_of_waiting(self, call: Call) -> Outcome:
-        """Abandon a call that exceeds its time limit; a new producer fences it off, so that it can send nothing more.
-
-        https://github.com/confluentinc/librdkafka/issues/5456: when the group's coordinator is gone, the call may
-        never end.
-        """
-        if call.waited < HUNG_S:
-            return Outcome.PENDING
-        log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
-        self._producer = self._new_producer()
-        return Outcome.FAILED
-
-    def _abort(self) -> None:
+    def _undo(self) -> None:
         if (self._refusals.is_searching or self._refusals.has_found) and self._transactions.is_started:
             self._producer.purge()
-            self._producer = self._new_producer()
+            self._use_new_producer()
         began = monotonic()
         is_new = not self._transactions.is_started
         try:
@@ -97,16 +104,16 @@ class ExactlyOnce(Delivery):
             self._outage |= error.args[0].retriable() and monotonic() - began < ASLEEP_S
             if error.args[0].fatal():
                 if is_new:  # a refused client does not try again by itself
-                    self._producer, self._not_before = self._new_producer(), began + SLICE_S
+                    self._use_new_producer()
+                    self._not_before = began + SLICE_S
                 else:
                     self._give_up_or_start_over(error.args[0])
             raise
         self._is_open = False
 
-    def _new_producer(self) -> Any:
-        producer = super()._new_producer()
-        self._transactions = Transactions(producer)
-        return producer
+    def _use_new_producer(self) -> None:
+        super()._use_new_producer()
+        self._transactions = Transactions(self._producer)
 
     def _give_up_or_start_over(self, error: KafkaError) -> None:
         """The broker accepts no more transactions from this producer.
@@ -122,7 +129,7 @@ class ExactlyOnce(Delivery):
                 f"instance ({error.str()})"
             )
         log.warning(kv("producer_replaced", reason=error.str()))
-        self._producer = self._new_producer()
+        self._use_new_producer()
 
     def close(self) -> None:
         """Abort the open transaction, so that no reader has to wait until the broker does it."""

@@ -16,9 +16,8 @@ from fomo_stream.errors import AgreementError, ConfigError
 from fomo_stream.kafka.broker.cluster import count_members
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.logs import kv
-from fomo_stream.settings.flags import LEVELS
 from fomo_stream.settings.service import ServiceSettings, check_topics
-from fomo_stream.settings.sources import settings_of_scope
+from fomo_stream.settings.sources import AGREED, settings_of_scope
 from fomo_stream.threads import usable_processors
 from fomo_stream.wording import counted
 
@@ -28,12 +27,10 @@ KIND = b"settings/"
 
 # Settings of the state can only change when the state is reset; the others can change while the group has no members.
 # The schema agrees on the features.
-_BY_SCOPE = {
-    scope: tuple(name.replace("_", "-") for name in settings_of_scope(ServiceSettings, scope) if name != "features")
-    for scope in ("state", "group")
-}
-STATE_SETTINGS = (*_BY_SCOPE["state"], "remembered-rows", "remembered-scores")
-CHANGEABLE_SETTINGS = _BY_SCOPE["group"]
+_FLAGS = {name.replace("_", "-"): name for name in settings_of_scope(ServiceSettings, *AGREED) if name != "features"}
+_OF_STATE = settings_of_scope(ServiceSettings, "state")
+STATE_SETTINGS = (*(name for name in _FLAGS if _FLAGS[name] in _OF_STATE), "remembered-rows", "remembered-scores")
+CHANGEABLE_SETTINGS = tuple(name for name in _FLAGS if _FLAGS[name] not in _OF_STATE)
 # These settings are compared by derived values; the texts are their names in messages.
 DERIVED = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --context-size)",
@@ -49,10 +46,10 @@ DECIDED_BY = {
 }
 
 Values = dict[str, Any]
-# Of groups that agreed before there were these settings.
-NEWER: Values = {
-    **{"exclude": [], "counters": ["auto"], "time": None, "time-features": [], "timezone": "UTC"},
-    **{"silence": None, "silence-min": "60s", "silence-of": list(LEVELS)},
+# Groups that agreed before there was a setting have its default.
+_DEFAULTS: Values = {
+    name: list(value) if isinstance(value := ServiceSettings.model_fields[field].default, tuple) else value
+    for name, field in _FLAGS.items()
 }
 
 
@@ -173,9 +170,9 @@ class Agreement:
     def _compare(self, agreed: Values) -> list[Difference]:
         own = self._own(agreed)  # without categorical fields here, the group's are used
         return [
-            Difference(name, shown(agreed.get(name, NEWER.get(name, "not recorded"))), shown(own[name]))
+            Difference(name, shown(agreed.get(name, _DEFAULTS.get(name, "not recorded"))), shown(own[name]))
             for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
-            if agreed.get(name, NEWER.get(name)) != own[name] and (name != "categorical" or own[name])
+            if agreed.get(name, _DEFAULTS.get(name)) != own[name] and (name != "categorical" or own[name])
         ]
 
     def _propose(self, replaced: Entry | None, values: Values) -> tuple[Entry, Values]:

@@ -18,14 +18,14 @@ from fomo_stream.kafka.group.log import GroupLog, check_has_run
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.commands import GivenFlags
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import OF_RESULTS, settings_of_group
+from fomo_stream.settings.sources import settings_of_scope
 
 KIND = b"schema/"
 
 AnyFlags = TypeVar("AnyFlags", bound=GivenFlags)
 
 # Agreed settings that results depend on.
-MATTERS = (*STATE_SETTINGS, *(name.replace("_", "-") for name in settings_of_group(ServiceSettings, *OF_RESULTS)))
+MATTERS = (*STATE_SETTINGS, *(name.replace("_", "-") for name in settings_of_scope(ServiceSettings, "group")))
 
 
 class GroupSchema:

@@ -32,7 +32,7 @@ def codec_for(settings: ServiceSettings, of_service: bool) -> tuple[Codec, Schem
         as_json = not of_service or settings.output_format == "json"
         return SchemaCodec(schemas.find, *how, as_json), schemas
     if settings.schema_file is not None:
-        with needs_extra("--input-format avro"):
+        with needs_extra("--schema-file"):
             from fomo_stream.records.avro import one_writer
         from fomo_stream.records.schema_codec import SchemaCodec
 

@@ -26,12 +26,8 @@ MOST_BYTES = 8 << 20  # of an answer, and of the texts of a schema and all that 
 MOST_REFERENCES, WHOLE_S = 100, 60.0  # schemas that one refers to, and the time for all of them
 NOT_PERMITTED = (401, 403)
 _NUMBERS = (
-    "timeout",
-    "cache.capacity",
-    "cache.latest.ttl.sec",
-    "max.retries",
-    "retries.wait.ms",
-    "retries.max.wait.ms",
+    *("timeout", "cache.capacity", "cache.latest.ttl.sec"),
+    *("max.retries", "retries.wait.ms", "retries.max.wait.ms"),
 )
 T = TypeVar("T")
 # An address with this scheme is a registry in memory, which clients of one process share.
@@ -51,18 +47,6 @@ class Newest(NamedTuple):
     version: int
     schema_id: int
     kind: Kind
-
-
-class Rules(NamedTuple):
-    """What a registry says about new schemas of a subject; None where it does not say so.
-
-    level: of compatibility. mode: READONLY, if it takes none. takes: whether the schema in question is compatible with
-    its newest one.
-    """
-
-    level: str | None
-    mode: str | None
-    takes: bool | None
 
 
 class RegistryClient:
@@ -96,10 +80,8 @@ class RegistryClient:
         Raises RecordError if there is none, or it cannot be used; RegistryError if the registry does not answer.
         """
         with self._asking(f"schema {schema_id}"):
-            if isinstance(schema_id, str):
-                found = self.client.get_schema_by_guid(schema_id)
-            else:
-                found = self.client.get_schema(schema_id)
+            ask = self.client.get_schema_by_guid if isinstance(schema_id, str) else self.client.get_schema
+            found = ask(schema_id)
             return self._complete(found, f"schema-{schema_id}.proto", {}, time.monotonic() + WHOLE_S)
 
     def _complete(self, found: Any, name: str, known: dict[Place, SchemaText | None], until: float) -> SchemaText:
@@ -149,12 +131,8 @@ class RegistryClient:
         A user may do it who may not register.
         """
         with self._asking(f"subject {subject}", _to_register(subject)):
-            try:
-                return int(self.client.lookup_schema(subject, _request(schema)).schema_id)
-            except SchemaRegistryError as error:
-                if _is_absent(error):
-                    return None
-                raise
+            found = _or_none(self.client.lookup_schema, subject, _request(schema))
+            return None if found is None else int(found.schema_id)
 
     def places(self, schema_id: SchemaId) -> list[Place]:
         """The subjects and versions of a schema; none where the registry does not say so."""
@@ -166,22 +144,17 @@ class RegistryClient:
     def latest(self, subject: str) -> Newest | None:
         """The newest schema of a subject; None if there is none. Raises RegistryError."""
         with self._asking(f"subject {subject}"):
-            try:
-                found = self.client.get_latest_version(subject)
-            except SchemaRegistryError as error:
-                if _is_absent(error):
-                    return None
-                raise
+            found = _or_none(self.client.get_latest_version, subject)
+            if found is None:
+                return None
             return Newest(int(found.version), int(found.schema_id), Kind(found.schema.schema_type or "AVRO"))
 
-    def rules(self, subject: str, schema: SchemaText | None) -> Rules:
-        """The rules for new schemas of a subject, and for this one. Nothing is registered."""
-        client = self.client
-        return Rules(
-            _first_answer(lambda: client.get_compatibility(subject), client.get_compatibility),
-            _first_answer(lambda: client.get_mode(subject), client.get_global_mode),
-            None if schema is None else _first_answer(lambda: client.test_compatibility(subject, _request(schema))),
-        )
+    def takes(self, subject: str, schema: SchemaText) -> bool | None:
+        """Whether this schema is compatible with those of a subject; None where the registry does not say so."""
+        try:
+            return bool(self.client.test_compatibility(subject, _request(schema)))
+        except Exception:  # not all registries answer this, and nothing depends on it
+            return None
 
     def _bound(self, request: Any) -> None:
         """Bound the answer to a request: a server that sends a byte now and then must not hold the thread."""
@@ -245,20 +218,14 @@ def _to_register(subject: str) -> str:
     return f"permit to register schemas under subject {subject}"
 
 
-def _first_answer(*questions: Callable[[], T]) -> T | None:
-    """Each question is asked where the registry has nothing for those before it. None: it does not answer them.
-
-    Not all registries do, and nothing depends on it.
-    """
-    for ask in questions:
-        try:
-            return ask()
-        except SchemaRegistryError as error:
-            if not _is_absent(error):
-                return None
-        except Exception:  # of an answer that the client does not know
+def _or_none(ask: Callable[..., Any], *what: Any) -> Any:
+    """An answer; None if the registry says that it has no such thing."""
+    try:
+        return ask(*what)
+    except SchemaRegistryError as error:
+        if _is_absent(error):
             return None
-    return None
+        raise
 
 
 def _is_absent(error: SchemaRegistryError) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -23,18 +24,9 @@ from fomo_stream.records.writer import UNSUPPORTED
 
 TIMEOUT_S = 10
 OWN = "schema.proto"  # a file that is compiled: a name from outside could be any path
-# Files that every schema may import: their names, and the modules that hold them.
-_GOOGLE = ("any", "api", "duration", "empty", "field_mask", "source_context", "struct", "timestamp", "type", "wrappers")
-_TYPES = (
-    *("calendar_period", "color", "date", "datetime", "dayofweek", "decimal", "expr", "fraction", "interval", "latlng"),
-    *("localized_text", "money", "month", "phone_number", "postal_address", "quaternion", "timeofday"),
-)
-_MODULES = {
-    **{f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2" for name in (*_GOOGLE, "descriptor")},
-    **{f"google/type/{name}.proto": f"google.type.{name}_pb2" for name in _TYPES},
-    "confluent/meta.proto": "confluent_kafka.schema_registry.confluent.meta_pb2",
-    "confluent/type/decimal.proto": "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
-}
+# Files that every schema may import; their names are those of the modules that hold them, but for _ELSEWHERE.
+_BUILT_IN = re.compile(r"(?:google/protobuf|google/type|confluent|confluent/type)/[a-z_]+\.proto")
+_ELSEWHERE = "confluent_kafka.schema_registry."
 
 
 def descriptors(text: str, name: str, references: Sequence[tuple[str, bytes]]) -> bytes:
@@ -78,10 +70,14 @@ def _add_imports(
 
 
 def _built_in(name: str) -> FileDescriptorProto | None:
-    if name not in _MODULES:
+    if not _BUILT_IN.fullmatch(name):
         return None
+    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
     found = FileDescriptorProto()
-    import_module(_MODULES[name]).DESCRIPTOR.CopyToProto(found)
+    try:
+        import_module(_ELSEWHERE * name.startswith("confluent") + module).DESCRIPTOR.CopyToProto(found)
+    except ImportError:
+        return None
     found.name = name
     return found
 
@@ -89,7 +85,8 @@ def _built_in(name: str) -> FileDescriptorProto | None:
 def _compiled(text: str, known: dict[str, FileDescriptorProto]) -> FileDescriptorProto:
     """In a process of its own: a text that kills the compiler does not kill this one."""
     imports: dict[str, FileDescriptorProto] = {}
-    for one in [*known.values(), *_built_ins_in(text)]:
+    built_in = map(_built_in, dict.fromkeys(_BUILT_IN.findall(text)))
+    for one in (*known.values(), *(one for one in built_in if one is not None)):
         _add_imports(one, known, imports)
         imports[one.name] = one
     with tempfile.TemporaryDirectory(prefix="fomo-protoc-") as folder:
@@ -107,10 +104,3 @@ def _compiled(text: str, known: dict[str, FileDescriptorProto]) -> FileDescripto
             reason = next((line for line in said if line.startswith(f"{OWN}:")), "it has failed")  # not its log
             raise RecordError(UNSUPPORTED, f"protoc: {reason[:300]}")
         return FileDescriptorSet.FromString((place / "out").read_bytes()).file[-1]
-
-
-def _built_ins_in(text: str) -> Iterator[FileDescriptorProto]:
-    """Those that the text names."""
-    for name in _MODULES:
-        if name in text and (found := _built_in(name)) is not None:
-            yield found

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.registry.client import Place, RegistryClient
 from fomo_stream.logs import Throttle, kv, place_of
+from fomo_stream.records import avro, json_schema, protobuf
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
 from fomo_stream.settings.service import ServiceSettings
@@ -100,7 +101,7 @@ class Schemas:
         while True:
             schema = self._schemas.get(schema_id)
             is_protobuf = schema is not None and schema.kind is Kind.PROTOBUF
-            indexes, start = _message_indexes(body) if is_protobuf else ((), 0)
+            indexes, start = protobuf.message_indexes(body) if is_protobuf else ((), 0)
             question = Question(schema_id, header, indexes)
             if (found := self._writers.get(question)) is not None:
                 return found, body[start:]
@@ -110,13 +111,14 @@ class Schemas:
         """Returns when the answer is known. Raises the errors of `find`."""
         now = time.monotonic()
         failure = self._failures.get(question)
-        if failure is not None and now < failure.until:
-            raise RecordError(failure.reason, failure.message)
-        if not self._of_service:
+        if failure is not None and failure.until <= now:
+            failure = None
+        if failure is None and not self._of_service:
             self._answer(question)
             failure = self._failures.get(question)
-            if failure is not None:
-                raise RecordError(failure.reason, failure.message)
+        if failure is not None:
+            raise RecordError(failure.reason, failure.message)
+        if not self._of_service:
             return
         since = self._asked.setdefault(question, now)
         if since == now:
@@ -202,36 +204,16 @@ class Schemas:
 
 def compiled(schema: SchemaText, indexes: tuple[int, ...], settings: ServiceSettings) -> Writer:
     """The writer of this schema. Raises RecordError."""
-    field, most = settings.result_field, settings.max_record_bytes
     if schema.kind is Kind.AVRO:
-        from fomo_stream.records.avro import AvroWriter
-
-        return AvroWriter(schema, field)
+        return avro.AvroWriter(schema, settings.result_field)
     if schema.kind is Kind.PROTOBUF:
-        from fomo_stream.records.protobuf import ProtobufWriter
-
-        return ProtobufWriter(schema, field, indexes)
-    from fomo_stream.records.json_schema import JsonSchemaWriter
-
-    return JsonSchemaWriter(schema, field, most)
+        return protobuf.ProtobufWriter(schema, settings.result_field, indexes)
+    return json_schema.JsonSchemaWriter(schema, settings.result_field, settings.max_record_bytes)
 
 
 def output_writer(writer: Writer, settings: ServiceSettings) -> Writer:
     """The writer of a record's output; with --scores-only, of records that hold only a result."""
-    if not settings.scores_only:
-        return writer
-    if writer.kind is Kind.PROTOBUF:
-        from fomo_stream.records.protobuf import empty_schema
-
-        return compiled(empty_schema(), (0,), settings)
-    if writer.kind is Kind.AVRO:
-        from fomo_stream.records.avro import EMPTY
-    else:
-        from fomo_stream.records.json_schema import EMPTY
-    return compiled(SchemaText(writer.kind, EMPTY), (), settings)
+    return compiled(_EMPTY[writer.kind], (0,), settings) if settings.scores_only else writer
 
 
-def _message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    from fomo_stream.records.protobuf import message_indexes
-
-    return message_indexes(body)
+_EMPTY = {Kind.AVRO: avro.EMPTY, Kind.JSON: json_schema.EMPTY, Kind.PROTOBUF: protobuf.empty_schema()}

@@ -16,9 +16,9 @@ from fomo_stream.kafka.topics.checks import (
     RESULT_BYTES,
     STATE_TOPIC_CONFIG,
     create,
-    no_input,
-    wrong_feedback,
-    wrong_policy,
+    feedback_topic,
+    input_topic,
+    state_topic,
 )
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
@@ -57,8 +57,7 @@ class TopicSetup:
             if watch.is_temporary:
                 remedy = "nothing is lost; check that all brokers run, and restart the instance"
             raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble})", remedy)
-        if settings.topic not in seen.partitions:
-            raise no_input(settings)
+        input_topic(settings, seen.partitions).require()
         if settings.reset_state:
             if settings.state_topic in cluster.partitions([settings.state_topic])[0]:
                 check_owner()
@@ -67,8 +66,7 @@ class TopicSetup:
         self._create_missing({settings.state_topic: STATE_TOPIC_CONFIG})
         with explaining(f"the configuration of topic {settings.state_topic} is not known"):
             config = cluster.configs([settings.state_topic]) if cluster.has_controller else {}
-        if error := wrong_policy(settings, config.get(settings.state_topic, {})):
-            raise error
+        state_topic(settings, config.get(settings.state_topic, {})).require()
 
     def finish(self, is_known: bool) -> None:
         """Create the output topics and the feedback topic if they are missing.
@@ -82,8 +80,7 @@ class TopicSetup:
         self._create_missing({topic: inherited for topic in wanted if topic is not None})
         if is_known:
             self._watch.grow()
-        if error := wrong_feedback(settings, self._watch.seen.partitions):
-            raise error
+        feedback_topic(settings, self._watch.seen.partitions).require()
         self._watch.look_at_limits()
 
     def _create_missing(self, wanted: Mapping[str, Mapping[str, str]]) -> None:

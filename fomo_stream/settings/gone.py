@@ -1,0 +1,29 @@
+"""Settings of earlier builds, and what to use now: told for one release, wherever such a setting is given."""
+
+from __future__ import annotations
+
+_OF_MESSAGES = "--per-hour of notify limits messages, and Alertmanager groups and repeats them"
+_OF_TARGETS = "give the addresses in FOMO_TO, FOMO_WEBHOOK and FOMO_ALERTMANAGER, or in the file of --config"
+
+GONE = {
+    **dict.fromkeys(("throttle", "update-every", "group-above", "template", "look-back", "notify"), _OF_MESSAGES),
+    **dict.fromkeys(("targets", "targets-file"), _OF_TARGETS),
+    **dict.fromkeys(("webhook-secret", "webhook-secret-file"), "use https, with user:password@ in the address"),
+    "target-ca": "set SSL_CERT_FILE to the file",
+    "target-timeout": "it is 10 s",
+    "rate-change": "Prometheus tells of unusual rates, by the rule FomoRecordRateUnusual of the chart",
+    "input-format": "with --schema-file, all values have the Avro schema in it",
+    "reasons": "at most three features are named",
+    "plain": "the demo prints lines",
+    "rate": "the demo has 500 records a second",
+}
+
+
+def what_instead(name: str) -> str:
+    """The end of a sentence about a setting that there is not, written as a flag or a variable; empty: it never was.
+
+    >>> what_instead("FOMO_TARGET_TIMEOUT")
+    ': it is gone; it is 10 s'
+    """
+    plain = name.lower().removeprefix("fomo_").lstrip("-").replace("_", "-")
+    return f": it is gone; {GONE[plain]}" if plain in GONE else ""
