@@ -72,7 +72,7 @@ def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_
 
 def test_records_that_come_after_one_that_was_found_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was alone in its batch when it was found; when it is read again, others are there, too."""
-    monkeypatch.setattr(Partition, "score", exploding(Partition.score))
+    monkeypatch.setattr(Running, "score", exploding(Running.score))
     delivery = Recording()
     made = make_pipeline(delivery, batch_size=16)
     assert run(made, delivery, {0: "explode"}, 1) == 1
