@@ -111,7 +111,8 @@ def pending(offset: int, key: bytes | None = b"k") -> Pending:
 
 def sending() -> tuple[Recording, Outputs]:
     delivery, settings = Recording(), ServiceSettings(topic="t", alerts="a")
-    return delivery, Outputs(settings, delivery, lambda: COUNTS, codec_for(settings, of_service=True)[0], Observer())
+    its: Any = delivery
+    return delivery, Outputs(settings, its, lambda: COUNTS, codec_for(settings, of_service=True)[0], Observer())
 
 
 @pytest.mark.parametrize("topic", ["a", "t-scores"])
