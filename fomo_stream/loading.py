@@ -1,4 +1,4 @@
-"""A model that is ready to score: loaded, and its kernels compiled.
+"""A model that is ready to score: loaded, and its kernels compiled; the detector that every partition begins with.
 
 `python -m fomo_stream.loading` compiles the kernels ahead, for example when an image is built.
 """
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from fomo_stream.logs import configure_logging, kv
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import numpy as np
+
+    from fomo_stream.detector.detector import Detector
     from fomo_stream.model.config import Model
+    from fomo_stream.records.schema import Schema
+    from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger("fomo_stream.loading")  # also as a program
 
@@ -48,6 +55,48 @@ def _prepare_kernels() -> None:
     if reason := compiling.prepare():
         effect = "it takes about 25 s at each start, and last digits of scores may differ between processes"
         log.warning(kv("compiling_kernels", effect=effect, reason=reason))
+
+
+def first_detector(
+    settings: ServiceSettings, model: Model, schema: Schema, executor: Executor | None = None
+) -> Detector:
+    """The detector before the first record; it knows the seed context, which is encoded once for all partitions.
+
+    executor: encodes contexts. Raises SchemaError when the model cannot take as many features, or the seed context has
+    none of them.
+    """
+    detector = _detector(settings, model, schema, executor)
+    rows = _seed(settings, schema)
+    if rows is not None:
+        detector.seed_context(rows)
+    return detector
+
+
+def check_schema(settings: ServiceSettings, model: Model, schema: Schema) -> None:
+    """Raise the errors of `first_detector`, without its work."""
+    _detector(settings, model, schema, None)
+    _seed(settings, schema)
+
+
+def _detector(settings: ServiceSettings, model: Model, schema: Schema, executor: Executor | None) -> Detector:
+    from fomo_stream.detector.detector import Detector
+
+    config, columns = settings.detector_config(), (schema.categorical_columns, schema.counter_columns)
+    return Detector(model, len(schema.features), config, executor, *columns)
+
+
+def _seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:
+    path = settings.seed_context
+    if path is None:
+        return None
+    from fomo_stream.detector.config import LEAST_CONTEXT
+    from fomo_stream.errors import SchemaError
+    from fomo_stream.records.files import read_rows
+
+    rows = read_rows(path, schema)
+    if len(rows) < LEAST_CONTEXT:
+        raise SchemaError(f"the seed context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
+    return rows
 
 
 if __name__ == "__main__":

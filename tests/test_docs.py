@@ -26,7 +26,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.cli.parser import build_parser, parse
 from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
 from fomo_stream.errors import REASONS
-from fomo_stream.partition.partition import rules_of
+from fomo_stream.partition.rules import Rules
 from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
@@ -86,7 +86,7 @@ def test_configuration_files_are_read_without_a_warning(block: Block, tmp_path: 
     path = tmp_path / "plant.yaml"
     path.write_text(block.code)
     settings = parse(SETTINGS["run"], ["--config", str(path)])
-    rules = rules_of(settings)  # type: ignore[arg-type]  # of the service
+    rules = Rules.of(settings)  # type: ignore[arg-type]  # of the service
     features = ("flow", "pressure", "rpm", "A_temp")
     assert len(rules.rules) == 4
     assert list(rules.warnings(Schema(features), has_keys=True)) == []

@@ -22,7 +22,7 @@ from fomo_stream.cli.output import STANDARD_OUTPUT, open_output
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer, note_texts
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
-from fomo_stream.partition.partition import MAINTENANCE
+from fomo_stream.partition.running import MAINTENANCE
 from fomo_stream.records.files import Line, RecordFile, open_records
 from fomo_stream.records.inference import NAMES_SHOWN, text_columns
 from fomo_stream.records.lines import Note

@@ -22,7 +22,8 @@ from fomo_stream.detector.results import Results, Status
 from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.config import Model
-from fomo_stream.partition.partition import Partition, Process, Scored
+from fomo_stream.partition.partition import Waiting
+from fomo_stream.partition.running import Process, Running, Scored
 from fomo_stream.records.csv_rows import number_in
 from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import (
@@ -60,20 +61,26 @@ Batch = tuple[list[Line], Scored]
 
 
 class _LineScorer:
-    """Scores lines; `partition` is there once there is a batch."""
+    """Scores lines."""
 
     def __init__(self, settings: ScoreSettings, note: Note) -> None:
         self._settings, self._note = settings, note
-        self.partition = Partition(0, settings)
+        self._partition: Running | None = None
         self._now = round(time.time() * 1000)  # no record is later
+
+    @property
+    def partition(self) -> Running:
+        """It is there once there is a batch."""
+        assert self._partition is not None
+        return self._partition
 
     @property
     def schema(self) -> Schema:
         """The features that are scored."""
-        assert self.partition.schema is not None
         return self.partition.schema
 
-    def _warn_of_rules(self) -> None:
+    def _begin(self, first: Detector, schema: Schema) -> None:
+        self._partition = Running(Waiting(0, self._settings), first, schema)
         for text in self.partition.rules.now.warnings(self.schema, self._settings.key is not None):
             self._note(text)
 
@@ -115,8 +122,7 @@ class FixedContextScorer(_LineScorer):
         config = replace(config, views=("all",), memory=0.0)
         self._detector = Detector(model, rows.shape[1], config, categorical=schema.categorical_columns)
         self._detector.seed_context(rows)
-        self.partition.begin(self._detector, schema)
-        self._warn_of_rules()
+        self._begin(self._detector, schema)
         if self._detector.score_apart(rows[:1]).status[0] is Status.CALIBRATING:
             few = counted(self._detector.context_rows, "row")
             note(
@@ -166,8 +172,8 @@ class PrequentialScorer(_LineScorer):
         self._has_scored_first = False
 
     def add(self, lines: list[Line]) -> Batch | None:
-        if self.partition.detector is not None:
-            return self._batch(lines, self.partition.detector.process)
+        if self._partition is not None:
+            return self._batch(lines, self._partition.detector.process)
         self._held += lines
         self._n_records += sum(line.record is not None for line in lines)
         if len(self._held) - self._n_records > MAX_HELD * self._min_context:
@@ -177,7 +183,7 @@ class PrequentialScorer(_LineScorer):
         return None if self._n_records < self._wanted else self._try_to_begin(at_end=False)
 
     def finish(self) -> Batch | None:
-        return None if self.partition.detector is not None else self._try_to_begin(at_end=True)
+        return None if self._partition is not None else self._try_to_begin(at_end=True)
 
     def _try_to_begin(self, at_end: bool) -> Batch | None:
         name = self._table.name
@@ -201,14 +207,12 @@ class PrequentialScorer(_LineScorer):
         first = Detector(self._model, len(schema.features), config, None, *columns)
         for view in first.left_out:
             self._note(f"left out: the view {view}")
-        self.partition.begin(first, schema)
-        self._warn_of_rules()
+        self._begin(first, schema)
         held, self._held = self._held, []
         return self._batch(held, self._first_scores)
 
     def _first_scores(self, rows: Float, keys: Sequence[Key]) -> Results:
         detector, n = self.partition.detector, self._min_context
-        assert detector is not None
         if self._has_scored_first:
             return detector.process(rows, keys)
         self._has_scored_first = True

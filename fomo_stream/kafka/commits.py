@@ -14,7 +14,7 @@ from fomo_stream.kafka.delivery.transactions import SLICE_S
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicReport
 from fomo_stream.logs import kv
-from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.partition import Waiting
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Commits:
         membership: Membership,
         topics: TopicReport,
         interval_s: float,
-        restore: Callable[[list[Partition], float], None],
+        restore: Callable[[list[Waiting], float], None],
     ) -> None:
         self._pipeline = pipeline
         self._delivery = delivery

@@ -29,7 +29,8 @@ from fomo_stream.kafka.snapshot import STALLED_S
 from fomo_stream.kafka.topics.watch import InputEnd, TopicReport, TopicWatch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.partition import Partition, Waiting
+from fomo_stream.partition.running import Running
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ class Member:
         interval_s = settings.commit_interval_ms / 1000
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
-        self._held: list[tuple[Partition, float]] = []  # to restore, with delays, when it is certain what is owned
+        self._held: list[tuple[Waiting, float]] = []  # to restore, with delays, when it is certain what is owned
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
         self.settings = settings
@@ -239,7 +240,7 @@ class Member:
         if (newest := self.watch.input_end) is None:
             return
         for number, task in self.pipeline.tasks.items():
-            if task.detector is None or task.position is None or task.position < task.warm.stop:
+            if not isinstance(task, Running) or task.position is None or task.position < task.warm.stop:
                 self._unread.pop(number, None)
                 self._newest[number] = newest  # only answers from now on count
                 continue
@@ -343,7 +344,7 @@ class Member:
             if self.settings.feedback is not None:
                 self.assignment.start(self.settings.feedback, task.number, restored.feedback_start)
 
-    def _request(self, task: Partition, delay: float = 0.0) -> None:
+    def _request(self, task: Waiting, delay: float = 0.0) -> None:
         self._waits_since[task.number] = time.monotonic()
         self.restorer.request(task, delay)
 
@@ -432,7 +433,7 @@ class Member:
         self._consumer.unsubscribe()
         self._is_leaving, self._differs_since = True, None
 
-    def _restore_again(self, tasks: list[Partition], delay: float) -> None:
+    def _restore_again(self, tasks: list[Waiting], delay: float) -> None:
         self.assignment.hold(task.number for task in tasks)
         self._held = [(task, delay) for task in tasks]
         self._restore_held()

@@ -27,13 +27,15 @@ from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
 from fomo_stream.limits import INFER_RECORDS
+from fomo_stream.loading import check_schema, first_detector
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, parse_label
-from fomo_stream.partition.partition import Partition, check_schema, first_detector, rules_of
+from fomo_stream.partition.partition import Partition, Waiting
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
+from fomo_stream.partition.running import Running, Scored
 from fomo_stream.records.evolution import Evolution
 from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
 from fomo_stream.records.presence import Presence
@@ -43,7 +45,6 @@ from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.model.config import Model
-    from fomo_stream.partition.partition import Scored
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Pipeline:
         partitions: Callable[[], Mapping[str, int]],
         observer: Observer | None = None,
     ) -> None:
-        self.tasks: dict[int, Partition] = {}
+        self.tasks: dict[int, Waiting | Running] = {}
         self.schema: Schema | None = None  # the features that are scored; None while they are not known
         self._settings = settings
         self._model = model
@@ -82,7 +83,7 @@ class Pipeline:
         self.decoder = Decoder(codec, settings.key)
         self.guard = Guard()
         self._evolution = Evolution()
-        self._rules = rules_of(settings)
+        self._rules = Rules.of(settings)
         self.presence = Presence()
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
@@ -90,17 +91,20 @@ class Pipeline:
         self._last_fields: dict[int, Mapping[str, Any]] = {}  # by partition: of the last record
         self._sample: list[Mapping[str, Any]] | None = []  # the first records; None: they have been looked at
         self._first: Detector | None = None  # the detector that every partition begins with a copy of
+        self._known: dict[int, Detector] = {}  # by partition that began again: its detector, for its contexts
         # When records were polled (monotonic seconds), and their timestamps: of the next commit, and of the last one.
         self._finished: list[tuple[float, int | None]] = []
         self._staged: list[tuple[float, int | None]] = []
 
     # --- partitions ---------------------------------------------------------------------------------------
 
-    def add(self, number: int, topic_ids: Mapping[str, str]) -> Partition:
+    def add(self, number: int, topic_ids: Mapping[str, str]) -> Waiting:
         """Begin a partition, which waits to be restored. If it was here before, its state is forgotten."""
-        former = self.tasks.get(number)
+        self._known.pop(number, None)
+        if isinstance(former := self.tasks.get(number), Running):
+            self._known[number] = former.detector
         self.decoder.forget(number)
-        self.tasks[number] = partition = Partition(
+        self.tasks[number] = partition = Waiting(
             number,
             self._settings,
             topic=self._settings.topic,
@@ -108,13 +112,11 @@ class Pipeline:
             ids=topic_ids,
             batch_size=self._settings.batch_size,
             age=self._settings.batch_age_ms / 1000,
-            known=former.detector if former is not None else None,
             rules=self._rules,
-            follows_clock=True,
         )
         return partition
 
-    def activate(self, partition: Partition, restored: Restored) -> None:
+    def activate(self, partition: Waiting, restored: Restored) -> None:
         """Continue a partition from its restored state. Raises StateError when that state cannot be used."""
         newest = partition.rules
         try:
@@ -145,26 +147,30 @@ class Pipeline:
             for text in self._rules.warnings(self.schema, has_keys=True):
                 log.warning(kv("check_rules", hint=text))
 
-    def _begin(self, partition: Partition) -> None:
+    def _begin(self, partition: Waiting) -> None:
         """Score from now on, if the features are known. Raises StateError, with a remedy, if its state does not fit."""
         if self._first is None or self.schema is None:
             return
+        number = partition.number
+        known = self._known.pop(number, None)
         try:
             with _reading_state():
-                partition.begin(self._first, self.schema)
+                begun = Running(partition, self._first, self.schema, known=known, follows_clock=True)
         except StateError as error:
             topic = self._settings.state_topic
             if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
-                raise unusable_state_error(topic, partition.number, error) from None
+                raise unusable_state_error(topic, number, error) from None
             # Without transactions, a crash may leave a state that is only partly written.
-            place = {"topic": topic, "partition": partition.number}
+            place = {"topic": topic, "partition": number}
             log.warning(kv("state_damaged", **place, reason=error, effect="warming up again"))
             partition.discard_state()
-            partition.begin(self._first, self.schema)
+            begun = Running(partition, self._first, self.schema, follows_clock=True)
+        self.tasks[number] = begun
 
     def drop(self, number: int) -> None:
         """Forget a partition."""
         self.tasks.pop(number, None)
+        self._known.pop(number, None)
         self.decoder.forget(number)
 
     # --- commits ------------------------------------------------------------------------------------------
@@ -213,7 +219,7 @@ class Pipeline:
             if offset is not None and offset != committed and (topic == self._settings.topic or topic in topics):
                 yield TopicPartition(topic, partition.number, offset)
 
-    def aborted(self, topic_ids: Mapping[str, str]) -> list[Partition]:
+    def aborted(self, topic_ids: Mapping[str, str]) -> list[Waiting]:
         """Forget everything since the last commit: every partition begins again and waits to be restored."""
         self._observer.aborted()
         self._finished.clear()
@@ -303,17 +309,19 @@ class Pipeline:
         if partition is None or not partition.is_active:
             return  # the partition was given up, or began again, after the fetch
         for item in self.decoder.receive(record, now):
-            self._take(partition, item, now)
+            self._take(record.partition, item, now)
 
-    def _take(self, partition: Partition, item: Pending, now: float) -> None:
-        if partition.take(item, now):
-            self._score(partition)
+    def _take(self, number: int, item: Pending, now: float) -> None:
+        if (found := self.guard.error((self._settings.topic, number), item.offset)) is not None:
+            item = item._replace(fields={}, error=found)
+        if self.tasks[number].offer(item, now):
+            self._score(number)
 
-    def _take_ready(self, partition: Partition, now: float) -> None:
+    def _take_ready(self, number: int, now: float) -> None:
         """Take the records that have waited for a schema which is known now."""
-        if partition.is_active:
-            for item in self.decoder.ready(partition.number):
-                self._take(partition, item, now)
+        if self.tasks[number].is_active:
+            for item in self.decoder.ready(number):
+                self._take(number, item, now)
 
     def has_waiting(self, partition: Partition) -> bool:
         """Whether records of it were read that are not scored yet."""
@@ -335,10 +343,10 @@ class Pipeline:
                     log.info(kv("schema_of_writer", **change.about))
                     self._observer.schema_seen(change.new_fields)
 
-    def _tell_presence(self, partition: Partition, items: Sequence[Pending], made: Scored) -> None:
+    def _tell_presence(self, partition: Running, items: Sequence[Pending], made: Scored) -> None:
         """Tell once of features that have no values any more, or have them again, and of new fields with numbers."""
         sound = [item.fields for item in items if item.error is None]
-        if not sound or partition.schema is None:
+        if not sound:
             return
         features, place = partition.schema.features, {"topic": self._settings.topic, "partition": partition.number}
         n_empty = int((made.missing == len(features)).sum()) - (len(items) - len(sound))
@@ -383,11 +391,12 @@ class Pipeline:
         A micro-batch whose next generation is not built yet waits.
         """
         self._tell_news()
-        for partition in self.tasks.values():
-            self._take_ready(partition, now)
+        for number in self.tasks:
+            self._take_ready(number, now)
+            partition = self.tasks[number]
             if partition.is_active and partition.waiting.is_due(now):
-                self._score(partition)
-            else:
+                self._score(number)
+            elif isinstance(partition, Running):
                 self._apply_labels(partition)
 
     def finish(self, numbers: Iterable[int]) -> None:
@@ -397,39 +406,40 @@ class Pipeline:
         """
         for number in numbers:
             if number in self.tasks and self.tasks[number].is_active:
-                self._take_ready(self.tasks[number], time.monotonic())
-                self._score(self.tasks[number])
+                self._take_ready(number, time.monotonic())
+                self._score(number)
 
-    def _score(self, partition: Partition) -> None:
+    def _score(self, number: int) -> None:
         """Score the records that wait; stop where a generation is not built yet."""
-        if partition.detector is None:
-            self._begin(partition)
+        if isinstance(waiting := self.tasks[number], Waiting):
+            self._begin(waiting)
+        partition, place = self.tasks[number], (self._settings.topic, number)
+        if not isinstance(partition, Running):
+            return
         self._apply_labels(partition)
-        place = self._settings.topic, partition.number
-        while items := partition.next_batch(time.monotonic(), lambda first: self.guard.most(place, first.offset)):
-            if (found := self.guard.error(place, items[0].offset)) is not None:
-                partition.skip(items)
-                for item in _of_now(partition, items):
-                    self._outputs.dead_letter(item.record, found.reason, str(found))
-            else:
-                try:
-                    self._score_batch(partition, items)
-                except FomoError:
-                    raise
-                except Exception as error:
-                    self._give_up(partition, place, [item.offset for item in items], error)
-            self._finished += [(item.polled_at, item.record.timestamp) for item in _of_now(partition, items)]
+        is_done = False
+        while not is_done:
+            clock, began = round(time.time() * 1000), time.perf_counter()
+            try:
+                made = partition.step(time.monotonic(), clock, lambda first: self.guard.most(place, first.offset))
+                is_done = made is None
+                if made is not None:
+                    self._send(partition, made, began)
+            except FomoError:
+                raise
+            except Exception as error:
+                self._give_up(partition, place, [item.offset for item in partition.batch], error)
+            self._finished += [(item.polled_at, item.record.timestamp) for item in _of_now(partition, partition.batch)]
             self._apply_labels(partition)
 
-    def _give_up(self, partition: Partition, place: Place, offsets: Sequence[int], error: Exception) -> None:
+    def _give_up(self, partition: Running, place: Place, offsets: Sequence[int], error: Exception) -> None:
         """Score no more of a partition whose state may be half changed; the next commit fails."""
         self.guard.blame(place, offsets, error)
         partition.position = None
 
-    def _score_batch(self, partition: Partition, items: list[Pending]) -> None:
-        """Score consecutive records of a partition, send their outputs in their order, and tell the observer."""
-        began = time.perf_counter()
-        made = partition.score(items, now=round(time.time() * 1000))
+    def _send(self, partition: Running, made: Scored, began: float) -> None:
+        """Send the outputs of records that were scored, in their order, and tell the observer."""
+        items = partition.batch
         if self._sample is not None and self.schema is not None:
             self._sample += [item.fields for item in items if item.error is None]
             if len(self._sample) >= INFER_RECORDS:
@@ -448,7 +458,6 @@ class Pipeline:
         if n_warm:
             self._log_warm_up(partition)
         sent = time.perf_counter()
-        assert partition.detector is not None
         for offset, regime in made.regimes:
             self._observer.regime_changed()
             place = {"topic": self._settings.topic, "partition": partition.number, "offset": offset}
@@ -471,7 +480,7 @@ class Pipeline:
             )
         )
 
-    def look(self, partition: Partition, ends: InputEnd, is_read: bool) -> None:
+    def look(self, partition: Running, ends: InputEnd, is_read: bool) -> None:
         """The broker was asked where the input ends; see `Silence.look`."""
         fields = self._last_fields.get(partition.number)
         # Of a record with a schema, the notice has the schema.
@@ -497,7 +506,7 @@ class Pipeline:
             done = (position - warm.start) / len(warm)
             log.info(kv("warming_up", **place, offset=position, until=warm.stop, done=f"{100 * done:.0f} %"))
 
-    def _apply_labels(self, partition: Partition) -> None:
+    def _apply_labels(self, partition: Running) -> None:
         """Let the labels that are due take effect."""
         place = self._settings.feedback or "", partition.number
         while offsets := partition.due_labels():

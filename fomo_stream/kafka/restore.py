@@ -29,6 +29,7 @@ from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import POSITION, Input, Position, Restored, decide_resume
 from fomo_stream.settings.service import ServiceSettings
 
@@ -75,7 +76,7 @@ class StateReader:
         self._watch = watch
         self._reader = TopicReader(settings, is_stopped=is_stopped)
         # When the state of a task was first seen to be older than the group's offset.
-        self._behind_since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._behind_since: WeakKeyDictionary[Waiting, float] = WeakKeyDictionary()
         self._may_hold_labels = settings.delivery == "exactly-once" and settings.feedback is not None
         self._throttle = Throttle()
 
@@ -92,7 +93,7 @@ class StateReader:
             except KafkaException as error:
                 log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
 
-    def read(self, task: Any) -> Restored:
+    def read(self, task: Waiting) -> Restored:
         """The state of the partition `task.number`, and the offset at which it resumes.
 
         Raises NotYetError if that is not known yet, KafkaException if the broker does not answer, StateError if a later
@@ -126,7 +127,7 @@ class StateReader:
         log.info(kv("restored", **place, **labels, entries=len(restored.entries), bytes=size, elapsed_s=elapsed))
         return replace(restored, feedback_start=feedback_start, topic_id=found.topic_id)
 
-    def _read_state(self, task: Any, committed: int | None) -> dict[str, bytes]:
+    def _read_state(self, task: Waiting, committed: int | None) -> dict[str, bytes]:
         """The entries of a partition. Raises NotYetError."""
         state = TopicPartition(self._settings.state_topic, task.number)
         waits = f"a transaction in {state.topic} has not ended yet"
@@ -146,7 +147,7 @@ class StateReader:
             return False
         return POSITION not in entries or Position.decode(entries[POSITION]).offset < committed
 
-    def _has_waited(self, task: Any, state: TopicPartition) -> bool:
+    def _has_waited(self, task: Waiting, state: TopicPartition) -> bool:
         """Whether the wait was long enough for the broker to mark a committed transaction, even after an outage."""
         waited = time.monotonic() - self._behind_since.setdefault(task, time.monotonic())
         if waited <= BEHIND_S:
@@ -199,7 +200,7 @@ class Restorer:
         self,
         settings: ServiceSettings,
         watch: TopicWatch,
-        wanted: Callable[[Any], bool],
+        wanted: Callable[[Waiting], bool],
         check: Callable[[], None] = lambda: None,
         warm: WarmStart = NO_WARM_START,
     ) -> None:
@@ -209,23 +210,23 @@ class Restorer:
         self.waits: dict[int, str] = {}  # by partition: why it could not be restored yet
         self.retries = 0  # attempts that have to be repeated
         self._state = StateReader(settings, watch, warm, lambda: self._stopped)
-        self._queue: deque[tuple[Any, float]] = deque()  # requested tasks, and the earliest time for each
-        self._results: SimpleQueue[tuple[Any, Restored | Exception]] = SimpleQueue()
+        self._queue: deque[tuple[Waiting, float]] = deque()  # requested tasks, and the earliest time for each
+        self._results: SimpleQueue[tuple[Waiting, Restored | Exception]] = SimpleQueue()
         self._changed = threading.Condition()
         self._stopped = False
         self._throttle = Throttle()
         self._thread = threading.Thread(target=self._run, name="fomo-restore", daemon=True)
         self._thread.start()
 
-    def request(self, task: Any, delay: float = 0.0) -> None:
+    def request(self, task: Waiting, delay: float = 0.0) -> None:
         """Ask for the state of the partition `task.number`, after `delay` seconds."""
         with self._changed:
             self._queue.append((task, time.monotonic() + delay))
             self._changed.notify()
 
-    def take_results(self) -> list[tuple[Any, Restored]]:
+    def take_results(self) -> list[tuple[Waiting, Restored]]:
         """The tasks that were restored since the last call. Raises the error of a task that cannot be restored."""
-        results: list[tuple[Any, Restored]] = []
+        results: list[tuple[Waiting, Restored]] = []
         while True:
             try:
                 task, restored = self._results.get_nowait()
@@ -266,7 +267,7 @@ class Restorer:
             self._results.put((task, restored))
         self._state.close()
 
-    def _restore(self, task: Any) -> Restored:
+    def _restore(self, task: Waiting) -> Restored:
         """Raises NotYetError, KafkaException, and what `check` raises except BrokerError."""
         if self._check is not None:
             try:
@@ -276,7 +277,7 @@ class Restorer:
             self._check = None
         return self._state.read(task)
 
-    def _retry(self, task: Any, reason: str) -> None:
+    def _retry(self, task: Waiting, reason: str) -> None:
         """Try again later, and log why."""
         self.waits[task.number] = reason
         self.retries += 1
@@ -285,7 +286,7 @@ class Restorer:
         if self._wanted(task):
             self.request(task, RETRY_S)
 
-    def _next(self) -> Any:
+    def _next(self) -> Waiting | None:
         """The first task that is due; None: the thread must end."""
         with self._changed:
             while not self._stopped:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import kv
-from fomo_stream.partition.partition import rules_of
 from fomo_stream.partition.rules import Rules
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import files_of, read_again, settings_of_group
@@ -40,7 +39,7 @@ class RulesFile:
         self._seen = seen
         try:
             settings = read_again(self._settings)
-            rules = rules_of(settings)
+            rules = Rules.of(settings)
         except ConfigError as error:
             log.error(kv("rules_not_read", reason=error, effect="the old ones are kept"))
             return None

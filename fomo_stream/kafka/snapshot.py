@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fomo_stream.detector.results import DetectorSummary
+from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.running import Running
+from fomo_stream.partition.silence import LEVELS
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
-    from fomo_stream.partition.partition import Partition
 
 STALLED_S = 60.0  # a partition that does not move for so long is told of
 NEW = DetectorSummary(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
@@ -84,7 +86,7 @@ def partitions(member: Member, now: float, clock: float) -> tuple[PartitionSnaps
 
 
 def _partition(member: Member, task: Partition, now: float, clock: float) -> PartitionSnapshot:
-    settings, detector = member.settings, task.detector
+    settings, running = member.settings, task if isinstance(task, Running) else None
     seen = {topic: member.watch.ends.get((topic, task.number)) for topic in (settings.topic, settings.state_topic)}
     of_input = seen[settings.topic]
     known = (of_input and of_input.ends.end, member.assignment.known_end(task.number), task.position)
@@ -101,11 +103,11 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
         None if end is None or committed is None else max(0, end - committed),
         0.0 if end is not None and position == end else _oldest_unscored_s(task, clock),
         tuple((topic, 0.0 if one.open_since is None else now - one.open_since) for topic, one in seen.items() if one),
-        None if task.generation_since is None else now - task.generation_since,
-        0.0 if task.late_since is None else now - task.late_since,
+        None if running is None or running.generation_since is None else now - running.generation_since,
+        0.0 if running is None or running.late_since is None else now - running.late_since,
         member.stalls.get(task.number, (None, 0.0))[1],
-        NEW if detector is None else detector.summary,
-        task.silence.open,
+        NEW if running is None else running.detector.summary,
+        dict.fromkeys(LEVELS, 0) if running is None else running.silence.open,
     )
 
 

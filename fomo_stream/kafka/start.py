@@ -32,8 +32,8 @@ from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
 from fomo_stream.kafka.warm_start import agree_on_warm_start
+from fomo_stream.loading import check_schema
 from fomo_stream.logs import kv
-from fomo_stream.partition.partition import check_schema
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 

@@ -36,16 +36,28 @@ LONGEST_KEY = 4096  # bytes, of a label
 MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fit into a record below 1 MB
 
 
-class Label(NamedTuple):
-    """One verdict on one record, given by its offset, or the last record with a key; or whether a key is muted; or a
-    window of maintenance.
-    """
+class Verdict(NamedTuple):
+    """One verdict on one record, given by its offset, or on the last record with a key."""
 
     offset: int | None
     key: bytes | None
-    outlier: bool  # or muted
-    is_about_key: bool = False  # it mutes a key, or ends that
-    window: Window | str | None = None  # of maintenance; a name: that of one which does not take place
+    outlier: bool
+
+
+class Mute(NamedTuple):
+    """Whether a key gives no alerts."""
+
+    key: bytes
+    muted: bool
+
+
+class Told(NamedTuple):
+    """A window of maintenance; a name: that of one which does not take place."""
+
+    window: Window | str
+
+
+Label = Verdict | Mute | Told
 
 
 def parse_label(
@@ -57,18 +69,18 @@ def parse_label(
     for an output that was sent back with a verdict. Raises only RecordError, with reason bad_feedback.
 
     >>> parse_label(b'{"partition": 3, "offset": 812, "outlier": true}', None, 3, "sensors", "fomo")
-    Label(offset=812, key=None, outlier=True, is_about_key=False, window=None)
+    Verdict(offset=812, key=None, outlier=True)
     >>> parse_label(b'{"outlier": false}', b"p7", 3, "sensors", "fomo")
-    Label(offset=None, key=b'p7', outlier=False, is_about_key=False, window=None)
+    Verdict(offset=None, key=b'p7', outlier=False)
     >>> parse_label(b'{"key": "p7", "mute": true}', None, 3, "sensors", "fomo")
-    Label(offset=None, key=b'p7', outlier=True, is_about_key=True, window=None)
+    Mute(key=b'p7', muted=True)
     """
     try:
         record = decode(value, max_bytes)
     except RecordError as error:
         raise _bad(str(error)) from None
     if "maintenance" in record and "outlier" not in record:
-        return Label(None, None, False, window=_window(record, len(value or b"")))
+        return Told(_window(record, len(value or b"")))
     outlier, is_about_key = record.get("outlier"), "mute" in record and "outlier" not in record
     if is_about_key and not isinstance(record["mute"], bool):
         raise _bad('"mute" must be true or false')
@@ -86,9 +98,13 @@ def parse_label(
             f"the label is about partition {number}, but is in partition {partition}: produce it to partition {number}"
         )
     if is_about_key:
-        named = {name: record[name] for name in ("key",) if name in record}
-        return _about(named, key, record["mute"])._replace(is_about_key=True)
-    return _about(source, key, bool(outlier))
+        return Mute(_key(record.get("key"), key), record["mute"])
+    offset = source.get("offset")
+    if offset is None:
+        return Verdict(None, _key(source.get("key"), key), bool(outlier))
+    if type(offset) is not int or not 0 <= offset < 2**63:
+        raise _bad('"offset" must be the offset of a record: a whole number, 0 or more')
+    return Verdict(offset, None, bool(outlier))
 
 
 def _window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
@@ -103,12 +119,8 @@ def _window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
         raise _bad(f"maintenance: {error}") from None
 
 
-def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) -> Label:
-    offset, key = source.get("offset"), source.get("key")
-    if offset is not None:
-        if type(offset) is not int or not 0 <= offset < 2**63:
-            raise _bad('"offset" must be the offset of a record: a whole number, 0 or more')
-        return Label(offset, None, outlier)
+def _key(key: object, message_key: bytes | None) -> bytes:
+    """The key that a label names, or else its own."""
     if key is not None and not isinstance(key, str):
         raise _bad('"key" must be the key of a record, as text')
     found = message_key if key is None else key.encode(errors="surrogatepass")
@@ -116,7 +128,7 @@ def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) 
         raise _bad('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
     if len(found) > LONGEST_KEY:
         raise _bad(f'the key has {len(found):,} bytes, more than {LONGEST_KEY:,}: name a record by its "offset"')
-    return Label(None, found, outlier)
+    return found
 
 
 def _bad(message: str) -> RecordError:
@@ -128,7 +140,7 @@ class RecordIndex:
 
     >>> index = RecordIndex(capacity=2)
     >>> for number, offset in enumerate((10, 12, 13)): index.add(number, offset, b"p7")
-    >>> index.find(Label(12, None, True)), index.find(Label(None, b"p7", True)), index.find(Label(10, None, True))
+    >>> index.find(Verdict(12, None, True)), index.find(Verdict(None, b"p7", True)), index.find(Verdict(10, None, True))
     ((1, 12), (2, 13), None)
     """
 
@@ -164,7 +176,7 @@ class RecordIndex:
             if self._offsets.get(oldest_key) == oldest:
                 del self._offsets[oldest_key]
 
-    def find(self, label: Label) -> tuple[int, int] | None:
+    def find(self, label: Verdict) -> tuple[int, int] | None:
         """(number, offset) of the record that a label is about; None when it is not remembered."""
         offset = self._offsets.get(_digest(label.key)) if label.key is not None else label.offset
         if offset is None or offset not in self._numbers:
@@ -321,7 +333,8 @@ class LabelQueue:
 
     def add(self, at: int, label: Label) -> None:
         """The record at offset `at` holds this label, which waits for its record."""
-        heapq.heappush(self._waiting, (-1 if label.offset is None else label.offset, at, label))
+        offset = label.offset if isinstance(label, Verdict) and label.offset is not None else -1
+        heapq.heappush(self._waiting, (offset, at, label))
 
     def due(self, position: int | None) -> list[int]:
         """The own offsets of the labels on records before offset `position`, in the order of `take_due`."""
@@ -336,17 +349,19 @@ class LabelQueue:
             _, at, label = heapq.heappop(self._waiting)
             due.append((at, label))
         due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
-        numbers, labels = [], []
-        mutes = [(label.key or b"", label.outlier) for _, label in due if label.is_about_key]
-        of_windows = [label.window for _, label in due if label.window is not None]
-        windows = {one if isinstance(one, str) else one.name: one for one in of_windows}  # the last word on each counts
+        numbers, labels, mutes, too_late = [], [], list[tuple[bytes, bool]](), 0
+        windows: dict[str, Window | str] = {}  # by name: the last word on each counts
         for at, label in due:
             self.close(at)
-            found = None if label.is_about_key or label.window is not None else index.find(label)
-            if found is not None:
+            if isinstance(label, Mute):
+                mutes.append(label)
+            elif isinstance(label, Told):
+                windows[label.window if isinstance(label.window, str) else label.window.name] = label.window
+            elif (found := index.find(label)) is not None:
                 numbers.append(found[0])
                 labels.append((at, found[1], label.outlier))
-        too_late = len(due) - len(labels) - len(mutes) - len(of_windows)
+            else:
+                too_late += 1
         told = [one for one in windows.values() if isinstance(one, Window)]
         cancelled = [one for one in windows.values() if isinstance(one, str)]
         return DueLabels(position or 0, numbers, labels, too_late, mutes=mutes, windows=told, cancelled=cancelled)

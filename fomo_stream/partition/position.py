@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from fomo_stream.errors import DamagedStateError, LostOffsetError
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.partition.config import ResumeConfig
 
 POSITION = "position"  # the entry that every commit of a partition writes
 BEGINNING = -2  # as an offset, what Kafka's clients call it
@@ -64,8 +64,11 @@ class Restored:
     committed: int | None = None  # by the group
 
 
+NOTHING = Restored(0)
+
+
 def decide_resume(
-    found: Input, entries: Mapping[str, bytes], settings: ServiceSettings, where: str
+    found: Input, entries: Mapping[str, bytes], config: ResumeConfig, where: str
 ) -> tuple[Restored, list[Note]]:
     """Decide where a partition resumes and which entries are valid; also returns notes about anything unusual.
 
@@ -93,17 +96,17 @@ def decide_resume(
         # A group's offsets expire. With exactly-once the entries are right; without transactions they may have been
         # written without the scores.
         first = min(max(found.low, found.warm.start), found.high)
-        start = learned_until if known and settings.delivery == "exactly-once" else first
+        start = learned_until if known and config.delivery == "exactly-once" else first
     if known and start != learned_until:
         is_again = start < learned_until
         effect = "records read again are scored, not learned again" if is_again else "some are never learned"
         place = {"partition": where, "state": learned_until, "group": start, "effect": effect}
         notes.append(("offset_differs_from_state", place))
     if not found.low <= start <= found.high:
-        if settings.on_lost_offset == "fail":
+        if config.on_lost_offset == "fail":
             kept = f"the broker keeps {found.low} to {found.high}"
             raise LostOffsetError(f"the next record to read of {where} has offset {start}, but {kept}")
-        lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
+        lost, start = start, found.low if config.on_lost_offset == "earliest" else found.high
         notes.append(("offset_lost", {"partition": where, "offset": lost, "resumes_at": start}))
     warm = found.warm if position is None or position.is_warming_up else range(0)
     return Restored(start, dict(entries), frozenset(), learned_until, warm=warm, committed=found.committed), notes

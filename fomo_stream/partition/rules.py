@@ -15,7 +15,7 @@ from datetime import datetime
 from fnmatch import translate
 from functools import lru_cache
 from itertools import accumulate, combinations
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MOST_RULES
+from fomo_stream.partition.config import Config
 from fomo_stream.records.explanation import name_text, number_text
 from fomo_stream.records.repeats import days_in
 from fomo_stream.records.result import Result
@@ -120,6 +121,11 @@ def _milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
+def skips(windows: Open, what: Literal["alerts", "learning"]) -> bool:
+    """Whether a record in these windows goes without alerts, or without learning."""
+    return any(one.skip in ("both", what) for one in windows)
+
+
 class Rules:
     """Rules, and windows of maintenance; never changed in place. told: windows by feedback."""
 
@@ -128,6 +134,11 @@ class Rules:
         self._schedule = Schedule((*self.windows, *self.told))
         self._valid = [rule for rule in self.rules if rule.valid is not None]
         self._striking = [rule for rule in self.rules if rule.valid is None]
+
+    @classmethod
+    def of(cls, config: Config) -> Rules:
+        """Those of the config."""
+        return cls(config.all_rules, config.windows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Rules) and self.plain() == other.plain()

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
-from fomo_stream.loading import load_ready
-from fomo_stream.partition.partition import MAINTENANCE, Partition, Scored, first_detector
+from fomo_stream.loading import first_detector, load_ready
+from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
+from fomo_stream.partition.running import MAINTENANCE, Running, Scored
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alerts
 from fomo_stream.replaying.blocks import BLOCK, Block, Int, IsStopped, Judgement, Sample
@@ -56,9 +57,9 @@ class PartitionReplay:
         self._variants = {name: detector.for_partition(number) for name, detector in variants.items()}
         self._clock = Clock(plan.now_ms, plan.begin_ms)
         ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
-        self._partition = Partition(number, plan.settings, topic=plan.settings.topic or None, ids=ids)
-        self._partition.restore(Restored(plan.source.start(number)))
-        self._partition.begin(first, plan.schema)
+        waiting = Waiting(number, plan.settings, topic=plan.settings.topic or None, ids=ids)
+        waiting.restore(Restored(plan.source.start(number)))
+        self._partition = Running(waiting, first, plan.schema)
 
     @property
     def position(self) -> int:
@@ -129,7 +130,6 @@ class PartitionReplay:
     def _score(self, samples: list[Sample]) -> list[Scored]:
         """Score and learn the records of a block in micro-batches, at least one, which may be empty."""
         detector, most = self._partition.detector, self._plan.settings.batch_size
-        assert detector is not None
         parts: list[Scored] = []
         start, began = 0, time.perf_counter()
         while start < len(samples) or not parts:

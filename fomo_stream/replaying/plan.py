@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.kafka.bounds import Range, parse_bounds
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.partition.partition import rules_of
+from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import known_time, to_milliseconds
@@ -117,7 +117,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     check_label(settings, sample)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
-    notes += rules_of(settings).warnings(schema, settings.key is not None)
+    notes += Rules.of(settings).warnings(schema, settings.key is not None)
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
     return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(sentence, notes)), now_ms)
 

@@ -15,9 +15,9 @@ from fomo_stream.kafka.group.schema import recorded_group
 from fomo_stream.kafka.ranges import read_range, resolve_ranges
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.partition.labels import parse_label
-from fomo_stream.partition.partition import rules_of
+from fomo_stream.partition.labels import Verdict, parse_label
 from fomo_stream.partition.record import Record, series_key
+from fomo_stream.partition.rules import Rules
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.inference import (
     TooManyFeaturesError,
@@ -100,7 +100,7 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     ranges = {one.partition: one for one in found}
     source = TopicSource(settings, ranges)
     schema, note = _schema_of_topic(settings, agreed, source)
-    notes += [*note, *rules_of(settings).warnings(schema, has_keys=True)]
+    notes += [*note, *Rules.of(settings).warnings(schema, has_keys=True)]
     check_label(settings, (one.fields for one in _samples(source) if one.error is None))
     labels: dict[int, Labels] = {}
     if settings.labels_file is not None:
@@ -210,8 +210,8 @@ def read_label_topic(
             except RecordError as error:
                 table.refuse(record.where(), str(error))
                 continue
-            if label.is_about_key:
-                continue  # it mutes a key
+            if not isinstance(label, Verdict):
+                continue  # it mutes a key, or tells of a window
             if label.offset is None:
                 given = now_ms if record.timestamp is None else record.timestamp
                 keyed[label.key or b""].append((given, len(offsets)))

@@ -544,6 +544,11 @@ class RecordFlags(DetectorFlags):
             raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
         return text
 
+    @property
+    def least_silence_ms(self) -> int:
+        """The shortest silence that gives an alert, milliseconds."""
+        return round(1000 * seconds_of(self.silence_min))
+
     @field_validator("silence_of")
     @classmethod
     def _levels_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:

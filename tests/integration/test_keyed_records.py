@@ -65,7 +65,8 @@ def test_a_field_names_the_series_also_where_some_records_lack_it(broker: Broker
 
 
 def detector_of(member: Member) -> Any:
-    return member.pipeline.tasks[0].detector
+    task: Any = member.pipeline.tasks[0]
+    return task.detector
 
 
 def test_a_muted_key_gives_no_alerts_until_a_label_ends_that_also_over_a_restart(

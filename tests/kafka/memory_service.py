@@ -29,9 +29,10 @@ from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.topics.watch import EndsSeen, TopicReport
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.partition.incidents import Incidents
-from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
+from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
 
 SCHEMA = Schema(("x", "y"))
@@ -81,18 +82,18 @@ class Prompt(ExactlyOnce):
 class Restoring:
     """Restores at once, unless an open transaction may still change the state."""
 
-    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[Partition], bool], warm: WarmStart) -> None:
+    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[Waiting], bool], warm: WarmStart) -> None:
         self._broker = broker
         self._is_wanted = is_wanted
         watch: Any = broker  # it answers what a TopicWatch does
         self._restorer = Restorer(SETTINGS, watch, is_wanted, warm=warm)
-        self._waiting: list[Partition] = []
+        self._waiting: list[Waiting] = []
         self.stop = self._restorer.stop
 
-    def request(self, task: Partition, delay: float = 0.0) -> None:
+    def request(self, task: Waiting, delay: float = 0.0) -> None:
         self._waiting.append(task)
 
-    def take_results(self) -> list[tuple[Partition, Restored]]:
+    def take_results(self) -> list[tuple[Waiting, Restored]]:
         unstable: set[tuple[str, int]] = set().union(*(producer.unstable for producer in self._broker.producers))
         results, waiting = [], self._waiting
         self._waiting = [task for task in waiting if unstable & {("t", task.number), ("f", task.number)}]
@@ -201,9 +202,9 @@ class Instance(Member):
 
 
 def exploding(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`Partition.score`, or another that takes items, with a fault: some records raise an error when all is done."""
+    """`Running.score`, or another that takes items, with a fault: some records raise an error when all is done."""
 
-    def score(self: Partition, items: Sequence[Any], *given: Any, **named: Any) -> Any:
+    def score(self: Running, items: Sequence[Any], *given: Any, **named: Any) -> Any:
         result = method(self, items, *given, **named)
         if any("explode" in item.fields.get("note", "") for item in items):
             raise ZeroDivisionError("a fault")

@@ -10,11 +10,13 @@ from unittest.mock import patch
 
 import pytest
 from confluent_kafka import KafkaError
-from pipelines import Instance, Recording, as_record, make_pipeline, restored
+from pipelines import Instance, Recording, as_record, restored
 from pydantic import ValidationError
 
 from fomo_stream.kafka.delivery.base import Output
-from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.outputs import Outputs
+from fomo_stream.kafka.registry import codec_for
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.settings.service import ServiceSettings
@@ -107,47 +109,48 @@ def pending(offset: int, key: bytes | None = b"k") -> Pending:
     return Pending(Record("t", 0, offset, 5, key, text, []), json.loads(text), 0.0, None, key)
 
 
-def sending(**changes: Any) -> tuple[Recording, Pipeline]:
-    delivery = Recording()
-    return delivery, make_pipeline(delivery, partitions=COUNTS, **{"alerts": "a", **changes})
+def sending() -> tuple[Recording, Outputs]:
+    delivery, settings = Recording(), ServiceSettings(topic="t", alerts="a")
+    its: Any = delivery
+    return delivery, Outputs(settings, its, lambda: COUNTS, codec_for(settings, of_service=True)[0], Observer())
 
 
 @pytest.mark.parametrize("topic", ["a", "t-scores"])
 def test_an_alert_that_one_topic_refuses_is_a_dead_letter_and_in_neither(topic: str) -> None:
-    delivery, pipeline = sending()
+    delivery, outputs = sending()
     delivery.refuse(topic, 7, 1)
-    pipeline._outputs.send([pending(7), pending(8)], [{"outlier": True}, {"outlier": True}])
+    outputs.send([pending(7), pending(8)], [{"outlier": True}, {"outlier": True}])
     assert delivery.reasons() == [(7, "output_refused")]
     assert [(one.topic, one.source.offset) for one in delivery.outputs[1:] if one.source] == [("t-scores", 8), ("a", 8)]
 
 
 def test_only_the_output_that_is_refused_for_its_time_gets_the_present_one() -> None:
-    delivery, pipeline = sending()
+    delivery, outputs = sending()
     delivery.refuse("a", 7, 1, KafkaError.INVALID_TIMESTAMP)
-    pipeline._outputs.send([pending(7)], [{"outlier": True}])
+    outputs.send([pending(7)], [{"outlier": True}])
     assert [(one.topic, one.timestamp) for one in delivery.outputs] == [("t-scores", 5), ("a", 0)]
 
 
 def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    def sent(delivery: Recording, pipeline: Pipeline) -> list[Output]:
-        pipeline._outputs.send([pending(6), pending(7)], [None, {"outlier": True}], [CLOSED])
-        outputs, delivery.outputs = delivery.outputs, []
-        assert [one.topic for one in outputs if one.topic != "a"] == ["t-dead-letters", "t-scores"]
-        alerts, sums = split(to(outputs, "a"))
+    def sent() -> list[Output]:
+        outputs.send([pending(6), pending(7)], [None, {"outlier": True}], [CLOSED])
+        made, delivery.outputs = delivery.outputs, []
+        assert [one.topic for one in made if one.topic != "a"] == ["t-dead-letters", "t-scores"]
+        alerts, sums = split(to(made, "a"))
         assert len(alerts) == 1
         return sums
 
-    delivery, pipeline = sending(result_field="fomo")
-    (whole,) = sent(delivery, pipeline)
+    delivery, outputs = sending()
+    (whole,) = sent()
     assert (whole.key, whole.partition, value(whole)) == (b"k", 0, CLOSED.summary)
     delivery.limits["a"] = whole.size() - 1
-    (small,) = sent(delivery, pipeline)
+    (small,) = sent()
     assert value(small) == {"incident": "0-3", "status": "closed"}
     delivery.limits.clear()
     delivery.refuse("a", 3, 1)  # the place that only the sum has
-    assert [value(one) for one in sent(delivery, pipeline)] == [value(small)]
+    assert [value(one) for one in sent()] == [value(small)]
     delivery.refuse("a", 3, 2)
-    assert sent(delivery, pipeline) == []
+    assert sent() == []
     assert "incident_sum_refused topic=a incident=0-3" in caplog.text
 
 

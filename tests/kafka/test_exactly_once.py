@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from memory_broker import MemoryBroker, MemoryReader, Produced, abortable, retriable
 from memory_service import ALERTS, DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics, exploding
 
-from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.position import Position
+from fomo_stream.partition.running import Running
 
 
 def is_refused(produced: Produced) -> int | None:
@@ -82,7 +82,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
         )
         self._stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
-        self._stack.enter_context(patch.object(Partition, "score", exploding(Partition.score)))
+        self._stack.enter_context(patch.object(Running, "score", exploding(Running.score)))
         self._stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):

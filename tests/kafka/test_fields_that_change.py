@@ -20,21 +20,20 @@ def good(x: float) -> Fields:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("batch_size", "change", "told"),
     [
-        (lambda x: {"x": x, "site": "north"}, ["features_missing fields=y now=absent"]),
-        (lambda x: {**good(x), "y": f"{x} bar"}, ["features_missing fields=y now=text"]),
-        (lambda x: {**good(x), "y": [x]}, ["features_missing fields=y now=list"]),
-        (lambda x: {**good(x), "more": x, "note": "text"}, ["new_fields fields=more"]),
-        (lambda x: {"x": x, "y_mm": x}, ["features_missing fields=y now=absent", "new_fields fields=y_mm"]),
-        (lambda x: {"a": {"x": x}}, ["features_missing fields=x,y now=absent", "new_fields fields=a.x"]),
-        (lambda x: {**good(x), f"odd{x}": x, "site": x > 0}, []),
-        (lambda x: None, []),  # records that cannot be read are no news of fields
+        (64, lambda x: {"x": x, "site": "north"}, ["features_missing fields=y now=absent"]),
+        (8, lambda x: {**good(x), "y": f"{x} bar"}, ["features_missing fields=y now=text"]),
+        (64, lambda x: {**good(x), "y": [x]}, ["features_missing fields=y now=list"]),
+        (64, lambda x: {**good(x), "more": x, "note": "text"}, ["new_fields fields=more"]),
+        (8, lambda x: {"x": x, "y_mm": x}, ["features_missing fields=y now=absent", "new_fields fields=y_mm"]),
+        (1, lambda x: {"a": {"x": x}}, ["features_missing fields=x,y now=absent", "new_fields fields=a.x"]),
+        (64, lambda x: {**good(x), f"odd{x}": x, "site": x > 0}, []),
+        (64, lambda x: None, []),  # records that cannot be read are no news of fields
     ],
 )
-@pytest.mark.parametrize("batch_size", [1, 8, 64])
 def test_a_change_is_told_once(
-    change: Callable[[float], Fields | None], told: list[str], batch_size: int, caplog: pytest.LogCaptureFixture
+    batch_size: int, change: Callable[[float], Fields | None], told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics, delivery, rng = Metrics(), Recording(), random.Random(1)
     pipeline = make_pipeline(delivery, batch_size=batch_size, observer=metrics)

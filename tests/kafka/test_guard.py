@@ -16,8 +16,9 @@ from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import Throttle
 from fomo_stream.ops.monitor import ProgressLog
-from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
+from fomo_stream.partition.running import Running
 from fomo_stream.records.inference import infer_of
 from fomo_stream.records.json_codec import JsonCodec
 
@@ -53,7 +54,7 @@ def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_
 ) -> None:
     plain, delivery = Recording(), Recording()
     run(make_pipeline(plain, batch_size=16), plain, dict.fromkeys(odd, "no"), 40)
-    monkeypatch.setattr(Partition, "score", exploding(Partition.score))
+    monkeypatch.setattr(Running, "score", exploding(Running.score))
     made = make_pipeline(delivery, batch_size=16)
     assert run(made, delivery, dict.fromkeys(odd, "explode"), 40) <= 2 * len(odd)
     assert delivery.reasons() == [(offset, "unexpected") for offset in odd]
@@ -71,7 +72,7 @@ def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_
 
 def test_records_that_come_after_one_that_was_found_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was alone in its batch when it was found; when it is read again, others are there, too."""
-    monkeypatch.setattr(Partition, "score", exploding(Partition.score))
+    monkeypatch.setattr(Running, "score", exploding(Running.score))
     delivery = Recording()
     made = make_pipeline(delivery, batch_size=16)
     assert run(made, delivery, {0: "explode"}, 1) == 1
@@ -153,7 +154,7 @@ def test_state_that_raises_any_error_is_damaged_state(monkeypatch: pytest.Monkey
         raise ZeroDivisionError("a fault")
 
     made = make_pipeline(Recording())
-    monkeypatch.setattr(Partition, "restore", fails)
+    monkeypatch.setattr(Waiting, "restore", fails)
     with pytest.raises(StateError, match=r"state\[0\]: ZeroDivisionError at test_guard.py:\d+.*--reset-state"):
         made.activate(made.add(0, {}), Restored(0))
 
@@ -164,7 +165,7 @@ def test_errors_that_are_raised_on_purpose_are_not_caught(monkeypatch: pytest.Mo
 
     delivery = Recording()
     made = make_pipeline(delivery)
-    monkeypatch.setattr(Partition, "score", fails)
+    monkeypatch.setattr(Running, "score", fails)
     with pytest.raises(DamagedStateError, match="on purpose"):
         run(made, delivery, {}, 12)
     assert not isinstance(DamagedStateError("x"), RecordError)

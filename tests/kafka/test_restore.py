@@ -23,6 +23,7 @@ from fomo_stream.errors import BrokerError, FomoError, StateError
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.restore import Restorer, to_output
+from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.settings.service import ServiceSettings
 
@@ -31,9 +32,8 @@ STATE = SETTINGS.state_topic
 TIMEOUT = retriable()
 
 
-class Task:
-    def __init__(self, number: int) -> None:
-        self.number = number
+def task(number: int) -> Waiting:
+    return Waiting(number, SETTINGS)
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def restored(broker: MemoryBroker, number: int = 0, flags: ServiceSettings = SETTINGS) -> Restored:
     with restorer(broker, flags) as one:
-        one.request(Task(number))
+        one.request(task(number))
         return taken(one)[0][1]
 
 
@@ -114,7 +114,7 @@ def test_the_entries_of_a_partition_are_the_last_ones_written_without_deleted_on
     broker.ends["t", 0] = broker.ends["t", 1] = 9
     with restorer(broker) as one:
         for number in (0, 1):
-            one.request(Task(number))
+            one.request(task(number))
         restored = dict(taken(one, 2))
     assert {number: found.entries for number, found in restored.items()} == wanted
 
@@ -146,7 +146,7 @@ def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywh
     write(broker, {POSITION: Position(8).encode()})
     broker.offsets["t", 0] = 8
     with restorer(broker) as one:
-        one.request(Task(0))
+        one.request(task(0))
         until(lambda: broker.waits >= 2)
         assert one.take_results() == []
         broker.hidden.clear()
@@ -164,7 +164,7 @@ def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> No
         patch("fomo_stream.kafka.restore.HANGING_S", -46.0),
         restorer(broker) as one,
     ):  # as if a session had passed
-        one.request(Task(0))
+        one.request(task(0))
         until(lambda: "open_transaction" in caplog.text)
         assert one.take_results() == []
 
@@ -194,7 +194,7 @@ def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
         return real(place)
 
     with patch.object(broker, "has_open_transaction", watched), restorer(broker) as one:
-        one.request(Task(0))
+        one.request(task(0))
         assert asked.wait(60)
         assert one.take_results() == []
         broker.hidden.clear()
@@ -217,7 +217,7 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
             patch("fomo_stream.kafka.restore.STOP_S", 0.1),
             restorer(broker) as one,
         ):
-            one.request(Task(0))
+            one.request(task(0))
             assert asked.wait(60)
             began = time.monotonic()
             one.stop()
@@ -244,7 +244,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     assert last.commit([TopicPartition("t", 0, 4)], member, member.consumer_group_metadata()) is Outcome.PENDING
     until(lambda: broker.producers[-1].unstable)
     with restorer(broker) as one:
-        one.request(Task(0))
+        one.request(task(0))
         until(lambda: broker.waits >= 2)
         assert one.take_results() == []
         if commits:
@@ -260,7 +260,7 @@ def test_a_new_partition_waits_for_its_partition_in_the_state_topic() -> None:
     broker = MemoryBroker()
     broker.partitions |= {"t": 3, STATE: 2}
     with restorer(broker) as one:
-        one.request(Task(2))
+        one.request(task(2))
         until(lambda: one.waits)
         assert one.waits == {2: f"topic {STATE} has no partition 2 yet"}
         broker.partitions[STATE] = 3
@@ -294,19 +294,19 @@ def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignore
     broker.append((STATE, 0), b"state/x", b"\x02")
     held, is_behind = {0, 1}, Event()
 
-    def wanted(task: Any) -> bool:
-        if task.number == 1:  # then what comes before it is done
+    def wanted(its: Waiting) -> bool:
+        if its.number == 1:  # then what comes before it is done
             held.discard(0)
             is_behind.set()
-        return task.number in held
+        return its.number in held
 
     with restorer(broker, wanted=wanted) as one:
-        one.request(Task(0))
-        one.request(Task(1))
+        one.request(task(0))
+        one.request(task(1))
         is_behind.wait(60)
         assert [number for number, _ in taken(one)] == [1]
         held.add(0)
-        one.request(Task(0))
+        one.request(task(0))
         with pytest.raises(FomoError):
             taken(one)
 
@@ -314,6 +314,6 @@ def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignore
 def test_a_partition_that_waits_does_not_delay_others() -> None:
     broker = MemoryBroker()
     with restorer(broker) as one:
-        one.request(Task(0), delay=60.0)
-        one.request(Task(1))
+        one.request(task(0), delay=60.0)
+        one.request(task(1))
         assert [number for number, _ in taken(one)] == [1]

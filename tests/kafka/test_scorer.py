@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pipelines import (
     Recording,
     cheap_model,
+    detector_of,
     make_pipeline,
     record,
 )
@@ -55,9 +56,7 @@ def results(delivery: Recording) -> list[dict[str, Any]]:
 
 
 def config_of(pipeline: Pipeline) -> DetectorConfig:
-    detector = pipeline.tasks[0].detector
-    assert detector is not None
-    return detector.config
+    return detector_of(pipeline).config
 
 
 def as_record(offset: int, fields: dict[str, Any], partition: int = 0, key: bytes | None = None) -> Record:

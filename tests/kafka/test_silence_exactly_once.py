@@ -97,6 +97,7 @@ TestSilence = pytest.mark.slow(SilenceMachine.TestCase)
 TestSilence.settings = settings(stateful_step_count=15, max_examples=8)
 
 
+@pytest.mark.slow
 def test_an_aborted_notice_is_told_again() -> None:
     machine = SilenceMachine()
     machine.deal()

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError, RecordError
-from fomo_stream.partition.labels import Label, LabelQueue, RecordIndex, parse_label
+from fomo_stream.partition.labels import Label, LabelQueue, RecordIndex, Verdict, parse_label
 
 
 def parse(value: Any, key: bytes | None = None, partition: int = 3) -> Label:
@@ -25,19 +25,23 @@ def parse(value: Any, key: bytes | None = None, partition: int = 3) -> Label:
 @pytest.mark.parametrize(
     ("value", "key", "expected"),
     [
-        ({"partition": 3, "offset": 812, "outlier": True}, None, Label(812, None, True)),
-        ({"offset": 0, "outlier": False}, b"p7", Label(0, None, False)),
-        ({"key": "p7", "outlier": True}, b"other", Label(None, b"p7", True)),
-        ({"key": "Füße", "partition": 3, "outlier": True}, None, Label(None, "Füße".encode(), True)),
-        ({"outlier": False}, b"\xff\x00", Label(None, b"\xff\x00", False)),
+        ({"partition": 3, "offset": 812, "outlier": True}, None, Verdict(812, None, True)),
+        ({"offset": 0, "outlier": False}, b"p7", Verdict(0, None, False)),
+        ({"key": "p7", "outlier": True}, b"other", Verdict(None, b"p7", True)),
+        ({"key": "Füße", "partition": 3, "outlier": True}, None, Verdict(None, "Füße".encode(), True)),
+        ({"outlier": False}, b"\xff\x00", Verdict(None, b"\xff\x00", False)),
         (
             {"flow": 3.5, "fomo": {"topic": "sensors", "partition": 3, "offset": 9, "outlier": False}, "outlier": True},
             b"p7",
-            Label(9, None, True),
+            Verdict(9, None, True),
         ),
         # The fields of an output that was sent back are the record's own, whatever they are called.
-        ({"key": 5, "offset": -1, "fomo": {"partition": 3, "offset": 9}, "outlier": True}, None, Label(9, None, True)),
-        ({"fomo": "no result", "offset": 4, "outlier": True}, None, Label(4, None, True)),
+        (
+            {"key": 5, "offset": -1, "fomo": {"partition": 3, "offset": 9}, "outlier": True},
+            None,
+            Verdict(9, None, True),
+        ),
+        ({"fomo": "no result", "offset": 4, "outlier": True}, None, Verdict(4, None, True)),
     ],
 )
 def test_a_label_can_name_its_record_in_several_ways(value: Any, key: bytes | None, expected: Label) -> None:
@@ -85,7 +89,7 @@ def test_any_bytes_are_a_label_or_refused(value: bytes, key: bytes) -> None:
     except RecordError as error:
         reason = error.reason
     assert reason == "bad_feedback"
-    if label is not None:
+    if isinstance(label, Verdict):
         assert isinstance(label.outlier, bool)
         assert (label.offset is None) != (label.key is None)
 
@@ -105,8 +109,8 @@ def test_the_last_records_are_found_and_no_others(capacity: int, steps: list[tup
         assert len(index) == len(kept)
         by_offset = {at: (n, at) for n, at, _ in kept}
         by_key = {k: (n, at) for n, at, k in kept}
-        assert all(index.find(Label(at, None, True)) == by_offset.get(at) for at in range(offset + 2))
-        assert all(index.find(Label(None, k, True)) == by_key.get(k) for k in (b"a", b"b", b"c"))
+        assert all(index.find(Verdict(at, None, True)) == by_offset.get(at) for at in range(offset + 2))
+        assert all(index.find(Verdict(None, k, True)) == by_key.get(k) for k in (b"a", b"b", b"c"))
 
 
 @given(
@@ -129,7 +133,7 @@ def test_a_recovered_index_behaves_as_one_that_was_never_stopped(
             index.recover({name: value for name, value in log.items() if value is not None}, "index", number + 1)
             assert index.changes("index") == {}
         assert len(index) == len(steady)
-        wanted = [Label(at, None, True) for at in range(offset + 2)] + [Label(None, k, True) for k in (b"a", b"b")]
+        wanted = [Verdict(at, None, True) for at in range(offset + 2)] + [Verdict(None, k, True) for k in (b"a", b"b")]
         assert [index.find(label) for label in wanted] == [steady.find(label) for label in wanted]
 
 
@@ -190,7 +194,7 @@ def test_labels_take_effect_once_and_after_their_record(what: list[Any], capacit
                 queue.close(read)
                 finished.add(read)
             elif read not in finished:
-                queue.add(read, Label(label[0], None, label[1]))
+                queue.add(read, Verdict(label[0], None, label[1]))
             read += 1
         elif event == "take":
             labels = {at: label for at, label in enumerate(topic[:read]) if label and at not in finished}
@@ -246,7 +250,9 @@ def test_a_damaged_list_of_finished_labels_is_named(value: bytes) -> None:
 
 
 def test_of_two_verdicts_on_one_record_the_later_one_counts() -> None:
-    queue = queue_of([Label(None, b"p7", at % 2 == 0) if at % 2 else Label(5, None, at % 2 == 0) for at in range(4)])
+    queue = queue_of(
+        [Verdict(None, b"p7", at % 2 == 0) if at % 2 else Verdict(5, None, at % 2 == 0) for at in range(4)]
+    )
     index = RecordIndex(8)
     index.add(0, 5, b"p7")
     verdicts = queue.take_due(index, 6)

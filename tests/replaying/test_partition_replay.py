@@ -12,7 +12,7 @@ from memory_source import MemorySource, cheap_model, make_plan, quick_settings, 
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
-from fomo_stream.partition.partition import first_detector
+from fomo_stream.loading import first_detector
 from fomo_stream.replaying import partition as module
 from fomo_stream.replaying.blocks import Block
 from fomo_stream.replaying.partition import OWN, Clock, PartitionReplay

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, restored
+from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, detector_of, restored
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
@@ -54,9 +54,7 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
                 moving.label(at, *feedback[at])
             assert moving.results() == []  # what was no label is a dead letter once
     assert committed.get(("f", 0), 0) == len(feedback) or any(about and about >= offset for _, about in feedback)
-    one, other = (each.pipeline.tasks[0].detector for each in (steady, moving))
-    assert one is not None
-    assert other is not None
+    one, other = (detector_of(each.pipeline) for each in (steady, moving))
     assert one.changes().keys() == other.changes().keys() == set()
     states = [
         {key: value for key, value in each.copy().changes().items() if "/encoded/" not in key} for each in (one, other)
@@ -84,9 +82,9 @@ def test_replayed_offset_is_not_learned_twice(start: int) -> None:
     assert Position.decode(entries[POSITION]).offset == 60  # what is known, not what was read
     other.score(59, 130)
     assert other.results()[1:] == one.results()
-    detector = other.pipeline.tasks[0].detector
-    assert detector is not None
-    assert detector.records == sum(1 for offset in range(130) if len(as_record(offset).value or b"") > 2)
+    assert detector_of(other.pipeline).records == sum(
+        1 for offset in range(130) if len(as_record(offset).value or b"") > 2
+    )
 
 
 def test_after_an_abort_nothing_is_encoded_again() -> None:

@@ -21,10 +21,12 @@ from pipelines import QUICK, cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError
+from fomo_stream.loading import first_detector
 from fomo_stream.partition.labels import parse_label
-from fomo_stream.partition.partition import MAINTENANCE, Partition, first_detector
-from fomo_stream.partition.position import Restored
+from fomo_stream.partition.partition import Waiting
+from fomo_stream.partition.position import NOTHING, Restored
 from fomo_stream.partition.rules import MOST_CHANGES, Rules, RulesLog, Schedule, matches_key
+from fomo_stream.partition.running import MAINTENANCE, Running
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.rules import Rule, Window
 
@@ -226,18 +228,22 @@ def _quick() -> dict[str, Any]:
     return {name: value for name, value in QUICK.items() if name != "kind"}
 
 
+def running(rules: Rules, restored: Restored = NOTHING, feedback: str | None = None) -> Running:
+    flags = {} if feedback is None else {"feedback": feedback}
+    waiting = Waiting(0, QUICK["kind"](topic="t", **flags, **_quick()), feedback=feedback, rules=rules)
+    waiting.restore(restored)
+    return Running(waiting, first(), SCHEMA)
+
+
 def scored(given_rules: Rules, splits: Sequence[int] = (), of: Sequence[Line] | None = None) -> list[dict[str, Any]]:
     """The results of all records, scored in parts that end at these places."""
     of = lines() if of is None else of
-    partition = Partition(0, QUICK["kind"](topic="t", **_quick()), rules=given_rules)
-    partition.restore(Restored(0))
-    partition.begin(first(), SCHEMA)
+    partition = running(given_rules)
     found: list[dict[str, Any]] = []
     edges = sorted({0, *splits, len(of)})
     for start, stop in pairwise(edges):
         at = start
         while at < stop:
-            assert partition.detector is not None
             n = min(stop - at, partition.detector.room)
             found += [result or {} for result in partition.score(of[at : at + n]).results]
             at += n
@@ -319,9 +325,7 @@ def test_a_window_takes_alerts_and_learning_away_and_nothing_else(
 
 
 def test_rules_hold_from_the_offset_at_which_they_came_also_for_who_reads_again() -> None:
-    partition = Partition(0, QUICK["kind"](topic="t", **_quick()), rules=Rules())
-    partition.restore(Restored(0))
-    partition.begin(first(), SCHEMA)
+    partition = running(Rules())
     newest = Rules([Rule(name="all", ignore=1e9), Rule(name="range", features=("a",), valid=(-1e9, 0.0))])
     results: list[Any] = []
     entries: dict[str, bytes] = {}
@@ -337,9 +341,7 @@ def test_rules_hold_from_the_offset_at_which_they_came_also_for_who_reads_again(
     score(70, N)
     assert not any("rule" in one for one in results[:70])
     assert [("rule" in one) for one in results[70:]] == [line.fields["a"] > 0 for line in lines()[70:]]
-    other = Partition(0, QUICK["kind"](topic="t", **_quick()), rules=newest)
-    other.restore(Restored(60, dict(entries), learned_until=N))
-    other.begin(first(), SCHEMA)
+    other = running(newest, Restored(60, dict(entries), learned_until=N))
     again = [result or {} for result in other.score(lines()[60:]).results]
     assert [("rule" in one) for one in again] == [("rule" in one) for one in results[60:]]
 
@@ -381,9 +383,7 @@ def test_damaged_rules_are_an_error_of_the_state(value: bytes) -> None:
 
 
 def test_feedback_tells_of_windows_and_cancels_them() -> None:
-    partition = Partition(0, QUICK["kind"](topic="t", feedback="f", **_quick()), feedback="f", rules=Rules())
-    partition.restore(Restored(0))
-    partition.begin(first(), SCHEMA)
+    partition = running(Rules(), feedback="f")
 
     def tell(at: int, text: bytes) -> None:
         partition.labels.open(at)
@@ -457,7 +457,7 @@ def test_what_the_state_has_is_read_with_the_bounds_of_now(caplog: pytest.LogCap
         {**plain, "name": "ends it", "from": "0001-01-01T00:00:00", "to": "9998-01-01T00:00:00"},
         {**plain, "name": "many", "keys": [f"{n}*" for n in range(60_000)]},
     ]
-    partition = Partition(0, QUICK["kind"](topic="t", feedback="f", **_quick()), feedback="f", rules=Rules())
+    partition = Waiting(0, QUICK["kind"](topic="t", feedback="f", **_quick()), feedback="f", rules=Rules())
     partition.restore(Restored(0, {"rules": json.dumps(value).encode()}))
     assert partition.rules.now.told == (kept,)
     assert [record.getMessage().split()[1] for record in caplog.records] == [

@@ -14,6 +14,7 @@ import torch
 from confluent_kafka import OFFSET_BEGINNING, KafkaError
 
 from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
@@ -23,6 +24,7 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.record import Record
+from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
@@ -222,6 +224,12 @@ class Instance:
         sent = [(output.topic, output.value) for output in self.delivery.outputs if output.source]
         self.delivery.outputs.clear()
         return sent
+
+
+def detector_of(pipeline: Pipeline, number: int = 0) -> Detector:
+    running = pipeline.tasks[number]
+    assert isinstance(running, Running)
+    return running.detector
 
 
 def as_record(offset: int) -> Record:

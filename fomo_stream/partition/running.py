@@ -1,0 +1,356 @@
+"""One partition's records, in one straight path: scored, learned, judged; its features are known. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from fomo_stream.detector.changelog import Entries
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Key
+from fomo_stream.detector.results import Results
+from fomo_stream.errors import DamagedStateError, StateError
+from fomo_stream.partition.incidents import Incidents, Notice
+from fomo_stream.partition.labels import DueLabels, RecordIndex
+from fomo_stream.partition.partition import INDEX, RULES, Partition, Waiting
+from fomo_stream.partition.record import Item, Pending
+from fomo_stream.partition.rules import Open, Rules, skips
+from fomo_stream.partition.silence import Silence, SilenceConfig
+from fomo_stream.partition.verdicts import MAINTENANCE, Verdicts
+from fomo_stream.records.result import Result
+from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
+from fomo_stream.records.writer import under_features
+from fomo_stream.settings.rules import in_zone
+
+DETECTOR, SCHEMA, INCIDENTS, SILENCE = "detector", "schema", "incidents", "silence"
+__all__ = ["MAINTENANCE", "Process", "Running", "Scored"]
+
+Float = NDArray[np.float64]
+Process = Callable[[Float, Sequence[Key]], Results]  # scores rows (n, d), each with the key of its series
+
+
+class Scored(NamedTuple):
+    """What scoring n records has given. k of them have a value of any feature."""
+
+    results: list[Result | None]  # (n,) None: it cannot be scored, see its error, or has no value of any feature
+    closed: list[Notice]  # incidents that have ended, in the order of the records that ended them
+    columns: Results  # (k,)
+    rows: Float  # (k, d) values of the features
+    seen: Float  # (m, ...) the same, as the detector takes them
+    keys: list[Key]  # (k,) series
+    usable: NDArray[np.bool_]  # (n,) which records these k are
+    before_rules: NDArray[np.bool_]  # (k,) which were outliers before rules and windows of maintenance were looked at
+    missing: NDArray[np.int64]  # (n,) features without a value
+    opened: int  # incidents that have begun
+    regimes: list[tuple[int, int]]  # offset and number of each regime that is announced
+    silence: list[Notice]  # of silence, in the order of the records that they come before
+
+    @property
+    def notices(self) -> list[Notice]:
+        """The ends of incidents and what is told of silence, in the order of records."""
+        return sorted(self.closed + self.silence, key=lambda one: one.offset or 0)
+
+
+class Running(Partition):
+    """A partition that scores: with a copy of the detector `first`, or with the restored state.
+
+    What it says of a record depends on the records and labels before it, never on how they are split over calls.
+    known: a detector of the same partition, whose contexts need not be encoded again. follows_clock: silence is also
+    noticed between two records (`Silence.look`). Raises StateError if the state belongs to other features, another
+    model or incompatible settings, or is damaged.
+    """
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        first: Detector,
+        schema: Schema,
+        *,
+        known: Detector | None = None,
+        follows_clock: bool = False,
+    ) -> None:
+        super().__init__(**waiting.handed_over())
+        config, place = self.config, () if self.topic is None else (self.topic, self.number)
+        memory = config.detector_config().feedback_memory
+        self.detector, self.schema = first.for_partition(self.number), schema
+        self.index = RecordIndex(memory)  # records that labels can be about
+        self.incidents = Incidents(config.quiet, *place)
+        self.silence = Silence(
+            SilenceConfig(config.silence, config.least_silence_ms, config.silence_of, config.keys),
+            *place,
+            by_records=not follows_clock,
+            is_muted=self._is_muted,
+        )
+        # Seconds, monotonic. None: not yet; it does not wait.
+        self.generation_since: float | None = None  # when this instance first scored with the newest context
+        self.late_since: float | None = None  # since then records wait for a context
+        self.batch: list[Pending] = []  # the records of the last step
+        self._zone = ZoneInfo(config.timezone)
+        self._index_name = f"{INDEX}/{memory}"  # an index of another size has another name and is not restored
+        self._written_schema = b""
+        self._regime = self._generation = 0  # of the last scored record
+        self._recover(self.restored.entries, known)
+        self._next = self.detector.records  # number of the next record that is learned
+        source = None if self.topic is None else (self.topic, self.number)
+        self._verdicts = Verdicts(self.rules, self.muted, self.incidents, schema, self.detector.model.name, source)
+
+    def _recover(self, entries: Mapping[str, bytes], known: Detector | None) -> None:
+        if SCHEMA in entries:
+            self._check_schema(entries[SCHEMA], self.schema)
+            self.detector.recover(_under(entries, DETECTOR), known)
+            if any(name.startswith(f"{self._index_name}/") for name in entries):
+                self.index.recover(entries, self._index_name, self.detector.records)
+            self.incidents.recover(_under(entries, INCIDENTS))
+            self.silence.recover(_under(entries, SILENCE))
+            self._written_schema = entries[SCHEMA]
+            self._regime = self.detector.summary.regime
+        kept = f"{self._index_name}/"
+        old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
+        # the entries are in the detector
+        self.restored = replace(self.restored, entries={}, stale=self.restored.stale | old)
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def step(
+        self, now: float, clock: int | None = None, most: Callable[[Pending], int | None] = lambda first: None
+    ) -> Scored | None:
+        """Score and learn the first records that wait, so many that all are scored before any is learned.
+
+        None: none wait, it is inactive, or a context is being built that they would have to wait for. now: seconds,
+        monotonic; clock: milliseconds since 1970. most: returns how many may be taken after this one, with it; None: a
+        whole batch. `batch` has the records, also if an error is raised.
+        """
+        self.batch = items = self._next_batch(now, most)
+        return self.score(items, now=clock) if items else None
+
+    def _next_batch(self, now: float, most: Callable[[Pending], int | None]) -> list[Pending]:
+        if self.position is None:
+            return []
+        if self.detector.generation != self._generation:
+            self._generation, self.generation_since = self.detector.generation, now
+        if not len(self.waiting):
+            return []
+        n = min(len(self.waiting), most(self.waiting.items[0]) or self.batch_size, self.detector.room)
+        if not self.detector.is_ready([item.key for item in self.waiting.items[:n]]):
+            self.late_since = self.late_since or now
+            return []
+        self.late_since = None
+        return self.waiting.take(n)
+
+    def score(self, items: Sequence[Item], process: Process | None = None, now: int | None = None) -> Scored:
+        """Score the next records, in order, and learn them; those before `learned_until` are only scored.
+
+        process: scores and learns rows (n, d) in place of the detector's own method. now: milliseconds since 1970,
+        after which none of them has arrived.
+        """
+        features = self.schema.features
+        fields = [under_features(item.fields, features) for item in items]
+        values = self.schema.rows(fields)
+        missing = np.isnan(values).sum(axis=1)
+        usable = missing < values.shape[1]
+        windows = self._windows(items)
+        passed = {
+            at: one for at, one in windows.items() if usable[at] and skips(one, "alerts") and skips(one, "learning")
+        }
+        usable[list(passed)] = False
+        chosen = list(compress(items, usable.tolist()))
+        windows = {at: windows[i] for at, i in enumerate(np.flatnonzero(usable).tolist()) if i in windows}
+        rows, keys, offsets = values[usable], [item.key for item in chosen], [item.offset for item in chosen]
+        n_again, first, opened = bisect_left(offsets, self.learned_until), self._next, len(self.incidents)
+        seen = self._with_places(rows, chosen)
+        between: dict[int, list[int]] = {}  # by place: records before it that are passed over
+        for i in passed if self.schema.counters else ():
+            if items[i].offset >= self.learned_until:
+                between.setdefault(int(usable[:i].sum()), []).append(i)
+        skipped = {at: (values[its], [items[i].key for i in its]) for at, its in between.items()}
+        columns = self._columns(seen, keys, offsets, windows, skipped, process)
+        judged = self._verdicts.judge(
+            columns, rows, chosen, list(compress(fields, usable.tolist())), missing[usable].tolist(), windows
+        )
+        closed = self._verdicts.follow(judged, keys, offsets, n_again, first)
+        if items:
+            self.position, self.last_timestamp = items[-1].offset + 1, items[-1].timestamp
+        of_usable = iter(judged.results)
+        of_passed = {i: self._verdicts.passed(items[i], int(missing[i]), one) for i, one in passed.items()}
+        return Scored(
+            [next(of_usable) if is_usable else of_passed.get(i) for i, is_usable in enumerate(usable.tolist())],
+            closed,
+            judged.columns,
+            rows,
+            seen,
+            keys,
+            usable,
+            judged.before_rules,
+            missing,
+            len(self.incidents) - opened + len(closed),
+            self._new_regimes(judged.results, offsets),
+            self._follow_silence(items, now) if self.silence.is_on or self.silence.has_news else [],
+        )
+
+    def _columns(
+        self,
+        rows: Float,
+        keys: list[Key],
+        offsets: list[int],
+        windows: Mapping[int, Open],
+        skipped: Mapping[int, tuple[Float, list[Key]]],
+        process: Process | None,
+    ) -> Results:
+        """Score rows (k, d) and learn them, but those before `learned_until` and those in windows without learning.
+
+        One that is not learned is scored by itself, so that nothing depends on how records are split over calls.
+        skipped: by place, rows and keys of records before it that are not even scored; counters go on from them.
+        """
+        n, n_again = len(rows), bisect_left(offsets, self.learned_until)
+        is_indexed = process is None
+        score, process = self.detector.score_rows, process or self.detector.process
+        if process != self.detector.process and skipped:  # it needs all of its rows at once
+            its_rows, its_keys = zip(*skipped.values(), strict=True)
+            skipped = {len(rows): (np.concatenate(its_rows), [key for some in its_keys for key in some])}
+        if process == self.detector.score_apart:  # it never learns
+            return process(rows, keys)
+        alone = {at for at in windows if at >= n_again and skips(windows[at], "learning")}
+        parts = [score(rows[:n_again], keys[:n_again])] if n_again else []
+        start = n_again
+        for stop in sorted({*alone, *skipped, n}):
+            if stop > start or (stop == n and not parts):
+                for number, at in enumerate(range(start, stop) if is_indexed else (), self._next):
+                    self.index.add(number, offsets[at], keys[at])
+                parts.append(process(rows[start:stop], keys[start:stop]))
+                self._next += stop - start
+            if stop in skipped:
+                self.detector.pass_over(*skipped[stop])
+            start = stop
+            if stop in alone:
+                start = stop + 1
+                parts.append(score(rows[stop:start], keys[stop:start]))
+                self.detector.pass_over(rows[stop:start], keys[stop:start])
+        return Results.concatenate(parts)
+
+    def _follow_silence(self, items: Sequence[Item], now: int | None) -> list[Notice]:
+        """A record that cannot be read is none: a notice is written like the record that it comes before."""
+        records = [
+            (one.key, one.offset, self._time_of(one) if one.timestamp is None else known_time(one.timestamp))
+            for one in items
+            if one.error is None and one.offset >= self.learned_until
+        ]
+        n_warm = bisect_left([offset for _, offset, _ in records], self.warm.stop)
+        notices = self.silence.follow(records[:n_warm], now, is_told=False) if n_warm else []
+        return notices + self.silence.follow(records[n_warm:], now)
+
+    def _is_muted(self, key: Key, time: int) -> bool:
+        """Whether nobody wants an alert of silence of a key (None: of the whole partition) at this time."""
+        opened = self.rules.now.open_windows([time], [key])
+        return self.muted.has(key) or (opened is not None and skips(opened[0], "alerts"))
+
+    def _windows(self, items: Sequence[Item]) -> dict[int, Open]:
+        """By place: the windows of maintenance that records are in."""
+        found: dict[int, Open] = {}
+        for part, rules in self.rules.parts([item.offset for item in items]):
+            if not rules.windows and not rules.told:
+                continue
+            its = items[part]
+            times = [None if item.error is not None else self._time_of(item) for item in its]
+            opened = rules.open_windows(times, [item.key for item in its])
+            found |= {at: one for at, one in enumerate(opened or (), part.start) if one}
+        return found
+
+    def _with_places(self, rows: Float, items: Sequence[Item]) -> Float:
+        """Rows as the detector takes them: with the places of these records in its cycles."""
+        names = self.config.time_features
+        if not names:
+            return rows
+        places = [places_at(self._time_of(item), names, self._zone) for item in items]
+        return np.column_stack([rows, np.reshape(places, (len(items), len(cycles_of(names))))])
+
+    def _time_of(self, item: Item) -> int | None:
+        field = self.config.time
+        time = None if field is None else to_milliseconds(look_up(item.fields, field))
+        return known_time(item.timestamp if time is None else time)
+
+    def _new_regimes(self, results: Sequence[Result], offsets: Sequence[int]) -> list[tuple[int, int]]:
+        found = []
+        for result, offset in zip(results, offsets, strict=True):
+            if result["regime"] > max(self._regime, 1):  # the first is no change
+                found.append((offset, result["regime"]))
+            self._regime = result["regime"]
+        return found
+
+    # -- labels --------------------------------------------------------------------------------------------------
+
+    def due_labels(self) -> list[int]:
+        """The own offsets of the labels that are due, in the order in which they are taken."""
+        return self.labels.due(self.position)
+
+    def apply_labels(self, most: int | None = None) -> DueLabels:
+        """Let the labels that are due, or `most` of them, take effect before the next record is scored."""
+        due = self.labels.take_due(self.index, self.position, most)
+        for key, muted in due.mutes:
+            self.muted.set(key, muted)
+        if due.windows or due.cancelled:
+            told = in_zone(due.windows, self.config.timezone)
+            self.rules.change(self.rules.now.telling(told, due.cancelled), self.position or 0)
+        outlier = np.array([is_outlier for _, _, is_outlier in due.labels], dtype=bool)
+        changed = self.detector.feedback(np.array(due.numbers, dtype=np.int64), outlier)
+        return replace(due, new_verdicts=changed)
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def _learned(self) -> Entries:
+        entries = _prefixed(self.detector.changes(), DETECTOR)
+        entries |= self.index.changes(self._index_name)
+        entries |= _prefixed(self.incidents.changes(), INCIDENTS)
+        entries |= _prefixed(self.silence.changes(), SILENCE)
+        return entries | self._schema_changes(self.schema) | self._rules_changes()
+
+    def _schema_changes(self, schema: Schema) -> Entries:
+        names = {"categorical": sorted(schema.categorical), "counters": sorted(schema.counters)}
+        value = orjson.dumps({"features": schema.features, **names, "lags": self.config.lags})
+        if value == self._written_schema:
+            return {}
+        self._written_schema = value
+        return {SCHEMA: value}
+
+    def _rules_changes(self) -> Entries:
+        if not self.written_rules and self.rules.now == Rules():
+            return {}
+        value = self.rules.encode()
+        if value == self.written_rules:
+            return {}
+        self.written_rules = value
+        return {RULES: value}
+
+    def _check_schema(self, value: bytes, schema: Schema) -> None:
+        try:
+            stored = orjson.loads(value)
+            features, lags = tuple(stored["features"]), int(stored["lags"])
+            categorical, counters = set(stored["categorical"]), set(stored.get("counters", ()))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStateError(f"{SCHEMA} is not readable ({error})") from None
+        if lags != self.config.lags:
+            raise StateError(f"the state was written with lags={lags}, now it is {self.config.lags}")
+        for what, old, new in (
+            ("features", features, schema.features),
+            ("categorical fields", sorted(categorical), sorted(schema.categorical)),
+            ("counters", sorted(counters), sorted(schema.counters)),
+        ):
+            if old != new:
+                raise StateError(f"the state has {what} {shown(old) or 'none'}, now they are {shown(new) or 'none'}")
+
+
+def _under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    prefix = name + "/"
+    return {key.removeprefix(prefix): value for key, value in entries.items() if key.startswith(prefix)}
+
+
+def _prefixed(entries: Entries, name: str) -> Entries:
+    return {f"{name}/{key}": value for key, value in entries.items()}
