@@ -1,5 +1,6 @@
-"""Limits that users can reach, each defined once: rows, columns and bytes."""
+"""Limits and defaults that users can reach, each defined once: rows, columns and bytes."""
 
+ALERT_RATE = 0.01  # share of ordinary records that are called outliers, at most; see `Alerts`
 FIRST_YEAR, LAST_YEAR = 1970, 2200  # of times of records that count, and of windows of maintenance
 INFER_RECORDS = 200  # from which the features of a topic are inferred
 LONGEST_PATH = 1000  # characters; longer names of fields would take too long to look up

@@ -115,7 +115,7 @@ class FoMoDetector(AnomalyDetector):
         min_context: int = 200,
         admit: str = "auto",
         adapt_after: int = 1000,
-        alert_rate: float = 0.01,
+        alert_rate: float = DetectorConfig.alert_rate,
         device: str = "auto",
         seed: int = 0,
         categorical: Collection[Any] | None = None,

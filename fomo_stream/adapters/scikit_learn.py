@@ -29,7 +29,7 @@ from fomo_stream.detector.attribution import Background, Column, Comparison, att
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
 from fomo_stream.errors import SchemaError
-from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
@@ -130,7 +130,6 @@ def _means(keys: list[bytes], values: Float) -> dict[bytes, float]:
 
 
 _TOP = {"top": [Interval(Integral, 1, None, closed="left")]}
-ALERT_RATE = 0.01  # where neither alert_rate nor contamination is given
 
 
 def _rate(alert_rate: float | None, contamination: float | None) -> float:

@@ -14,7 +14,7 @@ from fomo_stream.detector.changelog import Document, StoredEntries, check_same
 from fomo_stream.detector.keys import MAX_KEYS
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
+from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.model.config import Model
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
@@ -39,7 +39,7 @@ class DetectorConfig:
 
     context_size: int = 1000  # rows of a context, at most
     min_context: int = 200  # rows before scores begin
-    alert_rate: float = 0.01  # share of ordinary records that are called outliers, at most; see `Alerts`
+    alert_rate: float = ALERT_RATE
     admit: str = "auto"  # admission policy: auto, feedback or all
     views: tuple[str, ...] = DEFAULT  # what records are compared with: names of views
     lags: int = 0  # records that each record is compared together with: adds the view `past`

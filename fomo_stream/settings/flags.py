@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
+from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, table_of, zone
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import did_you_mean
@@ -279,7 +279,7 @@ class DetectorFlags(BaseFlags):
     )
     alert_rate: float = flag(
         "Detector",
-        0.01,
+        ALERT_RATE,
         "share of ordinary records that are flagged, at most; real incidents come on top",
         metavar="P",
         ge=1e-5,

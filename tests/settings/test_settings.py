@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flag_tables import SETTINGS
 
-from fomo_stream.cli.parser import parse
+from fomo_stream.cli.parser import choices_of, parse
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError
@@ -18,7 +18,7 @@ from fomo_stream.settings.gone import GONE
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import BaseFlags, extra_of, load
+from fomo_stream.settings.sources import BaseFlags, extra_of, load, option
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
@@ -267,3 +267,43 @@ def test_a_setting_that_is_gone_is_refused_with_what_to_use(
     monkeypatch.setenv(f"FOMO_{name.upper().replace('-', '_')}", "1")
     with pytest.raises(ConfigError, match=": it is gone; "):
         load(ServiceSettings, {"topic": "t"})
+
+
+# A value of each setting of the service whose values are neither a choice, nor on or off.
+WRITTEN = {
+    **dict.fromkeys(
+        ("features", "categorical", "exclude", "counters", "mute_key", "only_rises", "only_falls"), "a,b.c"
+    ),
+    **{"ignore": "a=2.5,b=5%", "valid": "a=0:100", "time_features": "hour", "timezone": "Europe/Berlin"},
+    **{"views": "fast", "silence": "5x", "silence_min": "90s", "silence_of": "key,topic", "alert_rate": "0.02"},
+    **{"warm": "12h", "max_latency_ms": "30", "schema_wait": "7.5", "seed_context": __file__},
+}
+APART = {"config", "calendar", "schema_file", "kafka", "registry", "bootstrap"}  # files and clients; other tests
+
+
+def _written(name: str, field: Any) -> str:
+    choices = choices_of(field.annotation).strip("{}").split(",")
+    if choices != [""]:
+        return next(one for one in choices if one != field.default)
+    if field.annotation is bool:
+        return "true"
+    return WRITTEN.get(name, "20" if "int" in str(field.annotation) else "words")
+
+
+@pytest.mark.parametrize("name", sorted({*ServiceSettings.model_fields} - APART - {"rules", "maintenance"}))
+def test_flag_variable_and_file_give_the_same_settings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = ServiceSettings.model_fields[name]
+    value, word = _written(name, field), option(name)[2:]
+    needed = {"output_format": {"registry": "mock://m"}, "silence": {"alerts": "a"}}.get(name, {})
+    others = {"topic": "t", **needed}
+    common = [part for key, one in others.items() if key != name for part in (option(key), one)]
+    by_flag = parse(ServiceSettings, [*common, f"--{word}", *([value] if field.annotation is not bool else [])])
+    assert getattr(by_flag, name) != field.default
+    file = tmp_path / "fomo.yaml"
+    file.write_text(f"{word}: {value}\n")
+    by_file = parse(ServiceSettings, [*common, "--config", str(file)])
+    monkeypatch.setenv(f"FOMO_{name.strip('_').upper()}", value)
+    by_variable = parse(ServiceSettings, common)
+    assert by_flag.model_dump() == by_variable.model_dump() == {**by_file.model_dump(), "config": None}
