@@ -300,25 +300,6 @@ def test_which_kernel_is_used() -> None:
         resolve_kernel("numba", "cuda:0", default)
 
 
-WITHOUT_NUMBA = """
-import sys
-sys.modules["numba"] = None
-sys.meta_path.insert(0, type("Blocked", (), {"find_spec": staticmethod(
-    lambda name, path=None, target=None: (_ for _ in ()).throw(ImportError(name)) if name == "numba" else None)}))
-import numpy as np
-import pretrain.training.train, pretrain.priors
-from fomo_stream import Detector, DetectorConfig, load_model
-model = load_model("default", "cpu")
-assert model.kernel == "torch", model.kernel
-scored = Detector(model, 2, DetectorConfig(min_context=20)).process(np.random.default_rng(0).normal(size=(60, 2)))
-assert np.isfinite(scored.logit[-1])
-"""
-
-
-def test_without_numba_torch_scores() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], check=True)
-
-
 def test_numba_is_loaded_only_when_a_row_is_scored() -> None:
     script = "import sys; from fomo_stream import load_model; load_model(); assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
