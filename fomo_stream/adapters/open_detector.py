@@ -20,7 +20,7 @@ from fomo_stream.adapters.columns import (
     note_of_misleading,
     warn,
 )
-from fomo_stream.adapters.explanation import Explanation
+from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector

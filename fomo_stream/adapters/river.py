@@ -13,7 +13,7 @@ from river.base import AnomalyDetector
 from river.utils.dataframe import to_native_series
 
 from fomo_stream.adapters.columns import is_frame
-from fomo_stream.adapters.explanation import Explanation
+from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.adapters.open_detector import OpenDetector
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError

@@ -24,7 +24,7 @@ from fomo_stream.adapters.columns import (
     rows_of,
     warn,
 )
-from fomo_stream.adapters.explanation import Explanation
+from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause

@@ -12,8 +12,8 @@ In reading order:
   verdicts, and bounded random samples of records.
 - `panel`: the views of a partition, each with the generation that scores now, and the next one. `generation`: an
   immutable, encoded context, less the most outlying rows, and its vote on how odd a record is.
-- `rarity`: how rare a logit is in the long run. `alerts`: scores, p-values and alerts by the records before, and
-  lasting shifts, which are announced.
+- `rarity`: how rare a logit is, lately and in the long run. `alerts`: remembered logits, alerts by the records before,
+  and lasting shifts, which are announced.
 - `explaining`: reasons of records. `attribution`: the effects of features, when usual values replace odd ones.
 - `categories`: how rare categories and pairs of them are. `changelog`: state as entries of a compacted log.
 """

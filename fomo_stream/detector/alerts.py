@@ -1,4 +1,4 @@
-"""From logits to scores, p-values and alerts, and lasting shifts of a stream."""
+"""From logits to remembered logits, scores and alerts, and lasting shifts of a stream."""
 
 from __future__ import annotations
 
@@ -13,45 +13,14 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import WHOLE, Keys
-from fomo_stream.detector.rarity import Rarity
+from fomo_stream.detector.rarity import Rarity, is_calibrated, own_p_values, p_values
+from fomo_stream.detector.relative import MOST_COUNTED, weights
 from fomo_stream.detector.results import Results, Scores, Status, severities
-from fomo_stream.detector.series import Batch
+from fomo_stream.detector.series import HALF_LIFE, Batch
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
-
-
-def p_values(logits: Float, reference: Float) -> Float:
-    """Share of reference scores at least as high, counting the new one: (1 + #{r >= s}) / (n + 1).
-
-    logits: (n,), any scale; reference: (m,), ascending, scores of earlier records, each taken before it was learned.
-    Where new records resemble the reference, P(p <= a) <= a. With an empty reference every p-value is 1.
-
-    >>> p_values(np.array([0.0, 5.0, 9.0]), np.array([1.0, 2.0, 5.0]))
-    array([1.  , 0.5 , 0.25])
-    """
-    at_least = len(reference) - np.searchsorted(reference, logits, side="left")
-    return np.asarray((1.0 + at_least) / (len(reference) + 1.0), dtype=np.float64)
-
-
-def own_p_values(logits: Float) -> Float:
-    """The p-value of each of n logits against the n - 1 others: #{r >= s} / n, where r is any of the n.
-
-    >>> own_p_values(np.array([1.0, 2.0, 2.0, 5.0]))
-    array([1.  , 0.75, 0.75, 0.25])
-    """
-    at_least = len(logits) - np.searchsorted(np.sort(logits), logits, side="left")
-    return np.asarray(at_least / len(logits), dtype=np.float64)
-
-
-def is_calibrated(n_reference: int, alert_rate: float) -> bool:
-    """Whether a p-value can be as small as alert_rate at all.
-
-    >>> is_calibrated(98, 0.01), is_calibrated(99, 0.01)
-    (False, True)
-    """
-    return alert_rate * (n_reference + 1) >= 1.0 - 1e-9
 
 
 GAP = 10  # records of its series after an alert in which an incident can continue
@@ -119,6 +88,45 @@ def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
     found, counts = np.unique(series[np.argpartition(logits, -n)[-n:]], return_counts=True)
     shares = (series == found[:, None]).mean(axis=1)
     return np.asarray(found[(found > WHOLE) & (counts > n * np.maximum(GREEDY, TIMES * shares))], np.int64)
+
+
+class Memory:
+    """Remembered logits: (1 - weight) times the record's own, plus weight times the mean of those before it.
+
+    The mean is over the earlier records of the same series; each older one counts half every HALF_LIFE records. The
+    first record of a series has its own logit, and so has a record that is compared with what is usual for its key:
+    its movement is in that already, and a key that all others call odd would else stay so. Means are rounded to 32
+    bits: where nothing ever changes, rounding errors would else order the records, and p-values would tell equal
+    records apart. It is kept with the series.
+    """
+
+    def __init__(self, weight: float, keys: Keys) -> None:
+        self.weight, self._keys = weight, keys
+
+    def remember(self, logits: Float, slots: Int, begins: Bool, alone: Bool | None = None, learn: bool = True) -> Float:
+        """Remembered logits (n,) of the next records from their own (n,), which count from now on, if they are learned.
+
+        slots, begins: (n,) of `Series.follow`; alone: (n,) which records have their own logits; None: none. NaN for a
+        NaN, which does not count.
+        """
+        if not len(logits):
+            return logits
+        now: dict[int, tuple[float, int]] = {}
+        means, counts = (self._keys.column(name, slots).tolist() for name in ("mean", "logits"))
+        sizes, weight, out = weights(HALF_LIFE).tolist(), self.weight, logits.copy()
+        for i, (slot, is_first) in enumerate(zip(slots.tolist(), begins.tolist(), strict=True)):
+            mean, count = (0.0, 0) if is_first else now.get(slot) or (means[i], counts[i])
+            logit = float(logits[i])
+            if logit == logit:
+                if count and weight and not (alone is not None and alone[i]):
+                    out[i] = np.float32((1.0 - weight) * logit + weight * mean)
+                mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
+                count = min(count + 1, MOST_COUNTED)
+            now[slot] = mean, count
+        if learn:
+            mean, count = np.array(list(now.values())).T
+            self._keys.write(np.fromiter(now, np.int64), mean=mean, logits=count)
+        return out
 
 
 class Alerts:

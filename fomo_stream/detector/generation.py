@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import p_values
 from fomo_stream.detector.categories import Frequencies
+from fomo_stream.detector.rarity import p_values
 from fomo_stream.model.config import Model
 from fomo_stream.model.quantile_map import ascending
 from fomo_stream.model.scoring import (

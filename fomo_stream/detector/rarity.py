@@ -1,4 +1,4 @@
-"""How rare a logit is in the long run: a decaying histogram of a partition's remembered logits."""
+"""How rare a logit is: among some others (p-values), and in the long run, by a decaying histogram."""
 
 from __future__ import annotations
 
@@ -33,6 +33,38 @@ def assumed_above(logits: Float) -> Float:
     root = np.sqrt(1.0 + distance * distance)
     tail = 0.5 / (root * (root + np.abs(distance)))
     return np.asarray(np.where(distance >= 0, tail, 1.0 - tail), dtype=np.float64)
+
+
+def p_values(logits: Float, reference: Float) -> Float:
+    """Share of reference scores at least as high, counting the new one: (1 + #{r >= s}) / (n + 1).
+
+    logits: (n,), any scale; reference: (m,), ascending, scores of earlier records, each taken before it was learned.
+    Where new records resemble the reference, P(p <= a) <= a. With an empty reference every p-value is 1.
+
+    >>> p_values(np.array([0.0, 5.0, 9.0]), np.array([1.0, 2.0, 5.0]))
+    array([1.  , 0.5 , 0.25])
+    """
+    at_least = len(reference) - np.searchsorted(reference, logits, side="left")
+    return np.asarray((1.0 + at_least) / (len(reference) + 1.0), dtype=np.float64)
+
+
+def own_p_values(logits: Float) -> Float:
+    """The p-value of each of n logits against the n - 1 others: #{r >= s} / n, where r is any of the n.
+
+    >>> own_p_values(np.array([1.0, 2.0, 2.0, 5.0]))
+    array([1.  , 0.75, 0.75, 0.25])
+    """
+    at_least = len(logits) - np.searchsorted(np.sort(logits), logits, side="left")
+    return np.asarray(at_least / len(logits), dtype=np.float64)
+
+
+def is_calibrated(n_reference: int, alert_rate: float) -> bool:
+    """Whether a p-value can be as small as alert_rate at all.
+
+    >>> is_calibrated(98, 0.01), is_calibrated(99, 0.01)
+    (False, True)
+    """
+    return alert_rate * (n_reference + 1) >= 1.0 - 1e-9
 
 
 class Rarity:

@@ -1,9 +1,6 @@
 """A detector with one set of contexts: of a partition, or of a busy key of it. A pure state machine.
 
-A record is scored in several *views*, each by its *generation*: an immutable context and its encoding. A new generation
-takes effect a fixed number of records after the record that triggered it. Every `STEP` records the detector updates the
-reservoir, and what scores and alerts refer to. So a result depends only on earlier records and feedback: not on time,
-not on how records are split over calls, and not on how long an encoding took.
+See `detector` for what a result depends on.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import Alerts, Regimes, is_calibrated
+from fomo_stream.detector.alerts import Alerts, Memory, Regimes
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
@@ -27,9 +24,10 @@ from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN, History
 from fomo_stream.detector.keys import WHOLE, Key, Keys
 from fomo_stream.detector.panel import Build, Panel
+from fomo_stream.detector.rarity import is_calibrated
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, blended
 from fomo_stream.detector.seasons import Cycle
-from fomo_stream.detector.series import MEMORY, Batch, Memory, Series
+from fomo_stream.detector.series import MEMORY, Batch, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.config import VALUE_LIMIT, Model
@@ -295,10 +293,7 @@ class SingleDetector:
             self._begin()
 
     def cross_scored(self) -> Results:
-        """Scores of the warm-up rows, each against the half that does not contain it.
-
-        Only directly after the warm-up; otherwise empty.
-        """
+        """See `Detector.cross_scored`."""
         numbers, first = self._panel.first_scores(self.records)
         if not len(first):
             return Results.nothing(first)
@@ -473,11 +468,7 @@ class SingleDetector:
     # -- feedback ------------------------------------------------------------------------------------------------
 
     def feedback(self, numbers: Int, outlier: NDArray[np.bool_]) -> int:
-        """Take verdicts on records, by their numbers (k,): is each an outlier?
-
-        An outlier leaves the last records that others are compared with, at once. Before the next record is learned it
-        leaves the reservoir and the counts that scores refer to. The contexts change with the next generation.
-        """
+        """See `Detector.feedback`."""
         new = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
         self._alerts.refresh()
         return new
@@ -495,10 +486,7 @@ class SingleDetector:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
-        """Entries changed since the last call; the first call of a new detector returns its whole state.
-
-        The entries of one call have to be in the log before the next call; if they get lost, go back with `recover`.
-        """
+        """See `Detector.changes`."""
         counters = list(self._counters().values())  # without their names, as they are written at every commit
         return {
             **self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes),
@@ -510,12 +498,7 @@ class SingleDetector:
         }
 
     def recover(self, entries: StoredEntries, known: SingleDetector | None = None) -> None:
-        """Take the state from the entries: the same records then get the same results, bit for bit on one device.
-
-        known: a detector of the same partition, perhaps this one, whose generations need not be encoded again.
-        Raises StateError when the entries are of another detector (all differences, joined by "; ") or of another
-        version of fomo-stream, incomplete or damaged. This detector must not be used then.
-        """
+        """See `Detector.recover`."""
         self._begin_log()
         check_entries(self._fingerprint_log, entries, self._fingerprint)
         values = json.loads(self._counters_log.recover(entries, "counters"))
@@ -534,11 +517,7 @@ class SingleDetector:
         return self.widened(self.n_features)
 
     def for_partition(self, number: int) -> SingleDetector:
-        """A copy, before the first record, for the partition of this number.
-
-        Its steps and the renewals of its views come a part of their period earlier than those of partition 0. So
-        partitions whose records come at the same rate do not build their contexts all at the same moment.
-        """
+        """See `Detector.for_partition`."""
         twin, below = self.copy(), 1.0
         twin._ahead = 0.0
         while number:  # van der Corput's sequence: 1/2, 1/4, 3/4, 1/8, ...

@@ -19,16 +19,8 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.completion import Completion
 from fomo_stream.model.config import SPACES, VALUE_LIMIT, Model, ModelConfig
-from fomo_stream.model.kernels import evidence as kernels
+from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
-from fomo_stream.model.kernels.evidence import (
-    MOST_FEATURES,
-    moments,
-    own_channels,
-    own_statistics,
-    project_all,
-    whitening,
-)
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import (
     ContextWeights,
@@ -37,6 +29,14 @@ from fomo_stream.model.kernels.network import (
     encode_channels,
     score_channels,
     score_rows,
+)
+from fomo_stream.model.kernels.statistics import (
+    MOST_FEATURES,
+    moments,
+    own_channels,
+    own_statistics,
+    project_all,
+    whitening,
 )
 from fomo_stream.model.quantile_map import ascending, knots_of
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from streams import MODEL, SMALL, detector, stream
 
-from fomo_stream.detector.alerts import p_values
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.generation import (
@@ -21,6 +20,7 @@ from fomo_stream.detector.generation import (
     trimmed,
     vote,
 )
+from fomo_stream.detector.rarity import p_values
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_sample, sample_logits
 

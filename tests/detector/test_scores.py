@@ -16,14 +16,14 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from streams import CONFIG, KEYS, MODEL, ROWS, detector, stream
 
-from fomo_stream.detector.alerts import greedy_keys, is_calibrated, own_p_values, p_values
+from fomo_stream.detector.alerts import Memory, greedy_keys
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.rarity import HALF_LIFE as LONG
-from fomo_stream.detector.rarity import Rarity
+from fomo_stream.detector.rarity import Rarity, is_calibrated, own_p_values, p_values
 from fomo_stream.detector.results import Results, Scores, Status
-from fomo_stream.detector.series import HALF_LIFE, MEMORY, Memory
+from fomo_stream.detector.series import HALF_LIFE, MEMORY
 
 # --- calibration
 

@@ -25,8 +25,8 @@ from fomo_stream.model.compiled import weights_of
 from fomo_stream.model.config import CHANNELS, PRESETS, SPACES, ModelConfig, channels_in
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
-from fomo_stream.model.kernels import arithmetic, compiling, evidence, neighbours, network
-from fomo_stream.model.kernels.evidence import NEIGHBOURS
+from fomo_stream.model.kernels import arithmetic, compiling, neighbours, network, statistics
+from fomo_stream.model.kernels.statistics import NEIGHBOURS
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import (
     encode_rows,
@@ -170,11 +170,11 @@ def test_whitening_is_that_of_a_library(n: int, d: int, rank: int, seed: int) ->
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n, min(rank, d))) @ rng.normal(size=(min(rank, d), d))
     rows[:, : d // 4] = 3.0  # constant
-    mean, deviation = evidence.moments(rows)
+    mean, deviation = statistics.moments(rows)
     np.testing.assert_allclose([mean, deviation], [rows.mean(0), rows.std(0)], atol=1e-12)
     z = (rows - mean) / np.where(deviation > 1e-9, deviation, 1.0)
     expected = library_whitening(torch.from_numpy(z)[None], torch.tensor([d]))[0]
-    np.testing.assert_allclose(evidence.whitening(z), expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
+    np.testing.assert_allclose(statistics.whitening(z), expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
 
 
 def test_every_kernel_is_compiled_once() -> None:
@@ -298,25 +298,6 @@ def test_which_kernel_is_used() -> None:
         resolve_kernel("numba", cpu, PRESETS["paper-100"])
     with pytest.raises(ConfigError, match="the kernel numba runs on a CPU, not on cuda"):
         resolve_kernel("numba", "cuda:0", default)
-
-
-WITHOUT_NUMBA = """
-import sys
-sys.modules["numba"] = None
-sys.meta_path.insert(0, type("Blocked", (), {"find_spec": staticmethod(
-    lambda name, path=None, target=None: (_ for _ in ()).throw(ImportError(name)) if name == "numba" else None)}))
-import numpy as np
-import pretrain.training.train, pretrain.priors
-from fomo_stream import Detector, DetectorConfig, load_model
-model = load_model("default", "cpu")
-assert model.kernel == "torch", model.kernel
-scored = Detector(model, 2, DetectorConfig(min_context=20)).process(np.random.default_rng(0).normal(size=(60, 2)))
-assert np.isfinite(scored.logit[-1])
-"""
-
-
-def test_without_numba_torch_scores() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], check=True)
 
 
 def test_numba_is_loaded_only_when_a_row_is_scored() -> None:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from fomo_stream.detector.alerts import is_calibrated
 from fomo_stream.detector.config import STEP, DetectorConfig
+from fomo_stream.detector.rarity import is_calibrated
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.blocks import Judgement
 from fomo_stream.replaying.detectors.rivals import NAMED, CompleteRows, Neighbours, OwnScores, Rival, check_rivals

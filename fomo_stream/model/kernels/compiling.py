@@ -23,8 +23,9 @@ from typing import Any
 
 import numba
 from llvmlite import binding
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.misc.appdirs import user_cache_dir
+
+from fomo_stream.model.kernels.numba_files import keep
 
 # What kernels are compiled for, and the features that a processor needs for it.
 PORTABLE = {
@@ -137,38 +138,6 @@ def _compile_in_other_process(folder: Path) -> str:
     return ""
 
 
-class _Files(CompileResultCacheImpl):
-    """numba's files, in our folder, whose name says all about their version."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._locator = self
-        self._filename_base = f"{function.__module__}.{function.__qualname__}"
-
-    def get_cache_path(self) -> str:
-        return str(_Here.folder)
-
-    def get_source_stamp(self) -> str:
-        return ""
-
-    def ensure_cache_path(self) -> None:
-        pass
-
-
-class _Kept(FunctionCache):
-    """The compiled code of one kernel."""
-
-    _impl_class = _Files
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        if _Here.fills:
-            return super().load_overload(sig, target_context)
-        return None if prepare() else super().load_overload(sig, target_context)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        if _Here.fills:
-            super().save_overload(sig, data)
-
-
 # Rows are complete and finite in the kernels (missing values are replaced first), so NaN need not be kept.
 FAST = {"reassoc", "contract", "nnan", "nsz"}
 
@@ -182,7 +151,7 @@ def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = Fal
     options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
     options["inline"] = "always" if inline else "never"
     compiled = numba.njit(**options)(function)
-    compiled._cache = _Kept(function)  # as enable_caching() does with numba's own
+    keep(compiled, function, _Here.folder, _Here.fills, prepare)
     return compiled
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative, gelu
 from fomo_stream.model.kernels.compiling import kernel
-from fomo_stream.model.kernels.evidence import TILE, channels_of, describe_tile, new_memory
+from fomo_stream.model.kernels.statistics import TILE, channels_of, describe_tile, new_memory
 
 Single = NDArray[np.float32]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from fomo_stream.detector.alerts import is_calibrated, p_values
 from fomo_stream.detector.config import STEP, DetectorConfig
+from fomo_stream.detector.rarity import is_calibrated, p_values
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import kv, place_of
 from fomo_stream.replaying.blocks import Judgement

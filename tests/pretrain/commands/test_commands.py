@@ -29,6 +29,11 @@ class Bare(PathFinder):
         return None if name.partition(".")[0] in absent.split() else super().find_spec(name, path, target)
 
 sys.meta_path = [Bare if finder is PathFinder else finder for finder in sys.meta_path]
+import numpy as np
+from fomo_stream import Detector, DetectorConfig, load_model
+model = load_model("default", "cpu")  # without numba, torch scores
+scored = Detector(model, 2, DetectorConfig(min_context=20)).process(np.random.default_rng(0).normal(size=(60, 2)))
+assert (model.kernel, np.isfinite(scored.logit[-1])) == ("torch", True)
 from pretrain.__main__ import main
 print([main(command.split()) for command in sys.argv[1:]])
 """

@@ -161,6 +161,7 @@ class Stop(Observer):
             os.kill(os.getpid(), self.number)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     """After SIGKILL the files are complete, and the resumed run ends with the same weights as one without a stop."""
     flags = ["--preset", "tiny", "--steps", "20", *DATA_FLAGS, "--out", str(tmp_path / "killed"), "--set", "warmup=2"]
