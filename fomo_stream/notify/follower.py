@@ -109,7 +109,7 @@ class Follower:
         self._next: dict[int, int] = {}
         self._told: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        for metric in (metrics.SENT, metrics.REFUSED, metrics.RETRIED):
+        for metric in (metrics.SENT, metrics.FAILED_FOR_GOOD, metrics.RETRIED):
             metrics.value_of(metric, self.name)  # is 0 until something happens
 
     def run(self) -> None:
@@ -186,7 +186,7 @@ class Follower:
             return False
         if answer.kind == "refused":
             log.error(kv("message_refused", target=self.name, message=message.id, reason=answer.why))
-        metrics.value_of(metrics.SENT if answer.kind == "sent" else metrics.REFUSED, self.name).inc()
+        metrics.value_of(metrics.SENT if answer.kind == "sent" else metrics.FAILED_FOR_GOOD, self.name).inc()
         if self._tries:
             log.info(kv("target_reachable", target=self.name))
         self._tries, self.since, self.trouble = 0, None, ""

@@ -67,6 +67,7 @@ def answers(broker: Broker, real_kafka: None) -> tuple[list[Any], list[Any], lis
     return scored, dead, broker.read(topic)
 
 
+@pytest.mark.slow
 def test_a_small_batch_that_is_decompressed_to_much_does_not_stop_those_behind_it(
     broker: Broker, real_kafka: None
 ) -> None:
