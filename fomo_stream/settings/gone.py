@@ -10,12 +10,12 @@ GONE = {
     **dict.fromkeys(("targets", "targets-file"), _OF_TARGETS),
     **dict.fromkeys(("webhook-secret", "webhook-secret-file"), "use https, with user:password@ in the address"),
     "target-ca": "set SSL_CERT_FILE to the file",
-    "target-timeout": "it is 10 s",
+    "target-timeout": "leave it out: a target has 10 s to answer",
     "rate-change": "Prometheus tells of unusual rates, by the rule FomoRecordRateUnusual of the chart",
-    "input-format": "with --schema-file, all values have the Avro schema in it",
-    "reasons": "at most three features are named",
-    "plain": "the demo prints lines",
-    "rate": "the demo has 500 records a second",
+    "input-format": "leave it out: --schema-file says that values are Avro",
+    "reasons": "leave it out: a record has three reasons at most",
+    "plain": "leave it out: the demo prints lines",
+    "rate": "leave it out: the demo has 500 records a second",
 }
 
 
@@ -23,7 +23,7 @@ def what_instead(name: str) -> str:
     """The end of a sentence about a setting that there is not, written as a flag or a variable; empty: it never was.
 
     >>> what_instead("FOMO_TARGET_TIMEOUT")
-    ': it is gone; it is 10 s'
+    ': it is gone; leave it out: a target has 10 s to answer'
     """
     plain = name.lower().removeprefix("fomo_").lstrip("-").replace("_", "-")
     return f": it is gone; {GONE[plain]}" if plain in GONE else ""
