@@ -14,8 +14,11 @@ from scipy.signal import lfilter
 from scipy.special import ndtr
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.assembly import settings_of
 from fomo_stream.replaying.comparison import compare_files, is_paired
 from fomo_stream.replaying.measures.intervals import FEWEST_WINDOWS, REPLICATES, difference, interval
+from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.settings.sources import load
 
 N = 8000
 Float = NDArray[np.float64]
@@ -203,3 +206,12 @@ def test_other_files_are_refused_in_one_sentence(
             compare_files(*paths)
         assert "bad.json" in str(error.value)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "running", [{"warm": "7d"}, {"show_keys": True}, {"out": "x"}, {"jobs": 2}, {"suggest": Path("x.yaml")}], ids=str
+)
+def test_where_and_how_a_replay_runs_makes_it_no_other_replay(running: dict[str, Any]) -> None:
+    plain, other = (settings_of(load(ReplaySettings, {"topic": "t", **more})) for more in ({}, running))
+    assert plain == other
+    assert settings_of(load(ReplaySettings, {"topic": "t", "alert_rate": 0.2})) != plain
