@@ -187,6 +187,8 @@ def replicas(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
 
 def _replicas(partitions: Sequence[Any], least: int) -> Finding:
     """least: min.insync.replicas; 0 where it is not known."""
+    if any(one.leader is None for one in partitions):
+        return Finding.problem(BrokerError("a partition has no leader", "start the brokers that hold its replicas"))
     count, in_sync = (min(len(getattr(one, name)) for one in partitions) for name in ("replicas", "isr"))
     if in_sync < least:
         what = f"{in_sync} replicas in sync, but min.insync.replicas={least}: writes are refused"

@@ -50,7 +50,9 @@ class Guard:
     def most(self, place: Place, offset: int) -> int | None:
         """How many may be handled at once, if the first one has this offset; None: as many as there are."""
         is_alone = offset <= self._until.get(place, -1) or (place, offset) in self._found
-        return 1 if is_alone else None
+        if is_alone:
+            return 1
+        return min((at - offset for its, at in self._found if its == place and at > offset), default=None)
 
     def error(self, place: Place, offset: int) -> RecordError | None:
         """The error that was found of this one."""

@@ -313,7 +313,7 @@ class Pipeline:
 
     def _take(self, number: int, item: Pending, now: float) -> None:
         if (found := self.guard.error((self._settings.topic, number), item.offset)) is not None:
-            item = item._replace(fields={}, error=found)
+            item = item._replace(fields={}, error=found)  # features are not inferred from it
         if self.tasks[number].offer(item, now):
             self._score(number)
 
@@ -419,6 +419,8 @@ class Pipeline:
         self._apply_labels(partition)
         is_done = False
         while not is_done:
+            if self._pass_over(partition, place):
+                continue
             clock, began = round(time.time() * 1000), time.perf_counter()
             try:
                 made = partition.step(time.monotonic(), clock, lambda first: self.guard.most(place, first.offset))
@@ -431,6 +433,20 @@ class Pipeline:
                 self._give_up(partition, place, [item.offset for item in partition.batch], error)
             self._finished += [(item.polled_at, item.record.timestamp) for item in _of_now(partition, partition.batch)]
             self._apply_labels(partition)
+
+    def _pass_over(self, partition: Running, place: Place) -> bool:
+        """Make a dead letter of the first record that waits, if it raises an error; nothing else sees it."""
+        waiting = partition.waiting.items if partition.is_active else []
+        found = self.guard.error(place, waiting[0].offset) if waiting else None
+        if found is None:
+            return False
+        items = partition.waiting.take(1)
+        partition.skip(items)
+        for item in _of_now(partition, items):
+            self._outputs.dead_letter(item.record, found.reason, str(found), found)
+            self._finished.append((item.polled_at, item.record.timestamp))
+        self._apply_labels(partition)
+        return True
 
     def _give_up(self, partition: Running, place: Place, offsets: Sequence[int], error: Exception) -> None:
         """Score no more of a partition whose state may be half changed; the next commit fails."""

@@ -26,7 +26,7 @@ NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s", "records_per_minute", 
 
 
 class Event(NamedTuple):
-    """One record about an incident: an alert; the opening of a silence or of an unusual rate; or an end.
+    """One record about an incident: an alert; the opening of a silence (in earlier builds of a rate); or an end.
 
     facts: what webhooks get of it; None where nothing is known. partition, offset and time are those of the alert in
     the input; else of the first record, at an end of the last one.

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.2
 COMMIT_S = 1.0  # between two commits
 TIMEOUT_S = 10.0  # to wait for an answer of the broker
+LONGEST_S = 60.0  # that a target may take for a message, before the process counts as stuck
 AGAIN_S = 1.0  # between two questions to a registry or a broker that does not answer
 
 
@@ -115,6 +116,7 @@ class Follower:
     def run(self) -> None:
         """Raises NotPermittedError."""
         while not self._stop.is_set():
+            self.turned = time.monotonic()
             consumer = make_follower(self._own)
             try:
                 self._follow(consumer)
@@ -146,7 +148,8 @@ class Follower:
         if now < self._not_before:
             self._stop.wait(POLL_S)
         elif (summary := self.limit.summary(now)) is not None:
-            self._is_told(summary)
+            if not self._is_told(summary):
+                self._stay(consumer)
         elif (record := consumer.poll(POLL_S)) is None:
             return
         elif (error := record.error()) is not None:
@@ -156,6 +159,14 @@ class Follower:
         else:
             self._next[record.partition()] = record.offset() + 1
             self._told = self._told if self.limit.held else dict(self._next)
+
+    def _stay(self, consumer: Consumer) -> None:
+        """Stay in the group, which a consumer that does not poll has to leave, and read nothing."""
+        consumer.pause(consumer.assignment())
+        record = consumer.poll(0)
+        if record is not None and record.error() is None:  # of a partition that was assigned just now
+            consumer.seek(TopicPartition(record.topic(), record.partition(), record.offset()))
+        consumer.resume(consumer.assignment())
 
     def _is_done(self, record: Any, now: float) -> bool:
         """Whether there is nothing more to do for a record: it is told, or held back, or tells nothing."""
@@ -171,7 +182,7 @@ class Follower:
     def _is_told(self, message: Message) -> bool:
         """Send a message. Whether the target has taken or refused it; else it is to be tried again."""
         self.since = self.since or time.monotonic()
-        self.turned = float("inf")  # how long that takes is not known
+        self.turned = time.monotonic() + LONGEST_S
         try:
             answer = self._target.send(message)
         except Exception as error:  # a defect of this program; other messages must go on

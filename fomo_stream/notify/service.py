@@ -11,7 +11,7 @@ from typing import TextIO
 
 from prometheus_client import generate_latest
 
-from fomo_stream.errors import BrokerError, TopicError
+from fomo_stream.errors import BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.logs import kv
@@ -40,9 +40,14 @@ class Service:
         self._topic = Topic("", 0)
         self._trouble = "it starts"
         self._error: BaseException | None = None
-        self._followers = []
+        self._followers: list[Follower] = []
+        groups: set[str] = set()
         for target in targets_of(settings):
             group = f"{settings.group}-{re.sub(r'[^a-zA-Z0-9._]+', '-', target.name).strip('-')}"
+            if group in groups:
+                what = f"two targets would share the consumer group {group}, and each message would reach one of them"
+                raise ConfigError(what, "name each target once, or start another notify with a --group of its own")
+            groups.add(group)
             self._followers.append(Follower(settings, group, target, lambda: self._topic, self._stop))
 
     def stop(self) -> None:

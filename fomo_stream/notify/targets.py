@@ -12,8 +12,10 @@ import re
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from http.client import HTTPException
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
@@ -31,6 +33,7 @@ from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.wording import did_you_mean
 
 TIMEOUT_S = 10.0  # for an answer of a server
+LARGEST = 1 << 20  # bytes of an answer that are read
 AGAIN = (408, 425, 429)  # statuses below 500 after which it is tried again
 SAME = {"alertname", "topic", "incident"}  # labels that all alerts about an incident have
 LASTS_S = 7 * 86_400.0  # an alert of Alertmanager fires for so long where its end is not told
@@ -62,10 +65,10 @@ def targets_of(settings: NotifySettings, now: Clock = time.time) -> list[Target]
     found: list[Target] = [
         programs[kind](url, settings.status_url, now) if kind in programs else People(url) for kind, url in kinds
     ]
-    names: dict[str, int] = {}
-    for target in found:  # two may be at one host
-        names[target.name] = count = names.get(target.name, 0) + 1
-        target.name += f"#{count}" if count > 1 else ""
+    names = Counter(target.name for target in found)
+    for target, (_, url) in zip(found, kinds, strict=True):
+        if names[target.name] > 1:  # two may be at one host; a target keeps its name whatever stands beside it
+            target.name += f"#{sha256(url.encode()).hexdigest()[:8]}"
     return found
 
 
@@ -97,7 +100,8 @@ class Program:
         try:
             request = Request(url._replace(netloc=host).geturl(), body, headers)
             with self._opener.open(request, timeout=TIMEOUT_S) as response:
-                return answer_of(response.status), response.read()
+                # What a POST is answered beside the status does not matter: a body that is cut off changes nothing.
+                return answer_of(response.status), b"" if body is not None else _read(response)
         except HTTPError as error:
             with error:
                 return answer_of(error.code), b""
@@ -210,6 +214,16 @@ class People:
         # It only says whether it has succeeded. The status is in its log, beside that of other threads.
         found = re.findall(rf"^{threading.get_ident()} .*error\s*=\s*([1-5]\d\d)\b", lines, re.MULTILINE)
         return Answer("sent") if sent else answer_of(int(found[-1]) if found else 0)
+
+
+def _read(response: Any) -> bytes:
+    """The body of an answer, or its beginning. Raises OSError where it takes too long."""
+    found, end = bytearray(), time.monotonic() + TIMEOUT_S
+    while len(found) < LARGEST and (part := response.read1(LARGEST)):
+        found += part
+        if time.monotonic() > end:
+            raise TimeoutError
+    return bytes(found)
 
 
 def answer_of(status: int) -> Answer:

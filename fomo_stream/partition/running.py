@@ -129,6 +129,7 @@ class Running(Partition):
         monotonic; clock: milliseconds since 1970. most: returns how many may be taken after this one, with it; None: a
         whole batch. `batch` has the records, also if an error is raised.
         """
+        self.batch = self.waiting.items[:1]  # the first is to blame if nothing can be taken
         self.batch = items = self._next_batch(now, most)
         return self.score(items, now=clock) if items else None
 
@@ -140,7 +141,8 @@ class Running(Partition):
         if not len(self.waiting):
             return []
         n = min(len(self.waiting), most(self.waiting.items[0]) or self.batch_size, self.detector.room)
-        if not self.detector.is_ready([item.key for item in self.waiting.items[:n]]):
+        self.batch = self.waiting.items[:n]
+        if not self.detector.is_ready([item.key for item in self.batch]):
             self.late_since = self.late_since or now
             return []
         self.late_since = None

@@ -444,6 +444,20 @@ class Silence:
             if slot not in self._silent and self._gaps.limit[slot] < NEVER:
                 self._look_at(slot, self._last[slot] + self._gaps.limit[slot])
         self._is_restored = not self._by_records
+        self._end_rates(head)
+
+    def _end_rates(self, head: dict[str, Any]) -> None:
+        """Earlier builds told of unusual rates: end those that are open."""
+        for level, slot in ((PARTITION, OF_PARTITION), (TOPIC, OF_TOPIC)):
+            if not (head.get("rate_told", {}).get(level) and head["rates"].get(level, {}).get("is_odd")):
+                continue
+            since, place = head["rate_since"][level], _place(level, self._source)
+            name = since["timestamp"] if since["offset"] is None else since["offset"]
+            summary = {"incident": f"{self._number}-{name}-{level}-rate", "status": CLOSED, "of": level, **self._source}
+            said = f"{place} is no longer watched: rates are gone"
+            about = {"from": since, "to": {"offset": None, "timestamp": self._earliest}, "explanation": said}
+            self._tell(slot, None, {**summary, **about})
+            self._is_changed = True
 
     def _end_all(self, entries: StoredEntries, factor: float | None, least: int, levels: list[str]) -> None:
         """Forget what was learned with these settings, and end what was told."""

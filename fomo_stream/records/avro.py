@@ -26,7 +26,6 @@ from fomo_stream.records.wire_format import NO_SCHEMA_ID, VALUE_HEADER, Headers
 from fomo_stream.records.writer import INNER, Kind, Leaf, Leaves, Part, Registered, SchemaText, Type, unsupported
 
 NOT_AVRO = "not_avro"  # reason of dead letters
-MAX_DEPTH = 100  # levels of a schema
 MOST_EMPTY = 100  # values without bytes for each byte of an item: few bytes must not become very many values
 EMPTY = SchemaText(
     Kind.AVRO, json.dumps({"type": "record", "name": "Scored", "namespace": NAMESPACE, "fields": []})
@@ -110,8 +109,6 @@ class AvroWriter:
     def _look(self, node: Node, path: str, inside: tuple[object, ...]) -> Type:
         """See `Look`. Raises RecordError for a type without a bound."""
         node = self._resolved(node)
-        if len(inside) > MAX_DEPTH:
-            raise unsupported(f"it has more than {MAX_DEPTH} levels")
         if isinstance(node, list):
             return Type(parts=[Part(None, branch) for branch in node])
         shown = path[:60] if path not in ("", INNER) else "it"

@@ -22,6 +22,7 @@ from fomo_stream.records.schema import look_up
 UNSUPPORTED = "unsupported_schema"  # reason of dead letters
 MOST_LEAVES = 10_000  # of a schema
 MOST_VISITS = 10 * MOST_LEAVES  # of its nodes: a type that is used twice is visited twice
+MAX_DEPTH = 100  # levels of a schema
 COMPILE_S = 5.0
 MOST_ALIASES = 1000  # former paths of a field, and ten times as many of a schema
 INNER = "\0"  # the path of what is inside of lists and maps, which are leaves
@@ -101,6 +102,8 @@ class Leaves(dict[str, Leaf]):
 
     def _visit(self, node: Any, path: str, former: tuple[str, ...], inside: tuple[object, ...]) -> None:
         """Note the leaves of this type. former: earlier paths of it. Raises RecordError."""
+        if len(inside) > MAX_DEPTH:
+            raise unsupported(f"it has more than {MAX_DEPTH} levels")
         leaf, parts, identity = self._look(node, path, inside)
         self._visits += 1
         if leaf is not None and path not in ("", INNER) and len(path) <= LONGEST_PATH:

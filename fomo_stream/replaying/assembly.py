@@ -30,7 +30,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     measured = measure([outcome.recorded for outcome in outcomes], spec_of(plan))
     source = {**_source(plan, outcomes), **measured.pop("source")}
     report = {
-        "format": 1,
+        "format": 2,
         "source": source,
         "notes": [*plan.notes, *_notes(plan, outcomes, source["records"]), *measured.pop("notes")],
         "summary": [],

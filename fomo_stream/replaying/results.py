@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-FORMAT = 1
+FORMAT = 2  # before, false incidents were counted by another rule
 COUNTS = ("records", "outliers", "alerts", "incidents", "true_alerts", "segments")
 PAGE = Path(__file__).parent / "report" / "page"
 STYLES = ("uPlot.min.css", "report.css")

@@ -9,7 +9,7 @@ GONE = {
     **dict.fromkeys(("throttle", "update-every", "group-above", "template", "look-back", "notify"), _OF_MESSAGES),
     **dict.fromkeys(("targets", "targets-file"), _OF_TARGETS),
     **dict.fromkeys(("webhook-secret", "webhook-secret-file"), "use https, with user:password@ in the address"),
-    "target-ca": "set SSL_CERT_FILE to the file",
+    "target-ca": "set SSL_CERT_FILE (for --to REQUESTS_CA_BUNDLE) to a file with it and those of the system",
     "target-timeout": "leave it out: a target has 10 s to answer",
     "rate-change": "Prometheus tells of unusual rates, by the rule FomoRecordRateUnusual of the chart",
     "input-format": "leave it out: --schema-file says that values are Avro",

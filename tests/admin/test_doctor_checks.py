@@ -45,7 +45,7 @@ CONFIGS: dict[str, Mapping[str, str]] = {
 
 def described(partitions: int = 4, replicas: int = 3, in_sync: int = 3, operations: Any = EVERYTHING) -> Any:
     """A topic as the client describes it."""
-    one = SimpleNamespace(replicas=[None] * replicas, isr=[None] * in_sync)
+    one = SimpleNamespace(leader=1, replicas=[None] * replicas, isr=[None] * in_sync)
     return SimpleNamespace(partitions=[one] * partitions, authorized_operations=operations)
 
 

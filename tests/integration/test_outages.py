@@ -67,7 +67,10 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
     settings.instance_id = next(
         name
         for name in ids
-        if coordinator not in cluster.holders("__transaction_state", f"{settings.group}-{topic}-{name}")
+        if coordinator
+        not in cluster.holders(
+            "__transaction_state", settings.model_copy(update={"instance_id": name}).transactional_id
+        )
     )
     cluster.produce(topic, readings(100, start=100))
     coordinator.freeze()

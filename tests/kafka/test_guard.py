@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fomo_stream.logs import Throttle
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
+from fomo_stream.partition.record import Item
 from fomo_stream.partition.running import Running
 from fomo_stream.records.inference import infer_of
 from fomo_stream.records.json_codec import JsonCodec
@@ -46,6 +48,25 @@ def run(made: Pipeline, delivery: Recording, notes: dict[int, str], count: int) 
         delivery.outputs.clear()
         for partition in made.aborted({}):
             made.activate(partition, Restored(0, committed=0))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_record_that_raises_an_error_whatever_it_holds_is_passed_over(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, delivery = Running.score, Recording()
+
+    def bad(self: Running, items: Sequence[Item], *arguments: Any, **more: Any) -> Any:
+        if any(item.offset == 5 for item in items):
+            raise ZeroDivisionError
+        return usual(self, items, *arguments, **more)
+
+    monkeypatch.setattr(Running, "score", bad)
+    made = make_pipeline(delivery, batch_size=batch_size)
+    assert run(made, delivery, {}, 12) <= 2
+    assert delivery.reasons() == [(5, "unexpected")]
+    results = [json.loads(one.value or b"")["fomo"] for one in delivery.to("t-scores")]
+    assert [one["offset"] for one in results] == [offset for offset in range(12) if offset != 5]
 
 
 @pytest.mark.parametrize("odd", [(5,), (0, 39), (10, 11, 30)])

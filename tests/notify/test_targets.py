@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.notify import targets as module
 from fomo_stream.notify.messages import message_of
+from fomo_stream.notify.service import Service
 from fomo_stream.notify.targets import Answer, Target, targets_of
 from fomo_stream.settings.notify import NotifySettings
 
@@ -43,6 +46,44 @@ def receiver() -> Iterator[Receiver]:
 
 
 # --- webhooks
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+
+
+ENDS = [b"Content-Length: 10\r\n\r\nab", b"\r\nab", b"Transfer-Encoding: chunked\r\n\r\n2\r\nab"]
+
+
+@pytest.mark.parametrize("rest", ENDS, ids=range(len(ENDS)))
+def test_a_message_that_was_taken_is_sent_whatever_the_rest_of_the_answer(rest: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100_000)
+                connection.sendall(HEAD + rest)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert target("--webhook", f"http://127.0.0.1:{server.getsockname()[1]}").send(OPENED) == Answer("sent")
+        thread.join()
+
+
+def test_targets_at_one_host_keep_their_names_whatever_stands_beside_them() -> None:
+    both = [one.name for one in targets("--webhook", "http://gw/a", "--webhook", "http://gw/b")]
+    turned = [one.name for one in targets("--webhook", "http://gw/b", "--webhook", "http://gw/a")]
+    assert both == turned[::-1]
+    assert [one.name for one in targets("--webhook", "http://gw/a", "--webhook", "http://other")] == [
+        "http://gw",
+        "http://other",
+    ]
+    assert len({*both}) == 2
+
+
+def test_two_targets_never_share_a_consumer_group() -> None:
+    with pytest.raises(ConfigError, match="two targets would share the consumer group alerts-notify-http-gw-2"):
+        Service(settings("--webhook", "http://gw:2/a", "--webhook", "http://gw-2/b"))
 
 
 def test_a_webhook_gets_a_message_that_it_can_recognise(receiver: Receiver) -> None:
@@ -184,11 +225,6 @@ def test_mistakes_are_refused_at_the_start_and_show_no_secret(flags: list[str], 
         targets(*flags)
     assert all(word in str(raised.value) for word in words), raised.value
     assert "TOKEN" not in str(raised.value)
-
-
-def test_targets_at_one_host_have_names_of_their_own(receiver: Receiver) -> None:
-    made = targets("--webhook", receiver.url, "--webhook", f"{receiver.url}/b", "--to", to(receiver))
-    assert [one.name for one in made] == [receiver.url, f"{receiver.url}#2", "json://"]
 
 
 def test_addresses_may_come_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,7 @@ def made_report(
     kind = {"name": name, "kind": "topic" if axis == "time" else "file", "partitions": partitions, "ranges": ranges}
     report["source"] |= {**kind, "axis": axis, "features": list(features), "is_complete": True}
     report |= {
-        "format": 1,
+        "format": 2,
         "notes": ["Warms up: the first records have no score.", *report["notes"]],
         "settings": {"topic": name, "from_": "2025-10-01", "alert_rate": 0.01, "compare": list(rivals)},
         "versions": {"fomo_stream": "0.1.0", "numpy": "2.3.1", "river": None},

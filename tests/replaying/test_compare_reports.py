@@ -117,7 +117,7 @@ def made_report(quality: float, seed: int = 1, names: tuple[str, ...] = (OWN, "k
     report = measured([block(scores, labels)], **more)
     report["source"] |= {"name": "sensors", "is_complete": True}
     settings, timing = {"alert_rate": 0.01, "context_size": 5000}, {"records_per_s": 5000.0 * quality}
-    return {"format": 1, **report, "settings": settings, "timing": timing}
+    return {"format": 2, **report, "settings": settings, "timing": timing}
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +190,8 @@ def test_without_labels_the_alert_rate_is_compared(tmp_path: Path, before: dict[
         (None, "No such file"),
         (b"PK\x03\x04\xff", "is not the report of a replay"),
         (b"[" * 100_000, "is not the report of a replay"),
-        (b'{"format": 2, "detectors": [{}]}', "has format 2 and this version reads format 1"),
-        (b'{"format": 1, "detectors": [{}]}', "is not a whole report"),
+        (b'{"format": 1, "detectors": [{}]}', "has format 1 and this version reads format 2"),
+        (b'{"format": 2, "detectors": [{}]}', "is not a whole report"),
     ],
 )
 def test_other_files_are_refused_in_one_sentence(

@@ -212,7 +212,7 @@ def test_layers_detectors_and_metrics_can_be_chosen(usual: Page) -> None:
 
 def hard(name: str) -> dict[str, Any]:
     """A report that is hard to show."""
-    empty = {"format": 1, "source": {"name": "x", "axis": "time"}, "notes": [], "summary": [], "detectors": []}
+    empty = {"format": 2, "source": {"name": "x", "axis": "time"}, "notes": [], "summary": [], "detectors": []}
     made: dict[str, Callable[[], dict[str, Any]]] = {
         "hostile": lambda: made_report(
             22_000, name=HOSTILE, rivals=(f"mine:{HOSTILE}",), features=(HOSTILE, "b"), record=HOSTILE

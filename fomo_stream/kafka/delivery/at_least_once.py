@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -33,7 +33,8 @@ class AtLeastOnce(Delivery):
 
     def _step(self, commit: Commit, seconds: float) -> Outcome:
         """First outputs until all are acknowledged, then the offsets; after an error, from the beginning."""
-        if monotonic() < self._not_before:
+        if (early := self._not_before - monotonic()) > 0:
+            sleep(min(early, seconds))
             return Outcome.PENDING
         try:
             if not commit.offsets_sent:

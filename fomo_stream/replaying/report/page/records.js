@@ -101,8 +101,8 @@ function showReasons(box) {
 
 function showSilence(box) {
   const told = report.silence?.told ?? [];
-  if (!told.length) return "Nothing was silent, and no rate was odd.";
-  box.append(table("silence-table", "Silence and rates", told, [
+  if (!told.length) return "Nothing was silent.";
+  box.append(table("silence-table", "Silence", told, [
     { name: "Last record before", of: (one) => one.from?.timestamp, node: (one) => placeButton(one.from?.timestamp), head: true },
     { name: "Of", kind: "text", of: (one) => one.of, as: String }, { name: "Key", kind: "text", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
     { name: "What", kind: "text long", of: (one) => one.explanation ?? one.status, as: String },

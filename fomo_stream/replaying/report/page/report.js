@@ -6,7 +6,7 @@ const isCompared = hasLabels || detectors.length > 1;
 const PARTS = [
   ["incidents", "Incidents", "the highest alert of each, keys, features, silence", [
     ["alerts", "Highest alerts", showAlerts], ["keys", "Keys that alert most", showKeys], ["reasons", "Features that are most often the first reason", showReasons],
-    ["silence", "Silence and rates", showSilence]]],
+    ["silence", "Silence", showSilence]]],
   ["time", "Time", "metrics by window", [["over-time", "Metrics over time", showOverTime]]],
   ["quality", "Quality", hasLabels ? "how well labelled faults are found, and by which detector" : "the detectors", !isCompared ? [] : [
     ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves]]],
