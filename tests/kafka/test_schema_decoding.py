@@ -253,8 +253,12 @@ class Answers:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """End the answers that are sent a byte at a time."""
         self._ended.set()
+
+    def close(self) -> None:
+        self.end()
         self.holds.set()
         self._server.shutdown()
         self._server.server_close()
@@ -388,6 +392,7 @@ def decoder(answers: Answers) -> Iterator[Decoder]:
     assert schemas is not None
     yield Decoder(codec, None)
     schemas.stop()
+    answers.end()
     for thread in schemas.threads:
         thread.join(60)
         assert not thread.is_alive()
