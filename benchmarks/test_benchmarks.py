@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / name) for name in ("benchmarks", "tests", "tests/integration")]
 
-from suite.command import Scale, main, run
+from suite.command import main, run
 from suite.load import Sample, stretch
 from suite.memory import peak_of
 from suite.replay import in_memory, rates, replay, write_files
 from suite.report import BEGIN, END, Measurement, Report, comparison, mark, table, written_into
+from suite.scale import Scale
 
 TINY = Scale(
     contexts=(64, 256),

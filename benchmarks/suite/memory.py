@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .command import Scale
 from .report import Absent, Measurement, Sizes
+from .scale import Scale
 
 FEATURES = 10
 WARM_UP = 500  # records; compiles the kernels that are not in the cache yet, which takes memory

@@ -28,10 +28,10 @@ from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
-from .command import Scale
 from .contenders import sensor_rows
 from .load import FEATURES, bodies, names
 from .report import Measurement
+from .scale import Scale
 
 POLL = 256  # records of one poll
 COMMIT = 750  # records of one commit

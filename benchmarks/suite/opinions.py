@@ -17,9 +17,9 @@ from guilty import KINDS, METHODS, Hit, all_hits
 from fomo_stream import Detector, DetectorConfig, load_model
 from fomo_stream.detector.generation import Generation, Samples
 
-from .command import Scale
 from .contenders import Float, batches, sensor_rows
 from .report import Measurement, Sizes
+from .scale import Scale
 from .timing import Work, costs
 
 WIDTHS = (10, 50)

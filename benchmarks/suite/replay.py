@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from .command import Scale
 from .contenders import Float, sensor_rows
 from .load import FEATURES, names
 from .report import Absent, Measurement, Sizes
+from .scale import Scale
 
 CHUNK = 20_000
 LABEL = "outlier"

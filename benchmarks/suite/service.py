@@ -27,10 +27,10 @@ from services import Command, command, unique
 
 from fomo_stream.settings.service import ServiceSettings
 
-from .command import Load, Scale
 from .load import FEATURES, KEYS, Encode, Progress, fill, names, stretch
 from .memory import contexts, peak_mib
 from .report import Absent, Measurement, Sizes
+from .scale import Load, Scale
 
 WARM_UP = 20_000  # records, before all measurements: kernels are compiled, and the broker's code is hot
 LOOK_S = 0.1  # between two samples

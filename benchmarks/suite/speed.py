@@ -20,7 +20,6 @@ from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
 
-from .command import Scale
 from .contenders import (
     NO_PYSAD,
     PAPER,
@@ -39,6 +38,7 @@ from .contenders import (
 )
 from .load import bodies, names
 from .report import Absent, Measurement, Sizes
+from .scale import Scale
 from .timing import Work, cost_of, costs
 
 SCORED = 512  # rows

@@ -17,6 +17,7 @@ from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
+STALLED_S = 60.0  # a partition that does not move for so long is told of
 WATERMARK_TIMEOUT_S = 1.0
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Message
 
 from fomo_stream.errors import BrokerError, FencedError
-from fomo_stream.kafka.assignment import Assignment
+from fomo_stream.kafka.assignment import STALLED_S, Assignment
 from fomo_stream.kafka.broker.topic_reader import to_record
 from fomo_stream.kafka.commits import Commits, Membership
 from fomo_stream.kafka.delivery.base import Delivery
@@ -25,7 +25,6 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import FEW, Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.rules_file import RulesFile
-from fomo_stream.kafka.snapshot import STALLED_S
 from fomo_stream.kafka.topics.watch import InputEnd, TopicReport, TopicWatch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv

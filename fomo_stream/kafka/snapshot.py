@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fomo_stream.detector.results import DetectorSummary
+from fomo_stream.kafka.assignment import STALLED_S
 from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.running import Running
 from fomo_stream.partition.silence import LEVELS
@@ -14,7 +15,6 @@ from fomo_stream.partition.silence import LEVELS
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
 
-STALLED_S = 60.0  # a partition that does not move for so long is told of
 NEW = DetectorSummary(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
 
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryReader
 from memory_service import ALERTS, DEAD, IDS, OUT, STATE, Instance
 
+from fomo_stream.kafka.assignment import STALLED_S
 from fomo_stream.kafka.broker.clients import make_consumer
 from fomo_stream.kafka.member import DIFFERS_S
-from fomo_stream.kafka.snapshot import STALLED_S, not_ready
+from fomo_stream.kafka.snapshot import not_ready
 from fomo_stream.settings.service import ServiceSettings
 
 NUMBERS = range(4)
