@@ -96,7 +96,7 @@ class _File:
             if len(data) == 10 or not (more := self.read(1)):
                 raise EOFError
             data += more
-        return int(schemaless_reader(BytesIO(data), "long", None))  # type: ignore[arg-type]
+        return int(schemaless_reader(BytesIO(data), "long", None))  # type: ignore[arg-type]  # its types know no long alone
 
 
 def _decompressed(codec: str, block: bytes) -> bytes:

@@ -205,7 +205,7 @@ def test_metrics_and_status_are_made_once_a_second_however_often_they_are_asked_
     server: HttpServer, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    told.metrics = lambda: made.append("metrics") or b"%d" % len(made)  # type: ignore[func-returns-value]
+    told.metrics = lambda: made.append("metrics") or b"%d" % len(made)  # type: ignore[func-returns-value]  # append gives None
     monkeypatch.setattr(http, "FRESH_S", 1e9)
     answers: list[bytes] = []
     threads = [threading.Thread(target=lambda: answers.append(ask(server, "/metrics")[1])) for _ in range(20)]
