@@ -92,15 +92,15 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
 
 def test_a_start_outlasts_a_broker_that_hangs_and_has_a_copy_of_the_log_of_transactions(cluster: Cluster) -> None:
     settings = make_settings(cluster, "sensors")
-    controller, ids = cluster.controller(), (f"one{i}" for i in range(100))
-    for frozen in (node for node in cluster.nodes if node is not controller):
-        name = next(name for name in ids if frozen in cluster.holders("__transaction_state", name))
-        frozen.freeze()
-        try:
-            Transactions(make_producer(settings, name)).start_or_explain(START_S, name, name)
-        finally:
-            frozen.go_on()
-            wait_for(cluster.is_complete, "the cluster to be complete", 60)
+    controller = cluster.controller()
+    frozen = next(node for node in cluster.nodes if node is not controller)
+    name = next(name for i in range(100) if frozen in cluster.holders("__transaction_state", name := f"one{i}"))
+    frozen.freeze()
+    try:
+        Transactions(make_producer(settings, name)).start_or_explain(START_S, name, name)
+    finally:
+        frozen.go_on()
+        wait_for(cluster.is_complete, "the cluster to be complete", 60)
 
 
 @pytest.mark.parametrize(
