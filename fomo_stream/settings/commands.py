@@ -89,7 +89,6 @@ class DemoSettings(DetectorFlags):
     min_context: int = with_default(DetectorFlags, "min_context", 500)
     alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
     seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
-    format: Literal["json", "avro"] = flag("Demo", "json", "format of the records; avro: with a registry in memory")
     report: str = flag(
         "Demo", "fomo-demo.html", "HTML file for the report at the end; none: write none", metavar="FILE", min_length=1
     )
