@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 from registries import Proxy
-from services import unique
+from services import Command, unique
 
 sys.path.append(str(Path(__file__).parents[1] / "notify"))
 
@@ -91,25 +90,6 @@ def telling(broker: Broker, topic: str, *flags: str) -> Iterator[Service]:
         assert not thread.is_alive()
         for error in errors:
             raise error
-
-
-class Command:
-    """The command in a process."""
-
-    def __init__(self, broker: Broker, topic: str, *flags: str) -> None:
-        command = [sys.executable, "-m", "fomo_stream.cli", "notify", "--log-level", "info"]
-        self.process = subprocess.Popen([*command, *flags_of(broker, topic, *flags)], stderr=subprocess.PIPE, text=True)
-
-    def ready(self) -> None:
-        assert self.process.stderr is not None
-        assert any(" assigned " in line for line in self.process.stderr)
-
-    def stop(self, number: int = signal.SIGTERM) -> str:
-        """Its log."""
-        self.process.send_signal(number)
-        _, log = self.process.communicate(timeout=40)
-        assert self.process.returncode == (0 if number == signal.SIGTERM else -number), log
-        return log
 
 
 def group_of(topic: str, receiver: Receiver) -> str:
@@ -197,14 +177,18 @@ def test_the_group_of_earlier_releases_goes_on(broker: Broker, topic: str, recei
 
 
 def test_what_a_killed_process_has_not_committed_is_told_again_with_the_same_name(
-    broker: Broker, topic: str, receiver: Receiver
+    broker: Broker, topic: str, receiver: Receiver, tmp_path: Path
 ) -> None:
+    def start(name: str) -> Command:
+        flags = flags_of(broker, topic, "--webhook", receiver.url, "--log-level", "info")
+        return Command(tmp_path / name, "notify", *flags)
+
     write(broker, topic, alert(1))
-    first = Command(broker, topic, "--webhook", receiver.url)
-    first.ready()
-    first.stop(signal.SIGKILL)
+    first = start("first")
+    first.wait_for_log(" assigned ")
+    first.kill()
     write(broker, topic, alert(2))  # after the first start, and while nobody reads
-    second = Command(broker, topic, "--webhook", receiver.url)
+    second = start("second")
 
     def killing(request: Request) -> Reply:
         if request.json["kind"] == "closed":
@@ -214,12 +198,12 @@ def test_what_a_killed_process_has_not_committed_is_told_again_with_the_same_nam
     receiver.answer = killing
     write(broker, topic, closed(2, 4))
     receiver.wait_for(lambda requests: len(requests) == 2)
-    second.process.communicate()
+    second.process.wait(60)
     receiver.answer = None
-    third = Command(broker, topic, "--webhook", receiver.url)
+    third = start("third")
     receiver.wait_for(lambda requests: len(requests) >= 3)
     wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 3, "the commit")
-    third.stop()
+    assert third.terminate() == 0, third.text()
     assert set(names(receiver)) == {"sensors:0-2:opened", "sensors:0-2:closed"}
     assert names(receiver)[-1] == "sensors:0-2:closed", "the one that was answered and not committed came again"
 
@@ -264,15 +248,6 @@ def test_odd_records_stop_nothing(broker: Broker, topic: str, receiver: Receiver
         write(broker, topic, *odd, alert(9))
         wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == len(odd) + 5, "the commit")
     assert set(names(receiver)) == opened(2, 3, 4, 5, 9)
-
-
-def test_two_instances_share_the_work(broker: Broker, topic: str, receiver: Receiver) -> None:
-    with telling(broker, topic, "--webhook", receiver.url):
-        with telling(broker, topic, "--webhook", receiver.url):
-            write(broker, topic, *map(alert, range(100)))
-            receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(100)))
-        write(broker, topic, *map(alert, range(100, 200)))
-        receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(200)))
 
 
 def test_a_dry_run_prints_all_messages_and_commits_nothing(broker: Broker, topic: str) -> None:
