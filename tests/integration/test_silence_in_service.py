@@ -53,7 +53,8 @@ class Keys:
 def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broker, tmp_path: Path) -> None:
     alerts = unique("alerts")
     broker.create_topic(alerts, 1)
-    settings = sensors(broker, alerts=alerts, silence=5.0, silence_min="10s", explain="none", views="fast")
+    its: dict[str, Any] = {"silence_min": "10s", "explain": "none", "views": "fast", "instance_id": "one"}
+    settings = sensors(broker, alerts=alerts, silence=5.0, **its)
     now, values = round(time.time()), [json.dumps(one).encode() for one in readings(HISTORY_S)]
     times = [1000 * (now - HISTORY_S) + 1000 * i for i in range(len(values))]
     broker.produce(settings.topic, values, keys=["abc"[i % 3] for i in range(len(values))], timestamps=times)
