@@ -182,14 +182,7 @@ def test_the_subject_of_outputs(strategy: str, registry_url: str, client: Schema
         assert schema["fields"][-1]["type"][1]["namespace"] == "fomo_stream"
 
 
-def test_only_scores(registry_url: str, client: SchemaRegistryClient) -> None:
-    with known(registry_url, scores_only=True) as one:
-        fields = one.decode(AvroSerializer(client, json.dumps(READING))({"flow": 1.0}, one.value()))
-        back = AvroDeserializer(client)(one.scored(fields), None)
-        assert list(back) == ["fomo"]
-
-
-# --- evolution --------------------------------------------------------------------------------------------------
+# --- evolution
 
 
 def evolved(*fields: Any) -> str:
@@ -222,7 +215,7 @@ def test_an_output_that_its_subject_refuses_says_which_and_why(registry_url: str
         assert caught.value.reason == "output_schema_refused"
 
 
-# --- a registry that does not answer ------------------------------------------------------------------------------
+# --- a registry that does not answer
 
 
 def reading(client: SchemaRegistryClient, one: Known, **fields: Any) -> bytes:
