@@ -62,14 +62,11 @@ def _times(value: Any) -> Any:
 Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
 
 
-def decimal_flag() -> Any:
-    """The setting `decimal`, of commands that read files."""
-    return flag(
-        "Input",
-        "auto",
-        "whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons",
-        scope="scores",
-    )
+class FileFlags(BaseFlags):
+    """How files are read; shared by `score` and `replay`."""
+
+    decimal: Literal["auto", "comma", "point"] = flag("Input", "auto", scope="scores")
+    """whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons"""
 
 
 # Client settings that users cannot change, because delivery depends on them, and the flag to use instead.
@@ -93,22 +90,10 @@ COOPERATIVE = "cooperative-sticky"  # the assignment strategy that adds partitio
 class BrokerFlags(BaseFlags):
     """How to reach the broker, and as which group; shared by `run` and `redrive`."""
 
-    bootstrap: str = flag(
-        "Broker",
-        "localhost:9092",
-        "broker addresses, separated by commas",
-        metavar="HOST:PORT",
-        min_length=1,
-        scope="running",
-    )
-    kafka: dict[str, str] = flag(
-        "Broker",
-        {},
-        "any librdkafka setting, for all clients: --kafka.security.protocol=SSL; repeatable",
-        metavar="VALUE",
-        repr=False,
-        scope="running",
-    )
+    bootstrap: str = flag("Broker", "localhost:9092", metavar="HOST:PORT", min_length=1, scope="running")
+    """broker addresses, separated by commas"""
+    kafka: dict[str, str] = flag("Broker", {}, metavar="VALUE", repr=False, scope="running")
+    """any librdkafka setting, for all clients: --kafka.security.protocol=SSL; repeatable"""
     group: str
 
     @field_validator("kafka", mode="before")
@@ -130,12 +115,8 @@ class BrokerFlags(BaseFlags):
 class DeliveryFlags(BrokerFlags):
     """How records get to the broker."""
 
-    delivery: Literal["exactly-once", "at-least-once"] = flag(
-        "Delivery",
-        "exactly-once",
-        "each record exactly once, with transactions; or at least once, for brokers without them",
-        scope="outputs",
-    )
+    delivery: Literal["exactly-once", "at-least-once"] = flag("Delivery", "exactly-once", scope="outputs")
+    """each record exactly once, with transactions; or at least once, for brokers without them"""
 
 
 def _rule_of_flag(name: str, text: str) -> Rule:
@@ -181,23 +162,13 @@ class RegistryFlags(BaseFlags):
     """The registry that knows the schemas of values."""
 
     registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_as_table)] = flag(
-        "Schemas",
-        {},
-        "addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema; "
-        "--registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable",
-        metavar="URL",
-        repr=False,
-        scope="scores",
+        "Schemas", {}, metavar="URL", repr=False, scope="scores"
     )
-    schema_wait: float = flag(
-        "Schemas",
-        300.0,
-        "a record whose schema cannot be fetched waits so long for the registry, and all behind it; then it becomes a "
-        "dead letter",
-        metavar="SECONDS",
-        ge=0,
-        scope="scores",
-    )
+    """addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema;
+    --registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable"""
+    schema_wait: float = flag("Schemas", 300.0, metavar="SECONDS", ge=0, scope="scores")
+    """a record whose schema cannot be fetched waits so long for the registry, and all behind it; then it becomes a dead
+    letter"""
 
     @field_validator("registry")
     @classmethod
@@ -213,25 +184,12 @@ class RegistryFlags(BaseFlags):
 class SchemaFlags(RegistryFlags):
     """How values are read and written that have a schema."""
 
-    schema_file: Path | None = flag(
-        "Schemas",
-        None,
-        "Avro schema of all values (.avsc), where these are Avro without a registry",
-        metavar="FILE",
-        scope="scores",
-    )
-    output_format: Literal["json", "registry"] = flag(
-        "Schemas",
-        "json",
-        "scored records are JSON; or of the kind that the record has, with a schema that is registered",
-        scope="outputs",
-    )
-    subject_strategy: Literal["topic", "record", "topic-record"] = flag(
-        "Schemas",
-        "topic",
-        "subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME",
-        scope="outputs",
-    )
+    schema_file: Path | None = flag("Schemas", None, metavar="FILE", scope="scores")
+    """Avro schema of all values (.avsc), where these are Avro without a registry"""
+    output_format: Literal["json", "registry"] = flag("Schemas", "json", scope="outputs")
+    """scored records are JSON; or of the kind that the record has, with a schema that is registered"""
+    subject_strategy: Literal["topic", "record", "topic-record"] = flag("Schemas", "topic", scope="outputs")
+    """subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME"""
 
     @field_validator("schema_file")
     @classmethod
@@ -252,88 +210,36 @@ class SchemaFlags(RegistryFlags):
 class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
-    model: str = flag(
-        "Detector", "default", "streams (the default), fusion-router, fusion, or a file", metavar="NAME", scope="state"
-    )
-    device: str = flag(
-        "Detector", "auto", "cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch", scope="scores"
-    )
-    kernel: Literal["auto", "numba", "torch"] = flag(
-        "Detector",
-        "auto",
-        "what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax "
-        "attention, else numba",
-        scope="state",
-    )
-    context_size: int = flag(
-        "Detector",
-        1000,
-        "largest number of records that a record is compared with, in each view",
-        metavar="ROWS",
-        ge=10,
-        le=MAX_CONTEXT,
-        scope="state",
-    )
-    min_context: int = flag(
-        "Detector", 200, "rows to collect before scores begin", metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores"
-    )
-    alert_rate: float = flag(
-        "Detector",
-        ALERT_RATE,
-        "share of ordinary records that are flagged, at most; real incidents come on top",
-        metavar="P",
-        ge=1e-5,
-        le=0.5,
-        scope="scores",
-    )
-    admit: Literal["auto", "feedback", "all"] = flag(
-        "Detector",
-        "auto",
-        "records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; "
-        "those that feedback calls normal; or all, and nothing is left out",
-        scope="scores",
-    )
-    views: Names = flag(
-        "Detector",
-        ("default",),
-        "what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views",
-        metavar="A,B",
-        scope="state",
-    )
-    missing_is: Literal["unknown", "odd"] = flag(
-        "Detector",
-        "unknown",
-        "what a missing value is: unknown, so that it changes nothing; or odd, the more the rarer it is",
-        scope="state",
-    )
-    still: Literal["alert", "ignore"] = flag(
-        "Detector",
-        "alert",
-        "a value that stands still, of a feature that nearly always changes: an outlier, or ignored",
-        scope="scores",
-    )
-    adapt_after: int = flag(
-        "Detector",
-        1000,
-        "records after which a lasting shift is announced as a new regime; 0: never",
-        metavar="N",
-        ge=0,
-        le=1_000_000,
-        scope="scores",
-    )
-    seed: int = flag("Detector", 0, "seed of the random numbers", ge=0, scope="state")
-    explain: Literal["alerts", "all", "none"] = flag(
-        "Detector", "alerts", "records that are written with the features that make them odd", scope="scores"
-    )
-    threads: int = flag(
-        "Throughput",
-        1,
-        "threads for each computation, at most one per processor",
-        metavar="N",
-        ge=1,
-        le=1024,
-        scope="group",
-    )
+    model: str = flag("Detector", "default", metavar="NAME", scope="state")
+    """streams (the default), fusion-router, fusion, or a file"""
+    device: str = flag("Detector", "auto", scope="scores")
+    """cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch"""
+    kernel: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
+    """what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax
+    attention, else numba"""
+    context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state")
+    """largest number of records that a record is compared with, in each view"""
+    min_context: int = flag("Detector", 200, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores")
+    """rows to collect before scores begin"""
+    alert_rate: float = flag("Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, scope="scores")
+    """share of ordinary records that are flagged, at most; real incidents come on top"""
+    admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", scope="scores")
+    """records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; those
+    that feedback calls normal; or all, and nothing is left out"""
+    views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
+    """what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views"""
+    missing_is: Literal["unknown", "odd"] = flag("Detector", "unknown", scope="state")
+    """what a missing value is: unknown, so that it changes nothing; or odd, the more the rarer it is"""
+    still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
+    """a value that stands still, of a feature that nearly always changes: an outlier, or ignored"""
+    adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
+    """records after which a lasting shift is announced as a new regime; 0: never"""
+    seed: int = flag("Detector", 0, ge=0, scope="state")
+    """seed of the random numbers"""
+    explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", scope="scores")
+    """records that are written with the features that make them odd"""
+    threads: int = flag("Throughput", 1, metavar="N", ge=1, le=1024, scope="group")
+    """threads for each computation, at most one per processor"""
 
     @model_validator(mode="after")
     def _past_is_known(self) -> Self:
@@ -377,159 +283,65 @@ class DetectorFlags(BaseFlags):
 class RecordFlags(DetectorFlags):
     """How records are read and how results are written; shared by `run` and `score`."""
 
-    features: Names | None = flag(
-        "Records",
-        None,
-        "features to score, as dotted paths (default: inferred from the first records)",
-        metavar="A,B.C",
-        scope="state",
-    )
-    categorical: Names = flag(
-        "Records",
-        (),
-        "fields to score as categories, by how often each value and each pair of values occurs, in addition to the "
-        "features",
-        metavar="A,B.C",
-        scope="state",
-    )
-    exclude: Names = flag("Records", (), "fields that are no features; all others stay", metavar="A,B.C", scope="state")
-    counters: Names = flag(
-        "Records",
-        ("auto",),
-        "fields that only grow, of which the growth a record is scored; auto: those that the first records show, if "
-        "features are inferred; or none",
-        metavar="A,B.C",
-        scope="state",
-    )
-    time: str | None = flag(
-        "Records",
-        None,
-        "field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO "
-        "8601 (default: the record's own time)",
-        metavar="FIELD",
-        min_length=1,
-        scope="group",
-    )
-    time_features: Names = flag(
-        "Records",
-        (),
-        "compare values with what is usual at their time: hour, weekday, month, or several",
-        metavar="A,B",
-        scope="state",
-    )
-    timezone: str = flag(
-        "Records",
-        "UTC",
-        "zone of the hours and days, and of times that have none in the configuration: Europe/Berlin",
-        metavar="ZONE",
-        scope="group",
-    )
-    lags: int = flag(
-        "Records",
-        0,
-        "compare each record also together with the K records before it of the same key (adds the view past)",
-        metavar="K",
-        ge=0,
-        le=MAX_LAGS,
-        scope="state",
-    )
-    key: str | None = flag(
-        "Records",
-        None,
-        "field that names the series of a record, such as its device (default: the record's own key; of a file: all "
-        "records are one series)",
-        metavar="FIELD",
-        min_length=1,
-        scope="group",
-    )
-    keys: int = flag(
-        "Records",
-        100_000,
-        "keys of a partition of which is known what is usual for them; those used least recently are forgotten",
-        metavar="N",
-        ge=1,
-        le=MOST_KEYS,
-        scope="state",
-    )
-    mute_key: Names = flag(
-        "Records",
-        (),
-        "keys that give no alerts; labels can mute keys, too",
-        metavar="A,B",
-        scope="group",
-    )
-    own_contexts: int = flag(
-        "Records",
-        64,
-        "keys of a partition, the busiest, that have contexts of their own, as if each had a topic",
-        metavar="N",
-        ge=0,
-        le=MOST_OWN_CONTEXTS,
-        scope="group",
-    )
-    result_field: str = flag(
-        "Output",
-        "fomo",
-        "field of the output record that holds the result",
-        metavar="NAME",
-        min_length=1,
-        scope="outputs",
-    )
-    scores_only: bool = flag("Output", False, "write only the result, without the original fields", scope="outputs")
-    incident_quiet: int = flag(
-        "Records",
-        10,
-        "an incident ends after N records of its series without an alert",
-        metavar="N",
-        ge=1,
-        le=1_000_000,
-        scope="group",
-    )
-    rules: tuple[Rule, ...] = flag("Alerts", (), "rules of what does not matter", table=True, scope="scores")
-    maintenance: tuple[Window, ...] = flag("Alerts", (), "windows of maintenance", table=True, scope="scores")
-    calendar: Path | None = flag(
-        "Alerts", None, "iCalendar file with windows of maintenance", metavar="FILE", scope="scores"
-    )
-    min_severity: Literal["warning", "critical"] = flag(
-        "Alerts", "warning", "records below this severity give no alert", scope="scores"
-    )
-    only_rises: Names = flag(
-        "Alerts", (), "features that give an alert only where they rise", metavar="A,B.C", scope="scores"
-    )
-    only_falls: Names = flag(
-        "Alerts", (), "features that give an alert only where they fall", metavar="A,B.C", scope="scores"
-    )
-    ignore: Names = flag(
-        "Alerts",
-        (),
-        "deviations from the expected value that give no alert: at most so much, or this share of it",
-        metavar="A=2.5,B=5%",
-        scope="scores",
-    )
-    valid: Names = flag(
-        "Alerts",
-        (),
-        "ranges outside of which a value always gives an alert; each end may be left out",
-        metavar="A=0:100",
-        scope="scores",
-    )
-    silence: Times | None = flag(
-        "Alerts",
-        None,
-        "an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default: "
-        "none)",
-        metavar="FACTOR",
-        scope="group",
-    )
-    silence_min: str = flag(
-        "Alerts", "60s", "the shortest silence that gives an alert, at least 10s", metavar="DURATION", scope="group"
-    )
-    silence_of: Names = flag(
-        "Alerts", LEVELS, "what is watched for silence: key, partition, topic, or several", metavar="A,B", scope="group"
-    )
-    batch_size: int = flag(
-        "Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096, scope="scores"
-    )
+    features: Names | None = flag("Records", None, metavar="A,B.C", scope="state")
+    """features to score, as dotted paths (default: inferred from the first records)"""
+    categorical: Names = flag("Records", (), metavar="A,B.C", scope="state")
+    """fields to score as categories, by how often each value and each pair of values occurs, in addition to the
+    features"""
+    exclude: Names = flag("Records", (), metavar="A,B.C", scope="state")
+    """fields that are no features; all others stay"""
+    counters: Names = flag("Records", ("auto",), metavar="A,B.C", scope="state")
+    """fields that only grow, of which the growth a record is scored; auto: those that the first records show, if
+    features are inferred; or none"""
+    time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
+    """field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO 8601
+    (default: the record's own time)"""
+    time_features: Names = flag("Records", (), metavar="A,B", scope="state")
+    """compare values with what is usual at their time: hour, weekday, month, or several"""
+    timezone: str = flag("Records", "UTC", metavar="ZONE", scope="group")
+    """zone of the hours and days, and of times that have none in the configuration: Europe/Berlin"""
+    lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state")
+    """compare each record also together with the K records before it of the same key (adds the view past)"""
+    key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
+    """field that names the series of a record, such as its device (default: the record's own key; of a file: all
+    records are one series)"""
+    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MOST_KEYS, scope="state")
+    """keys of a partition of which is known what is usual for them; those used least recently are forgotten"""
+    mute_key: Names = flag("Records", (), metavar="A,B", scope="group")
+    """keys that give no alerts; labels can mute keys, too"""
+    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MOST_OWN_CONTEXTS, scope="group")
+    """keys of a partition, the busiest, that have contexts of their own, as if each had a topic"""
+    result_field: str = flag("Output", "fomo", metavar="NAME", min_length=1, scope="outputs")
+    """field of the output record that holds the result"""
+    scores_only: bool = flag("Output", False, scope="outputs")
+    """write only the result, without the original fields"""
+    incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, scope="group")
+    """an incident ends after N records of its series without an alert"""
+    rules: tuple[Rule, ...] = flag("Alerts", (), table=True, scope="scores")
+    """rules of what does not matter"""
+    maintenance: tuple[Window, ...] = flag("Alerts", (), table=True, scope="scores")
+    """windows of maintenance"""
+    calendar: Path | None = flag("Alerts", None, metavar="FILE", scope="scores")
+    """iCalendar file with windows of maintenance"""
+    min_severity: Literal["warning", "critical"] = flag("Alerts", "warning", scope="scores")
+    """records below this severity give no alert"""
+    only_rises: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    """features that give an alert only where they rise"""
+    only_falls: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    """features that give an alert only where they fall"""
+    ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", scope="scores")
+    """deviations from the expected value that give no alert: at most so much, or this share of it"""
+    valid: Names = flag("Alerts", (), metavar="A=0:100", scope="scores")
+    """ranges outside of which a value always gives an alert; each end may be left out"""
+    silence: Times | None = flag("Alerts", None, metavar="FACTOR", scope="group")
+    """an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
+    none)"""
+    silence_min: str = flag("Alerts", "60s", metavar="DURATION", scope="group")
+    """the shortest silence that gives an alert, at least 10s"""
+    silence_of: Names = flag("Alerts", LEVELS, metavar="A,B", scope="group")
+    """what is watched for silence: key, partition, topic, or several"""
+    batch_size: int = flag("Throughput", 256, metavar="N", ge=1, le=4096, scope="scores")
+    """maximum number of records scored at once"""
 
     @field_validator("timezone")
     @classmethod

@@ -31,146 +31,52 @@ class ServiceSettings(DeliveryFlags, RecordFlags, SchemaFlags):
     knows_all_topics: ClassVar[bool] = True  # whether those that are not given have their defaults, so none may clash
     writes_alerts: ClassVar[bool] = True
 
-    topic: str = flag(
-        "Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1, scope="scores"
-    )
-    out: str = flag(
-        "Topics",
-        "",
-        f"topic for scored records; {NO_TOPIC}: write only alerts (default: <topic>-scores)",
-        metavar="TOPIC",
-        scope="outputs",
-    )
-    alerts: str | None = flag(
-        "Topics",
-        None,
-        "topic for outliers alone, with a record that sums up each incident (default: none)",
-        metavar="TOPIC",
-        min_length=1,
-        scope="outputs",
-    )
-    dead_letters: str = flag(
-        "Topics",
-        "",
-        "topic for records that cannot be scored (default: <topic>-dead-letters)",
-        metavar="TOPIC",
-        scope="outputs",
-    )
-    feedback: str | None = flag(
-        "Topics",
-        None,
-        "topic with labels for scored records; it needs as many partitions as --topic (default: none)",
-        metavar="TOPIC",
-        min_length=1,
-        scope="group",
-    )
-    group: str = flag(
-        "Broker",
-        "fomo-stream",
-        "consumer group; instances of the same group share the work",
-        metavar="GROUP",
-        min_length=1,
-        scope="scores",
-    )
-    start: Literal["earliest", "latest"] = flag(
-        "Topics",
-        "earliest",
-        "where a group without offsets starts; partitions created later are read from their start",
-        scope="running",
-    )
-    warm: str | None = flag(
-        "Topics",
-        None,
-        "a group without offsets first learns the records of this time before its start, or all (earliest), without "
-        "outputs: 12h, 7d or 2w (default: it starts cold)",
-        metavar="DURATION",
-        scope="running",
-    )
+    topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
+    """topic to read records from; it must exist"""
+    out: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
+    """topic for scored records; none: write only alerts (default: <topic>-scores)"""
+    alerts: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="outputs")
+    """topic for outliers alone, with a record that sums up each incident (default: none)"""
+    dead_letters: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
+    """topic for records that cannot be scored (default: <topic>-dead-letters)"""
+    feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group")
+    """topic with labels for scored records; it needs as many partitions as --topic (default: none)"""
+    group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, scope="scores")
+    """consumer group; instances of the same group share the work"""
+    start: Literal["earliest", "latest"] = flag("Topics", "earliest", scope="running")
+    """where a group without offsets starts; partitions created later are read from their start"""
+    warm: str | None = flag("Topics", None, metavar="DURATION", scope="running")
+    """a group without offsets first learns the records of this time before its start, or all (earliest), without
+    outputs: 12h, 7d or 2w (default: it starts cold)"""
 
-    instance_id: str | None = flag(
-        "Delivery",
-        None,
-        "unique name of this instance in its group; with it, a quick restart keeps the partitions",
-        metavar="NAME",
-        min_length=1,
-        scope="running",
-    )
-    on_lost_offset: Literal["fail", "earliest", "latest"] = flag(
-        "Delivery", "fail", "what to do when the broker no longer has the next record to read", scope="running"
-    )
-    reset_state: bool = flag(
-        "Delivery",
-        False,
-        "first delete everything that the group has learned, also its choice of features",
-        scope="running",
-    )
-    max_latency_ms: float = flag(
-        "Delivery",
-        MAX_LATENCY_MS,
-        "target for the time from the producer of a record to the commit of its score; it sets how long records wait "
-        "for others",
-        metavar="MS",
-        ge=1,
-        le=40_000,
-        scope="running",
-    )
+    instance_id: str | None = flag("Delivery", None, metavar="NAME", min_length=1, scope="running")
+    """unique name of this instance in its group; with it, a quick restart keeps the partitions"""
+    on_lost_offset: Literal["fail", "earliest", "latest"] = flag("Delivery", "fail", scope="running")
+    """what to do when the broker no longer has the next record to read"""
+    reset_state: bool = flag("Delivery", False, scope="running")
+    """first delete everything that the group has learned, also its choice of features"""
+    max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, scope="running")
+    """target for the time from the producer of a record to the commit of its score; it sets how long records wait for
+    others"""
 
-    tombstones: Literal["skip", "dead-letter"] = flag(
-        "Records",
-        "dead-letter",
-        "records without a value, as of change data capture: passed over, or a dead letter",
-        scope="running",
-    )
-    max_record_bytes: int = flag(
-        "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1, scope="scores"
-    )
-    seed_context: Path | None = flag(
-        "Detector",
-        None,
-        "CSV or JSON lines with trusted rows, to fill the context at the start",
-        metavar="FILE",
-        scope="scores",
-    )
-    feedback_memory: int = flag(
-        "Detector",
-        5000,
-        "last scored records of a partition that a label can still refer to",
-        metavar="N",
-        ge=0,
-        le=1_000_000,
-        scope="group",
-    )
+    tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
+    """records without a value, as of change data capture: passed over, or a dead letter"""
+    max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, metavar="BYTES", ge=1, scope="scores")
+    """larger records become dead letters"""
+    seed_context: Path | None = flag("Detector", None, metavar="FILE", scope="scores")
+    """CSV or JSON lines with trusted rows, to fill the context at the start"""
+    feedback_memory: int = flag("Detector", 5000, metavar="N", ge=0, le=1_000_000, scope="group")
+    """last scored records of a partition that a label can still refer to"""
 
-    health_port: int | None = flag(
-        "General",
-        None,
-        "serve /livez, /readyz, /metrics and a status page on this port (default: off)",
-        metavar="PORT",
-        ge=1,
-        le=65535,
-        scope="running",
-    )
-    http_host: str = flag(
-        "General",
-        "127.0.0.1",
-        "address that --health-port is served on; 0.0.0.0: all addresses of this machine",
-        metavar="HOST",
-        min_length=1,
-        scope="running",
-    )
-    show_keys: bool = flag(
-        "General",
-        False,
-        "the status page shows the keys of alerts, and which keys alert most (default: no keys)",
-        scope="running",
-    )
+    health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, scope="running")
+    """serve /livez, /readyz, /metrics and a status page on this port (default: off)"""
+    http_host: str = flag("General", "127.0.0.1", metavar="HOST", min_length=1, scope="running")
+    """address that --health-port is served on; 0.0.0.0: all addresses of this machine"""
+    show_keys: bool = flag("General", False, scope="running")
+    """the status page shows the keys of alerts, and which keys alert most (default: no keys)"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
-    wait: bool = flag(
-        "General",
-        False,
-        "wait for brokers, topics and permissions that are missing, in place of ending with an error",
-        scope="running",
-    )
+    wait: bool = flag("General", False, scope="running")
+    """wait for brokers, topics and permissions that are missing, in place of ending with an error"""
 
     @field_validator("instance_id")
     @classmethod

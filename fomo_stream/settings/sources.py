@@ -48,7 +48,6 @@ AGREED: tuple[Scope, ...] = ("state", "group", "outputs")
 def flag(
     group: str,
     default: Any,
-    text: str,
     *,
     scope: Scope = "",
     metavar: str = "",
@@ -58,7 +57,7 @@ def flag(
     repeated: bool = False,
     **constraints: Any,
 ) -> Any:
-    """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
+    """A setting with its group in `--help` and its default (`...`: required). The text below it is its description.
 
     scope: what the setting affects; all lists of this are made of it. words: whether the flag takes several words.
     repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no
@@ -66,7 +65,7 @@ def flag(
     """
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
     extra["repeated"] = repeated
-    return Field(default, description=text, json_schema_extra=extra, **constraints)
+    return Field(default, json_schema_extra=extra, **constraints)
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -99,16 +98,21 @@ def extra_of(field: FieldInfo) -> dict[str, Any]:
 class BaseFlags(BaseSettings):
     """The settings of every command: the configuration file and the log level."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True, use_attribute_docstrings=True
+    )
 
     _flags: Mapping[str, Any] = PrivateAttr({})  # that `load` was given
 
-    config: Path | None = flag(
-        "General", None, "YAML or TOML file with settings, named like the flags", metavar="FILE", scope="running"
-    )
-    log_level: LogLevel = flag(
-        "General", "warning", "log lines of this level and of the levels above it", scope="running"
-    )
+    config: Path | None = flag("General", None, metavar="FILE", scope="running")
+    """YAML or TOML file with settings, named like the flags"""
+    log_level: LogLevel = flag("General", "warning", scope="running")
+    """log lines of this level and of the levels above it"""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for field in cls.model_fields.values():  # a text may have several lines
+            field.description = " ".join((field.description or "").split())
 
     @classmethod
     def settings_customise_sources(
