@@ -22,7 +22,6 @@ from fomo_stream.kafka.group.log import GroupLog, check_has_run
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.flags import BrokerFlags
-from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import option, settings_of_scope
 from fomo_stream.wording import aligned, counted
 
@@ -78,7 +77,7 @@ def update_group(settings: GroupSettings) -> str:
     return "\n".join([head, *aligned(rows), *_about_others(settings)])
 
 
-def _check_group_exists(settings: ServiceSettings, is_changing: bool) -> None:
+def _check_group_exists(settings: GroupSettings, is_changing: bool) -> None:
     """Raises BrokerError, TopicError or NotPermittedError. is_changing: whether the state topic has to be writable."""
     needs = {settings.topic: [DESCRIBE], settings.state_topic: [READ, *([WRITE] if is_changing else [])]}
     with closing(Cluster(settings)) as cluster:
@@ -93,13 +92,13 @@ def _check_group_exists(settings: ServiceSettings, is_changing: bool) -> None:
 
 def _about_others(settings: GroupSettings) -> list[str]:
     """A line about the flags given here that are no part of an agreement, and not needed to find the group."""
-    own = settings_of_scope(ServiceSettings, "scores", "running")
+    own = settings_of_scope(GroupSettings, "scores", "running")
     names = [name for name in own if name not in BrokerFlags.model_fields]
     flags = [option(name) for name in names if name != "topic" and settings.is_given(name)]
     return [f"the group does not hold {', '.join(flags)}: each instance has its own value"] if flags else []
 
 
-def _agreement(settings: GroupSettings, log: GroupLog, only_given: bool) -> Agreement:
+def _agreement(settings: GroupSettings, log: GroupLog, only_given: bool) -> Agreement[GroupSettings]:
     """The agreement, compared with the settings given here, or with those that an instance here would have.
 
     The checkpoint and the kernel count only where this machine can tell them: a kernel that is chosen automatically

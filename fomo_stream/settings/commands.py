@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
@@ -15,11 +14,12 @@ from fomo_stream.settings.flags import (
     DetectorFlags,
     FileFlags,
     Names,
-    RecordFlags,
+    RuleFlags,
 )
 from fomo_stream.settings.rules import split_names
-from fomo_stream.settings.service import ServiceSettings, check_topic_names
+from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
+from fomo_stream.settings.topics import GivenFlags, OutputFlags, check_topic_names
 from fomo_stream.wording import did_you_mean
 
 MAX_ATTEMPTS = 1_000_000  # of a redrive
@@ -86,7 +86,7 @@ class DemoSettings(DetectorFlags):
     """HTML file for the report at the end; none: write none"""
 
 
-class ScoreSettings(RecordFlags, FileFlags):
+class ScoreSettings(RuleFlags, FileFlags):
     """`fomo-stream score`: read CSV, JSON lines or Avro and write it with scores, without Kafka."""
 
     file: str = Field("-", json_schema_extra={"positional": True})
@@ -119,28 +119,8 @@ class ScoreSettings(RecordFlags, FileFlags):
         return self
 
 
-class GivenFlags(ServiceSettings):
-    """All flags of the service, so that its configuration can be used as it is; it knows which of them are given."""
-
-    _given: frozenset[str] = PrivateAttr(frozenset())
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _note_given(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        made = handler(values)
-        made._given = frozenset(values) if isinstance(values, Mapping) else frozenset()
-        return made
-
-    def is_given(self, name: str) -> bool:
-        """Whether a setting, named as its flag, has a value from a flag, the environment or the file."""
-        return name.replace("-", "_") in self._given
-
-
-class GroupSettings(GivenFlags):
+class GroupSettings(GivenFlags, OutputFlags):
     """`fomo-stream group`: show and change what a group has agreed on."""
-
-    # Topics that are not given are the group's: `Agreement.update` checks all of them.
-    knows_all_topics: ClassVar[bool] = False
 
     update_group: bool = flag("Report", False)
     """change the group's agreement to the settings given here, while the group has no members"""
@@ -149,8 +129,8 @@ class GroupSettings(GivenFlags):
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 
 
-class DoctorSettings(GivenFlags):
-    """`fomo-stream doctor`: check a deployment."""
+class DoctorSettings(ServiceSettings):
+    """`fomo-stream doctor`: check a deployment, with all settings of an instance."""
 
     json_: bool = flag("Report", False)
     """print JSON for programs in place of text"""

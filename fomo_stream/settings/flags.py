@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 CYCLES = ("hour", "weekday", "month")
+REMEMBERED = ("remembered-rows", "remembered-scores")  # sizes that a group agrees on
 LEVELS = ("key", "partition", "topic")  # of silence
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -46,6 +47,12 @@ def plain(name: str) -> str:
     return name
 
 
+def _is_file(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"no such file: {path}")
+    return path
+
+
 def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
     """These names in the order of those that are known. Raises ValueError for any other."""
     for name in names:
@@ -59,6 +66,8 @@ def _times(value: Any) -> Any:
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
+ExistingFile = Annotated[Path, AfterValidator(_is_file)]
+PlainName = Annotated[str, AfterValidator(plain)]
 Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
 
 
@@ -119,25 +128,6 @@ class DeliveryFlags(BrokerFlags):
     """each record exactly once, with transactions; or at least once, for brokers without them"""
 
 
-def _rule_of_flag(name: str, text: str) -> Rule:
-    """The rule that an element of --ignore or --valid says. Raises ValueError."""
-    feature, _, said = text.rpartition("=")
-    if not feature:
-        raise ValueError(f"{text[:60]} names no feature: write FEATURE={'2.5' if name == 'ignore' else '0:100'}")
-    about: dict[str, Any] = {"name": f"{option(name)} {feature}"[:100], "features": (feature,)}
-    if name == "valid":
-        low, colon, high = said.partition(":")
-        if not colon:
-            raise ValueError(f"{text[:60]}: write the lowest and the highest value with a colon between them: 0:100")
-        about["valid"] = tuple(end.strip() or None for end in (low, high))
-    else:
-        about["ignore"] = said
-    try:
-        return table_of(Rule, about)
-    except ValueError as error:
-        raise ValueError(f"{text[:60]}: {error}") from None
-
-
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested tables as dotted keys, with values as librdkafka reads them (`true`, `10`, `text`).
 
@@ -181,32 +171,6 @@ class RegistryFlags(BaseFlags):
         return table
 
 
-class SchemaFlags(RegistryFlags):
-    """How values are read and written that have a schema."""
-
-    schema_file: Path | None = flag("Schemas", None, metavar="FILE", scope="scores")
-    """Avro schema of all values (.avsc), where these are Avro without a registry"""
-    output_format: Literal["json", "registry"] = flag("Schemas", "json", scope="outputs")
-    """scored records are JSON; or of the kind that the record has, with a schema that is registered"""
-    subject_strategy: Literal["topic", "record", "topic-record"] = flag("Schemas", "topic", scope="outputs")
-    """subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME"""
-
-    @field_validator("schema_file")
-    @classmethod
-    def _schema_exists(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.is_file():
-            raise ValueError(f"no such file: {path}")
-        return path
-
-    @model_validator(mode="after")
-    def _formats_fit(self) -> Self:
-        if self.schema_file is not None and self.registry:
-            raise ValueError("with --registry each value names its own schema: leave --schema-file out")
-        if self.output_format == "registry" and not self.registry:
-            raise ValueError("--output-format registry needs --registry URL, to register the schemas of the outputs")
-        return self
-
-
 class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
@@ -217,13 +181,15 @@ class DetectorFlags(BaseFlags):
     kernel: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
     """what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax
     attention, else numba"""
-    context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state")
+    context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state", decides=REMEMBERED)
     """largest number of records that a record is compared with, in each view"""
     min_context: int = flag("Detector", 200, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores")
     """rows to collect before scores begin"""
-    alert_rate: float = flag("Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, scope="scores")
+    alert_rate: float = flag(
+        "Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, scope="scores", decides=("remembered-scores",)
+    )
     """share of ordinary records that are flagged, at most; real incidents come on top"""
-    admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", scope="scores")
+    admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", scope="scores", decides=("views",))
     """records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; those
     that feedback calls normal; or all, and nothing is left out"""
     views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
@@ -272,13 +238,6 @@ class DetectorFlags(BaseFlags):
         names = DetectorFlags.model_fields.keys() - BaseFlags.model_fields.keys()
         return {name: getattr(self, name) for name in names}
 
-    def detector_config(self) -> DetectorConfig:
-        """The part of these settings that the detector takes."""
-        from fomo_stream.detector.config import DetectorConfig  # imports NumPy, which --help does not need
-
-        names = {field.name for field in fields(DetectorConfig)} & type(self).model_fields.keys()
-        return DetectorConfig(**{name: getattr(self, name) for name in names})
-
 
 class RecordFlags(DetectorFlags):
     """How records are read and how results are written; shared by `run` and `score`."""
@@ -300,7 +259,7 @@ class RecordFlags(DetectorFlags):
     """compare values with what is usual at their time: hour, weekday, month, or several"""
     timezone: str = flag("Records", "UTC", metavar="ZONE", scope="group")
     """zone of the hours and days, and of times that have none in the configuration: Europe/Berlin"""
-    lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state")
+    lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
     """compare each record also together with the K records before it of the same key (adds the view past)"""
     key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field that names the series of a record, such as its device (default: the record's own key; of a file: all
@@ -317,22 +276,6 @@ class RecordFlags(DetectorFlags):
     """write only the result, without the original fields"""
     incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, scope="group")
     """an incident ends after N records of its series without an alert"""
-    rules: tuple[Rule, ...] = flag("Alerts", (), table=True, scope="scores")
-    """rules of what does not matter"""
-    maintenance: tuple[Window, ...] = flag("Alerts", (), table=True, scope="scores")
-    """windows of maintenance"""
-    calendar: Path | None = flag("Alerts", None, metavar="FILE", scope="scores")
-    """iCalendar file with windows of maintenance"""
-    min_severity: Literal["warning", "critical"] = flag("Alerts", "warning", scope="scores")
-    """records below this severity give no alert"""
-    only_rises: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
-    """features that give an alert only where they rise"""
-    only_falls: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
-    """features that give an alert only where they fall"""
-    ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", scope="scores")
-    """deviations from the expected value that give no alert: at most so much, or this share of it"""
-    valid: Names = flag("Alerts", (), metavar="A=0:100", scope="scores")
-    """ranges outside of which a value always gives an alert; each end may be left out"""
     silence: Times | None = flag("Alerts", None, metavar="FACTOR", scope="group")
     """an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
     none)"""
@@ -377,22 +320,11 @@ class RecordFlags(DetectorFlags):
         if self.silence is not None and self.silence_of == ("topic",):
             raise ValueError("--silence-of topic is only for the service: of past records watch key or partition")
 
-    @field_validator("ignore", "valid")
-    @classmethod
-    def _rules_can_be_read(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        for text in texts:
-            _rule_of_flag(str(info.field_name), text)
-        return texts
-
     @model_validator(mode="after")
-    def _rules_fit(self) -> Self:
+    def _roles_fit(self) -> Self:
         named = (*(self.features or ()), *self.categorical, *self.counter_names, self.key, self.time)
         if both := {*self.exclude} & {*named}:
             raise ValueError(f"--exclude {min(map(str, both))[:60]} is named by another flag, too; leave one out")
-        check_names(self.all_rules, "rules")
-        check_names(self.windows, "windows of maintenance")
-        if self.explain == "none" and any(rule.valid is None for rule in self.all_rules):
-            raise ValueError("rules look at the reasons of alerts: leave --explain none out")
         return self
 
     @field_validator("time_features")
@@ -401,9 +333,15 @@ class RecordFlags(DetectorFlags):
         return _in_order(names, CYCLES)
 
     def detector_config(self) -> DetectorConfig:
-        from fomo_stream.records.times import cycles_of  # imports NumPy, which --help does not need
+        """The part of these settings that the detector takes."""
+        from fomo_stream.detector.config import DetectorConfig  # imports NumPy, which --help does not need
+        from fomo_stream.records.times import cycles_of
 
-        return replace(super().detector_config(), cycles=cycles_of(self.time_features))
+        names = {field.name for field in fields(DetectorConfig)} & type(self).model_fields.keys()
+        values = {name: getattr(self, name) for name in names} | {"cycles": cycles_of(self.time_features)}
+        if getattr(self, "feedback", "") is None:  # without labels, nothing is remembered for them
+            values["feedback_memory"] = 0
+        return DetectorConfig(**values)
 
     @field_validator("counters")
     @classmethod
@@ -416,6 +354,75 @@ class RecordFlags(DetectorFlags):
     def counter_names(self) -> tuple[str, ...]:
         """The counters that are named."""
         return () if self.counters in (("auto",), ("none",)) else self.counters
+
+    @property
+    def quiet(self) -> tuple[int, int]:
+        """Records without an alert after which an incident ends: of its series, and of the whole partition."""
+        return self.incident_quiet, max(self.incident_quiet, 1000)
+
+    @field_validator("features", "categorical", "counters")
+    @classmethod
+    def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if names == () and info.field_name == "features":
+            raise ValueError("name at least one feature, or leave it out to have them inferred")
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError("a feature is named twice")
+        return names
+
+
+def _rule_of_flag(name: str, text: str) -> Rule:
+    """The rule that an element of --ignore or --valid says. Raises ValueError."""
+    feature, _, said = text.rpartition("=")
+    if not feature:
+        raise ValueError(f"{text[:60]} names no feature: write FEATURE={'2.5' if name == 'ignore' else '0:100'}")
+    about: dict[str, Any] = {"name": f"{option(name)} {feature}"[:100], "features": (feature,)}
+    if name == "valid":
+        low, colon, high = said.partition(":")
+        if not colon:
+            raise ValueError(f"{text[:60]}: write the lowest and the highest value with a colon between them: 0:100")
+        about["valid"] = tuple(end.strip() or None for end in (low, high))
+    else:
+        about["ignore"] = said
+    try:
+        return table_of(Rule, about)
+    except ValueError as error:
+        raise ValueError(f"{text[:60]}: {error}") from None
+
+
+class RuleFlags(RecordFlags):
+    """What gives no alert, or always does; shared by `run`, `score` and `replay`."""
+
+    rules: tuple[Rule, ...] = flag("Alerts", (), table=True, scope="scores")
+    """rules of what does not matter"""
+    maintenance: tuple[Window, ...] = flag("Alerts", (), table=True, scope="scores")
+    """windows of maintenance"""
+    calendar: Path | None = flag("Alerts", None, metavar="FILE", scope="scores")
+    """iCalendar file with windows of maintenance"""
+    min_severity: Literal["warning", "critical"] = flag("Alerts", "warning", scope="scores")
+    """records below this severity give no alert"""
+    only_rises: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    """features that give an alert only where they rise"""
+    only_falls: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    """features that give an alert only where they fall"""
+    ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", scope="scores")
+    """deviations from the expected value that give no alert: at most so much, or this share of it"""
+    valid: Names = flag("Alerts", (), metavar="A=0:100", scope="scores")
+    """ranges outside of which a value always gives an alert; each end may be left out"""
+
+    @field_validator("ignore", "valid")
+    @classmethod
+    def _rules_can_be_read(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for text in texts:
+            _rule_of_flag(str(info.field_name), text)
+        return texts
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> Self:
+        check_names(self.all_rules, "rules")
+        check_names(self.windows, "windows of maintenance")
+        if self.explain == "none" and any(rule.valid is None for rule in self.all_rules):
+            raise ValueError("rules look at the reasons of alerts: leave --explain none out")
+        return self
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -439,17 +446,3 @@ class RecordFlags(DetectorFlags):
         """The windows of maintenance of the configuration file, and those of the calendar. Raises ConfigError."""
         of_calendar = () if self.calendar is None else read_calendar(self.calendar, self.timezone)
         return in_zone((*self.maintenance, *of_calendar), self.timezone)
-
-    @property
-    def quiet(self) -> tuple[int, int]:
-        """Records without an alert after which an incident ends: of its series, and of the whole partition."""
-        return self.incident_quiet, max(self.incident_quiet, 1000)
-
-    @field_validator("features", "categorical", "counters")
-    @classmethod
-    def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        if names == () and info.field_name == "features":
-            raise ValueError("name at least one feature, or leave it out to have them inferred")
-        if names is not None and len(set(names)) < len(names):
-            raise ValueError("a feature is named twice")
-        return names

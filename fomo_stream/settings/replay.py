@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fomo_stream.settings.commands import GivenFlags
 from fomo_stream.settings.flags import FileFlags, Names
 from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, option, with_default
+from fomo_stream.settings.topics import GivenFlags, InputFlags
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
 
 
-class ReplaySettings(GivenFlags, FileFlags):
-    """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
-
-    writes_alerts: ClassVar[bool] = False
+class ReplaySettings(GivenFlags, InputFlags, FileFlags):
+    """`fomo-stream replay`: score past records. Of the service it has what results depend on."""
 
     topic: str = flag("Input", "", metavar="TOPIC", scope="scores")
     """topic to replay"""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -55,22 +55,33 @@ def flag(
     short: str = "",
     table: bool = False,
     repeated: bool = False,
+    decides: tuple[str, ...] = (),
     **constraints: Any,
 ) -> Any:
     """A setting with its group in `--help` and its default (`...`: required). The text below it is its description.
 
-    scope: what the setting affects; all lists of this are made of it. words: whether the flag takes several words.
+    scope: what the setting affects; all lists of this are made of it. decides: what else a group agrees on that depends
+    on it, as `Agreement` calls it. words: whether the flag takes several words.
     repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no
     flag: the configuration file has tables of it.
     """
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
-    extra["repeated"] = repeated
+    extra |= {"repeated": repeated, "decides": decides}
     return Field(default, json_schema_extra=extra, **constraints)
 
 
 def near(name: str, known: Iterable[str]) -> str:
     """What to write in place of a setting that there is not."""
-    return what_instead(name) or did_you_mean(name, known)
+    field = name.strip("-").replace("-", "_")
+    others = [cls for cls in _commands() if field in (name.strip("_") for name in flags_of(cls))]
+    elsewhere = ", ".join(cls.__name__.removesuffix("Settings").lower().replace("service", "run") for cls in others)
+    return what_instead(name) or (f": it is a flag of {elsewhere}" if others else did_you_mean(name, known))
+
+
+def flags_of(cls: type[BaseFlags]) -> list[str]:
+    """The fields that have a flag: neither tables of the configuration file nor positional."""
+    about = {name: extra_of(field) for name, field in cls.model_fields.items()}
+    return [name for name, extra in about.items() if not (extra.get("table") or extra.get("positional"))]
 
 
 def with_default(cls: type[BaseFlags], name: str, default: Any) -> Any:
@@ -195,12 +206,6 @@ def _check_environment() -> None:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
 
 
-def _subclasses(cls: type[BaseFlags]) -> Iterator[type[BaseFlags]]:
-    for one in cls.__subclasses__():
-        yield one
-        yield from _subclasses(one)
-
-
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     """One line for one validation error: the source of the value, the value, and the mistake."""
     message = error["msg"].removeprefix("Value error, ")
@@ -256,11 +261,17 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in fields}
 
 
+def _commands() -> list[type[BaseFlags]]:
+    """The settings of each command."""
+    found = []
+    for name in ("service", "commands", "replay", "notify"):
+        module = import_module(f"{__package__}.{name}")
+        found += [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    return [one for one in found if issubclass(one, BaseFlags)]
+
+
 def _all_settings() -> set[str]:
-    """The settings of all commands."""
-    for module in ("commands", "notify", "replay", "service"):
-        import_module(f"{__package__}.{module}")
-    return {field.strip("_") for cls in _subclasses(BaseFlags) for field in cls.model_fields}
+    return {field.strip("_") for cls in _commands() for field in cls.model_fields}
 
 
 def _at_line(path: Path, place: Sequence[str | int]) -> str:

@@ -44,7 +44,7 @@ def members(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def agreement(log: Log, model: str = "m", kernel: str = "numba", **changes: Any) -> Agreement:
+def agreement(log: Log, model: str = "m", kernel: str = "numba", **changes: Any) -> Agreement[ServiceSettings]:
     first = {"topic": "t", "feedback": "f", "categorical": ("site",), "lags": 1, "context_size": 100}
     return Agreement(ServiceSettings(**{**first, **changes}), model, kernel, log)
 

@@ -252,7 +252,22 @@ def test_every_setting_of_the_service_and_of_a_replay_says_what_it_affects() -> 
         assert {name for name, field in cls.model_fields.items() if not extra_of(field)["scope"]} == set()
 
 
-@pytest.mark.parametrize("name", sorted(GONE))
+@pytest.mark.parametrize(
+    ("command", "flags", "words"),
+    [
+        (GroupSettings, ["--json"], "no flag --json: it is gone; group prints text"),
+        (GroupSettings, ["--health-port", "1"], "no flag --health-port: it is a flag of run, doctor, notify"),
+        (ReplaySettings, ["--out", "x"], "no flag --out: it is a flag of run, group, doctor"),
+    ],
+)
+def test_a_flag_that_only_other_commands_have_is_refused_with_their_names(
+    command: type[BaseFlags], flags: list[str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse(command, ["--topic", "t", *flags])
+
+
+@pytest.mark.parametrize("name", sorted(GONE.keys() - {"json"}))
 def test_a_setting_that_is_gone_is_refused_with_what_to_use(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
