@@ -39,15 +39,25 @@ class NotifySettings(BrokerFlags, RegistryFlags):
     """topic of alerts to read"""
     group: str = flag("Broker", "", metavar="GROUP")
     """each target has a consumer group whose name begins so; instances share the work (default: <alerts>-notify)"""
-    start: Literal["earliest", "latest"] = flag("Topics", "latest")
-    """where a group without offsets starts; --dry-run reads from the first record on"""
+    start: Literal["earliest", "latest"] = with_default(
+        ServiceSettings,
+        "start",
+        "latest",
+        "where a group without offsets starts; --dry-run reads from the first record on",
+    )
     result_field: str = with_default(ServiceSettings, "result_field", "fomo")
-    key: str | None = flag("Records", None, metavar="FIELD", min_length=1)
-    """field that names the series of a record, as for run (default: the record's own key)"""
-    max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, metavar="BYTES", ge=1)
-    """larger records are skipped"""
-    health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535)
-    """serve /livez, /readyz and /metrics on this port (default: off)"""
+    key: str | None = with_default(
+        ServiceSettings,
+        "key",
+        None,
+        "field that names the series of a record, as for run (default: the record's own key)",
+    )
+    max_record_bytes: int = with_default(
+        ServiceSettings, "max_record_bytes", MAX_RECORD_BYTES, "larger records are skipped"
+    )
+    health_port: int | None = with_default(
+        ServiceSettings, "health_port", None, "serve /livez, /readyz and /metrics on this port (default: off)"
+    )
     http_host: str = with_default(ServiceSettings, "http_host", "127.0.0.1")
     wait: bool = with_default(ServiceSettings, "wait", False)
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +24,7 @@ from pydantic_settings import (
 )
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.config_file import line_of, read_config
+from fomo_stream.settings.config_file import at_line, read_config
 from fomo_stream.settings.gone import what_instead
 from fomo_stream.wording import did_you_mean
 
@@ -60,10 +60,9 @@ def flag(
 ) -> Any:
     """A setting with its group in `--help` and its default (`...`: required). The text below it is its description.
 
-    scope: what the setting affects; all lists of this are made of it. decides: what else a group agrees on that depends
-    on it, as `Agreement` calls it. words: whether the flag takes several words.
-    repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no
-    flag: the configuration file has tables of it.
+    scope: what it affects; all lists of this are made of it. decides: what else a group agrees on that depends on it.
+    words: it takes several words. repeated: it may be given several times. short: a second name, such as -o. table: it
+    has no flag, but tables in the configuration file.
     """
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
     extra |= {"repeated": repeated, "decides": decides}
@@ -84,10 +83,10 @@ def flags_of(cls: type[BaseFlags]) -> list[str]:
     return [name for name, extra in about.items() if not (extra.get("table") or extra.get("positional"))]
 
 
-def with_default(cls: type[BaseFlags], name: str, default: Any) -> Any:
-    """A setting of `cls`, for a command with another default."""
+def with_default(cls: type[BaseFlags], name: str, default: Any, text: str = "") -> Any:
+    """A setting of `cls`, for a command with another default, and perhaps another text."""
     field = copy(cls.model_fields[name])
-    field.default = default
+    field.default, field.description = default, text or field.description
     return field
 
 
@@ -195,13 +194,13 @@ def _check_environment() -> None:
 
     The message does not show their values.
     """
-    known = set(map(str.upper, _all_settings()))
-    problems = []
-    for name in _variables():
-        word = name.removeprefix(ENV_PREFIX)
-        if word in known or name.startswith(tuple(map(_table_prefix, TABLES))):
-            continue
-        problems.append(f"there is no setting {name}{what_instead(word) or did_you_mean(word, known, ENV_PREFIX)}")
+    known, tables = set(map(str.upper, _all_settings())), tuple(f"{name.upper()}_" for name in TABLES)
+    words = [name.removeprefix(ENV_PREFIX) for name in _variables()]
+    problems = [
+        f"there is no setting {ENV_PREFIX}{word}{what_instead(word) or did_you_mean(word, known, ENV_PREFIX)}"
+        for word in words
+        if word not in known and not word.startswith(tables)
+    ]
     if problems:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
 
@@ -245,7 +244,7 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -
         hint = did_you_mean(str(error["input"]), choices)
     shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     shown = shown.replace("_", "-").replace("from-", "from")
-    return f"--config {path}{_at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
+    return f"--config {path}{at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
 
 
 def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,7 +256,7 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         # one file can serve several commands
         if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):
             hint = near(key, [option(name)[2:] for name in fields])
-            raise ConfigError(f"--config {path}{_at_line(path, (key,))}: there is no setting {key}{hint}")
+            raise ConfigError(f"--config {path}{at_line(path, (key,))}: there is no setting {key}{hint}")
     return {key: value for key, value in values.items() if key in fields}
 
 
@@ -274,26 +273,14 @@ def _all_settings() -> set[str]:
     return {field.strip("_") for cls in _commands() for field in cls.model_fields}
 
 
-def _at_line(path: Path, place: Sequence[str | int]) -> str:
-    line = line_of(path, place)
-    return "" if line is None else f" line {line}"
-
-
 def _joinable(values: dict[str, Any]) -> dict[str, Any]:
     """With the address of a registry as a table, so that other sources can add to it."""
     url = values.get("registry")
     return {**values, "registry": {"url": url}} if isinstance(url, str) else values
 
 
-def _table_prefix(name: str) -> str:
-    return f"{ENV_PREFIX}{name.upper()}_"
-
-
 def _table_of(name: str) -> dict[str, str]:
     """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"sasl.password": "x"}` for kafka, so that secrets need no flag."""
-    prefix = _table_prefix(name)
-    return {
-        variable.removeprefix(prefix).lower().replace("_", "."): value
-        for variable, value in _variables().items()
-        if variable.startswith(prefix)
-    }
+    prefix = f"{ENV_PREFIX}{name.upper()}_"
+    found = {key.removeprefix(prefix): value for key, value in _variables().items() if key.startswith(prefix)}
+    return {key.lower().replace("_", "."): value for key, value in found.items()}
