@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
-from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, table_of, zone
+from fomo_stream.settings.rules import Rule, Window, Zone, check_names, in_zone, read_calendar, split_names, table_of
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import did_you_mean
 
@@ -61,11 +61,19 @@ def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]
     return tuple(name for name in known if name in names)
 
 
+def _long_enough(text: str) -> str:
+    if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
+        raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
+    return text
+
+
 def _times(value: Any) -> Any:
     """`5x` as 5.0."""
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
+Cycles = Annotated[Names, AfterValidator(lambda names: _in_order(names, CYCLES))]
+Levels = Annotated[Names, AfterValidator(lambda names: _in_order(names, LEVELS) or LEVELS)]
 ExistingFile = Annotated[Path, AfterValidator(_is_file)]
 PlainName = Annotated[str, AfterValidator(plain)]
 Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
@@ -255,9 +263,9 @@ class RecordFlags(DetectorFlags):
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO 8601
     (default: the record's own time)"""
-    time_features: Names = flag("Records", (), metavar="A,B", scope="state")
+    time_features: Cycles = flag("Records", (), metavar="A,B", scope="state")
     """compare values with what is usual at their time: hour, weekday, month, or several"""
-    timezone: str = flag("Records", "UTC", metavar="ZONE", scope="group")
+    timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
     """zone of the hours and days, and of times that have none in the configuration: Europe/Berlin"""
     lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
     """compare each record also together with the K records before it of the same key (adds the view past)"""
@@ -279,35 +287,17 @@ class RecordFlags(DetectorFlags):
     silence: Times | None = flag("Alerts", None, metavar="FACTOR", scope="group")
     """an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
     none)"""
-    silence_min: str = flag("Alerts", "60s", metavar="DURATION", scope="group")
+    silence_min: Annotated[str, AfterValidator(_long_enough)] = flag("Alerts", "60s", metavar="DURATION", scope="group")
     """the shortest silence that gives an alert, at least 10s"""
-    silence_of: Names = flag("Alerts", LEVELS, metavar="A,B", scope="group")
+    silence_of: Levels = flag("Alerts", LEVELS, metavar="A,B", scope="group")
     """what is watched for silence: key, partition, topic, or several"""
     batch_size: int = flag("Throughput", 256, metavar="N", ge=1, le=4096, scope="scores")
     """maximum number of records scored at once"""
-
-    @field_validator("timezone")
-    @classmethod
-    def _zone_is_known(cls, name: str) -> str:
-        zone(name)
-        return name
-
-    @field_validator("silence_min")
-    @classmethod
-    def _silence_is_long_enough(cls, text: str) -> str:
-        if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
-            raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
-        return text
 
     @property
     def least_silence_ms(self) -> int:
         """The shortest silence that gives an alert, milliseconds."""
         return round(1000 * seconds_of(self.silence_min))
-
-    @field_validator("silence_of")
-    @classmethod
-    def _levels_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _in_order(names, LEVELS) or LEVELS
 
     def check_silence_of_file(self) -> None:
         """Raise ValueError if silence cannot be told because records of a file have no time of their own."""
@@ -326,11 +316,6 @@ class RecordFlags(DetectorFlags):
         if both := {*self.exclude} & {*named}:
             raise ValueError(f"--exclude {min(map(str, both))[:60]} is named by another flag, too; leave one out")
         return self
-
-    @field_validator("time_features")
-    @classmethod
-    def _cycles_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _in_order(names, CYCLES)
 
     def detector_config(self) -> DetectorConfig:
         """The part of these settings that the detector takes."""
