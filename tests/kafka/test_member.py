@@ -22,7 +22,8 @@ from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.member import ConsumerErrors, Poller
-from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.topics import NO_TOPIC
 
 
 class Clock:
