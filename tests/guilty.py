@@ -153,12 +153,7 @@ def trained(given: Stream) -> Detector:
     views = ("all", "movement") if given.kind == "movement" else ("default",)
     missing = "odd" if given.kind == "missing" else "unknown"  # an unknown value is no evidence, so no case
     config = DetectorConfig(
-        context_size=CONTEXT,
-        min_context=CONTEXT,
-        views=views,
-        memory=0.0,
-        alert_rate=UNLIKELY,
-        missing_is=missing,
+        context_size=CONTEXT, min_context=CONTEXT, views=views, memory=0.0, alert_rate=UNLIKELY, missing_is=missing
     )
     detector = Detector(load_model("default", "cpu"), given.rows.shape[1], config, categorical=given.categorical)
     detector.process(given.rows)

@@ -125,11 +125,7 @@ class Instance(Member):
     """The service over clients in memory; a test makes it turn."""
 
     def __init__(
-        self,
-        name: str,
-        broker: MemoryBroker,
-        warm: WarmStart = NO_WARM_START,
-        consumer: MemoryConsumer | None = None,
+        self, name: str, broker: MemoryBroker, warm: WarmStart = NO_WARM_START, consumer: MemoryConsumer | None = None
     ) -> None:
         self.executor = Lazy()
         self.consumer = consumer or MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))

@@ -232,7 +232,7 @@ def test_an_output_is_found_though_the_client_only_says_that_it_failed_before() 
     setup.send(b"next", number=8)
     assert setup.delivery.has_failed
     assert setup.delivery.abort()
-    assert [setup.delivery.refused("out", record(number))[0] for number in (7, 8)] == [1, 0]
+    assert [setup.delivery.refusals.of("out", record(number))[0] for number in (7, 8)] == [1, 0]
 
 
 @both
@@ -294,7 +294,7 @@ class Sending(Setup):
     def take(self, value: bytes) -> None:
         number = self.position + len(self.waiting)
         self.waiting.append(value)
-        refusals, why = self.delivery.refused("out", record(number))
+        refusals, why = self.delivery.refusals.of("out", record(number))
         assert (why is None) == (refusals == 0)
         self.send(value if not refusals else b"dead " + value, number, "dead" if refusals else "out")
 
@@ -351,10 +351,11 @@ def test_a_record_can_be_refused_again_and_for_another_reason() -> None:
         setup.delivery.send(replace(output(value), timestamp=stamp))
         assert setup.commit() is Outcome.FAILED
         assert setup.delivery.abort()
-        refusals, why = setup.delivery.refused("out", record(0))
+        refusals, why = setup.delivery.refusals.of("out", record(0))
         codes.append((refusals, why.code() if why is not None else None))
     assert codes == [(0, None), (1, KafkaError.INVALID_TIMESTAMP), (2, KafkaError.MSG_SIZE_TOO_LARGE)]
-    assert setup.delivery.refused("dead", record(0))[0] == setup.delivery.refused("out", record(0, "feedback"))[0] == 0
+    of = setup.delivery.refusals.of
+    assert of("dead", record(0)) == of("out", record(0, "feedback")) == (0, None)
 
 
 def test_a_refused_record_without_a_source_ends_the_service_with_an_error() -> None:
@@ -375,7 +376,7 @@ def test_an_output_that_may_succeed_later_is_never_refused(kind: Kind) -> None:
         setup.send(b"denied")
         assert setup.commit() is Outcome.FAILED
         assert setup.delivery.abort()
-    assert setup.delivery.refused("out", record(0)) == (0, None)
+    assert setup.delivery.refusals.of("out", record(0)) == (0, None)
     assert all("batch.num.messages" not in producer.options for producer in setup.broker.producers)
 
 

@@ -16,21 +16,12 @@ import pytest
 from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import (
-    AtOnce,
-    Patient,
-    Recording,
-    begin,
-    commit,
-    make_pipeline,
-    record,
-    sources,
-)
+from pipelines import AtOnce, Patient, Recording, begin, commit, make_pipeline, record, sources
 
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.background import TOGETHER, Background
 from fomo_stream.kafka.observer import Observer, Observers
-from fomo_stream.kafka.start import TOGETHER, BuildThread
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.partition.record import Headers, MicroBatch, Record
 
@@ -287,11 +278,7 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
     assert by_source[0, 1] == by_source[1, 1]
 
 
-@given(
-    size=st.integers(1, 10),
-    age=st.floats(0, 1),
-    steps=st.lists(st.floats(0, 0.5), max_size=50),
-)
+@given(size=st.integers(1, 10), age=st.floats(0, 1), steps=st.lists(st.floats(0, 0.5), max_size=50))
 def test_every_item_leaves_once_in_order_and_no_batch_is_too_large(size: int, age: float, steps: list[float]) -> None:
     batch = MicroBatch[int](size, age)
     now, taken = 0.0, []
@@ -338,7 +325,7 @@ class Task:
 @given(st.lists(st.integers(0, 5), max_size=20))
 def test_the_task_that_is_needed_first_runs_first(numbers: list[int]) -> None:
     done: list[tuple[int, int]] = []
-    with BuildThread() as thread:
+    with Background("tasks") as thread:
         begin = threading.Event()
         thread.submit(begin.wait)
         for i, number in enumerate(numbers):
@@ -351,7 +338,7 @@ def test_the_task_that_is_needed_first_runs_first(numbers: list[int]) -> None:
 @given(st.lists(st.integers(0, 5), min_size=TOGETHER, max_size=4 * TOGETHER))
 def test_a_task_is_not_overtaken_for_ever(numbers: list[int]) -> None:
     done: list[int] = []
-    with BuildThread() as thread:
+    with Background("tasks") as thread:
         begin = threading.Event()
         thread.submit(begin.wait)
         for i, number in enumerate(numbers):
@@ -364,7 +351,7 @@ def test_a_task_is_not_overtaken_for_ever(numbers: list[int]) -> None:
 def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:
     class Generation: ...
 
-    with BuildThread() as thread:
+    with Background("tasks") as thread:
         kept = weakref.ref(thread.submit(Generation).result())
         ended = threading.Event()
         weakref.finalize(thread.submit(Generation).result(), ended.set)

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import (
-    Recording,
-    cheap_model,
-    detector_of,
-    make_pipeline,
-    record,
-)
+from pipelines import Recording, cheap_model, detector_of, make_pipeline, record
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
@@ -143,13 +137,13 @@ def test_a_view_that_becomes_too_wide_is_left_out_and_the_log_says_so(caplog: py
 
 def searching() -> Callable[[int, float], bool]:
     """Whether a search ends its wait when so many records wait at this time."""
-    pipeline: Any = SimpleNamespace(tasks={}, infer=lambda: None)
+    pipeline: Any = SimpleNamespace(infer=lambda: None)
     looks: list[float] = []
     group: Any = SimpleNamespace(stored=lambda: looks.append(0.0))
     search = SchemaSearch(group, pipeline)
 
     def is_over(waiting: int, now: float) -> bool:
-        pipeline.tasks = {0: SimpleNamespace(waiting=range(waiting))}
+        pipeline.n_waiting = waiting
         before = len(looks)
         search.look(now)
         return len(looks) > before

@@ -63,7 +63,6 @@ class Call:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
         return monotonic() - self._began
 
     def wait(self, seconds: float) -> bool:

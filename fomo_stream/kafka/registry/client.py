@@ -35,15 +35,11 @@ _in_memory: dict[str, Any] = {}
 
 
 class Place(NamedTuple):
-    """Where a registry has a schema."""
-
     subject: str
     version: int
 
 
 class Newest(NamedTuple):
-    """The newest schema of a subject."""
-
     version: int
     schema_id: int
     kind: Kind

@@ -90,7 +90,6 @@ class Schemas:
                 raise
 
     def stop(self) -> None:
-        """End the threads."""
         self._stopped.set()
         for _ in self.threads:
             self._queue.put(None)
