@@ -202,8 +202,7 @@ class Delivery(ABC):
 
     def refusal(self, output: Output) -> str:
         """Why its topic will not take an output; empty if it will, as far as known."""
-        limits = self._limits.get(output.topic)
-        if limits is None:
+        if (limits := self._limits.get(output.topic)) is None:
             return ""
         if limits.needs_key and output.key is None:
             return "it is compacted, so it takes no records without a key"
