@@ -8,9 +8,11 @@ A transaction applies all of its parts at once, or none. `MemoryProducer` behave
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from confluent_kafka import OFFSET_INVALID, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, TopicPartition
 
@@ -291,6 +293,16 @@ class MemoryBroker:
         self.topic_ids: dict[str, str] = {}
         self.waits = 0  # how often a caller had to wait for an open transaction
         self.input_end: InputEnd | None = None  # as of `TopicWatch`
+
+    @contextmanager
+    def stands_in(self) -> Iterator[None]:
+        """Whatever reads topics reads them here; nobody waits long for newer state."""
+        with (
+            patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(self)),
+            patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
+            patch("fomo_stream.kafka.member.RELEASE_S", 0.0),
+        ):
+            yield
 
     def producer(self, transactional_id: str | None, **options: Any) -> MemoryProducer:
         self.producers.append(MemoryProducer(self, transactional_id, options))

@@ -16,7 +16,7 @@ import numpy as np
 from confluent_kafka import TopicPartition
 from label_effects import EffectRecorder, effects_in
 from memory_broker import MemoryBroker, MemoryConsumer, Message, Place
-from pipelines import Patient, QuickSettings, cheap_model
+from pipelines import IDS, Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Severity
@@ -35,8 +35,17 @@ from fomo_stream.partition.record import Record
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
 
+
+class AtOnceSettings(QuickSettings):
+    """A commit is due in each turn."""
+
+    @property
+    def commit_interval_ms(self) -> float:
+        return 0.0
+
+
 SCHEMA = Schema(("x", "y"))
-SETTINGS = QuickSettings(
+SETTINGS = AtOnceSettings(
     topic="t",
     alerts="a",
     feedback="f",
@@ -52,8 +61,15 @@ SETTINGS = QuickSettings(
 )
 OUT, ALERTS, DEAD, STATE = SETTINGS.out, "a", SETTINGS.dead_letters, SETTINGS.state_topic
 NUMBERS = (0, 1)
-IDS = {"t": "T1", "f": "F1"}
 LONG_S = 10.0
+
+
+def service_broker(count: int) -> MemoryBroker:
+    """With the topics of the service, of `count` partitions each."""
+    broker = MemoryBroker()
+    broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), count)
+    broker.topic_ids = dict(IDS)
+    return broker
 
 
 class Lazy(Executor):
@@ -146,10 +162,11 @@ class Instance(Member):
         super().__init__(
             SETTINGS, errors=ConsumerErrors(), pipeline=pipeline, delivery=delivery, topics=topics, **clients
         )
+        self.turned_at = 0.0
 
     def take(self, number: int) -> None:
         while not self.consumer.is_subscribed:  # it leaves, and then joins as a new member
-            self._keep_in_step(0.0)
+            self.step()
         self.on_assign(None, [TopicPartition("t", number)])
 
     def release(self, number: int) -> None:
@@ -188,9 +205,8 @@ class Instance(Member):
                 self.executor.work()
 
     def step(self) -> None:
-        """A turn of the loop, in which a commit is due."""
-        self.commits._due = 0.0
-        self.turn(0.0)
+        """A turn of the loop; no time has passed since the last one."""
+        self.turn(self.turned_at)
 
     def restore(self) -> None:
         self.activate()

@@ -43,10 +43,7 @@ def restorer(
 ) -> Iterator[Restorer]:
     for topic in (flags.topic, flags.feedback, flags.state_topic):
         broker.partitions.setdefault(topic or "", 2)
-    with (
-        patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
-        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
-    ):
+    with broker.stands_in():
         watch: Any = broker  # it answers what a TopicWatch does
         one = Restorer(flags, watch, wanted)
         try:
