@@ -203,7 +203,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     @invariant()
     def the_state_is_of_where_the_group_is(self) -> None:
         for number in NUMBERS:
-            values = [m.raw_value for m in self.broker.logs[STATE, number] if m.raw_key == b"state/position"]
+            values = [m.value() for m in self.broker.logs[STATE, number] if m.key() == b"state/position"]
             position = Position.decode((values[-1] or b"")[1:]) if values else Position(0)
             assert position.offset == self.broker.offsets.get(("t", number), 0)
 
@@ -255,7 +255,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def _due(self, number: int) -> set[int]:
         """Labels that were committed since the last look, on records that were remembered then."""
         position, read = (self.broker.offsets.get((topic, number), 0) for topic in ("t", "f"))
-        behind = [message.at for message in self.topics.usable(number) if message.at < position]
+        behind = [message.offset() for message in self.topics.usable(number) if message.offset() < position]
         given = [json.loads(value or b"").get("offset") for value in self.broker.values("f", number)[:read]]
         first, self._checked[number] = self._checked[number], read
         return {at for at in range(first, read) if given[at] in behind[-SETTINGS.feedback_memory :]}

@@ -7,7 +7,8 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from memory_broker import MemoryBroker, Message
+from confluent_kafka import Message
+from memory_broker import MemoryBroker
 from memory_service import ALERTS, DEAD, OUT, Instance, service_broker
 from pipelines import IDS
 
@@ -58,10 +59,10 @@ def outputs(broker: MemoryBroker, topic: str, first: int = 0) -> list[Message]:
     found = []
     for message in broker.logs[topic, 0]:
         if topic == DEAD:
-            headers = dict(message.raw_headers)
+            headers = dict(message.headers())
             at = int(headers["fomo-source-offset"] or b"") if headers["fomo-source-topic"] == b"t" else 0
         else:
-            result = json.loads(message.raw_value or b"")["fomo"]
+            result = json.loads(message.value() or b"")["fomo"]
             at = result["to"]["offset"] if result["status"] == "closed" else result["offset"]
         if at >= first:
             found.append(message)
@@ -69,7 +70,7 @@ def outputs(broker: MemoryBroker, topic: str, first: int = 0) -> list[Message]:
 
 
 def content(messages: list[Message]) -> list[tuple[object, object]]:
-    return [(one.raw_key, one.raw_value) for one in messages]
+    return [(one.key(), one.value()) for one in messages]
 
 
 @pytest.mark.parametrize("stops", [[], [30], [120], [60, 40, 10], [130, 60]])
