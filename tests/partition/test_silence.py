@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.partition.gaps import NEVER, Gaps
+from fomo_stream.partition.gaps import NEVER, SilenceConfig
 from fomo_stream.partition.incidents import Notice
-from fomo_stream.partition.silence import Silence, SilenceConfig
+from fomo_stream.partition.silence import Silence
 
 FACTOR, LEAST = 5.0, 60_000
 CONFIG = SilenceConfig(FACTOR, LEAST)
@@ -139,52 +139,6 @@ def test_it_says_what_a_look_at_every_key_at_every_record_says(
     for record in records_of(mixed(runs) if is_known else runs):
         said = [plain(notice) for notice in silence.follow([record])]
         assert sorted(said, key=repr) == sorted(oracle.follow(record), key=repr)
-
-
-@pytest.mark.slow
-def test_ten_thousand_keys_with_very_different_gaps() -> None:
-    """A tenth of the keys stops; each is told once, when a look at all of them finds it, and no other is."""
-    rng, n = np.random.default_rng(3), 10_000
-    means = np.exp(rng.uniform(math.log(20), math.log(400), n))
-    stops = np.where(np.arange(n) % 10 == 0, 4_000.0, np.inf)
-    times, keys = [], []
-    for key in range(n):
-        at = rng.uniform(0, means[key]) + np.cumsum(rng.gamma(4, means[key] / 4, int(6_000 / means[key] * 1.5) + 20))
-        at = at[(at < 6_000) & (at < stops[key])]
-        times.append(at)
-        keys.append(np.full(len(at), key))
-    order = np.argsort(np.concatenate(times))
-    at, who = np.concatenate(times)[order], np.concatenate(keys)[order].tolist()
-    stamps = (BEGAN + 1000 * at).astype(int).tolist()
-    records: list[Record] = [(b"%d" % key, i, stamp) for i, (key, stamp) in enumerate(zip(who, stamps, strict=True))]
-    silence = Silence(CONFIG, "t", 0, by_records=True)
-    said = [(plain(notice)[0], int(notice.key or b"-1"), notice.offset) for notice in silence.follow(records)]
-
-    gaps, numbers = Gaps(FACTOR, LEAST), dict[int, int]()  # the estimates are another test's
-    last, mark, limit, is_silent = np.zeros(n, int), np.zeros(n, int), np.full(n, NEVER), np.zeros(n, bool)
-    expected: list[tuple[str, int, int]] = []
-    for key, offset, now in zip(who, range(len(who)), (np.array(stamps) - stamps[0]).tolist(), strict=True):
-        for late in np.flatnonzero((now >= last + limit) & ~is_silent).tolist():
-            if late != key:
-                is_silent[late] = True
-                expected.append(("silent", late, offset))
-        if is_silent[key]:
-            is_silent[key] = False
-            expected.append(("closed", key, offset))
-        if key not in numbers:
-            numbers[key] = len(numbers)
-            gaps.grow(len(numbers))
-            last[key] = mark[key] = now
-        gap, last[key] = now - last[key], now
-        if gap >= gaps.floor or now - mark[key] >= gaps.floor:
-            mark[key] = now
-            gaps.add(numbers[key], max(gap, gaps.floor))
-            limit[key] = gaps.limit[numbers[key]]
-    assert sorted(said) == sorted(expected)
-    silent = Counter(key for status, key, _ in said if status == "silent")
-    assert silent.keys() <= {*range(0, n, 10)}
-    assert set(silent.values()) == {1}
-    assert len(silent) > 0.6 * n / 10  # of the others too few records came before they stopped
 
 
 def test_in_a_fleet_of_like_keys_a_young_key_is_known_at_once() -> None:
