@@ -42,6 +42,7 @@ HEAD = "head"
 RECENT, RING = "recent-", 64  # entries with the series of the last commits
 _PART = struct.Struct("<II")  # number of a series, and the length of its row
 _TOLD, _NOT_TOLD = 1, 2  # of a silent series, in its entry
+_BITS = 32  # of the number of a series
 SHOWN = 60  # characters of a key in a sentence
 
 
@@ -91,7 +92,7 @@ class Silence:
         self._series = {0: self._partition, 1: self._topic}  # by number
         self._next = FIRST_KEY  # number of the next new key
         self._keys: dict[bytes, Series] = {}  # those that were used least recently first
-        self._due: list[tuple[int, int]] = []  # a heap: when a key is looked at, its number; some are out of date
+        self._due: list[int] = []  # a heap: when a key is looked at << _BITS | its number; some are out of date
         self._silent: dict[Series, bool] = {}  # whether somebody was told
         self._looked: int | None = None  # when the broker was asked
         self._can_tell = self._is_telling = True
@@ -175,8 +176,8 @@ class Silence:
         self._is_restored = False
         self._learn(its, its.last + gap)
         its.offset, its.time = offset, time
-        while self._due and self._due[0][0] <= at.clock:
-            due, number = heappop(self._due)
+        while self._due and self._due[0] >> _BITS <= at.clock:
+            due, number = divmod(heappop(self._due), 1 << _BITS)
             series = self._series.get(number)
             if series is None or series.due != due:
                 continue  # out of date
@@ -207,7 +208,7 @@ class Silence:
 
     def _look_at(self, series: Series, when: int) -> None:
         series.due = when
-        heappush(self._due, (when, series.number))
+        heappush(self._due, when << _BITS | series.number)
 
     def _new(self, name: bytes, offset: int, time: int) -> Series:
         """A new key; if there are too many, it takes the number of the one that was used least recently."""
