@@ -159,10 +159,7 @@ class ServiceSettings(DeliveryFlags, RecordFlags, SchemaFlags):
         scope="running",
     )
     show_keys: bool = flag(
-        "General",
-        False,
-        "the status page shows the keys of alerts, and which keys alert most (default: no keys)",
-        scope="running",
+        "General", False, "the status page shows the keys of incidents (default: no keys)", scope="running"
     )
     log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag(
