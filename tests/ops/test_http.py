@@ -229,15 +229,6 @@ def test_a_client_that_stops_is_disconnected(
     assert not caplog.records  # it is no defect of the server
 
 
-def test_nothing_is_left_after_its_end(told: Told) -> None:
-    before = set(threading.enumerate())
-    with HttpServer("127.0.0.1", 0, told.sources()) as server:
-        assert ask(server, "/livez")[0].status == 200
-    with pytest.raises(ConnectionRefusedError):
-        send(server, b"")
-    wait_for(lambda: set(threading.enumerate()) <= before, "all threads to end")
-
-
 # --- addresses
 
 
