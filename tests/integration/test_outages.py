@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = kafka_home()
     assert home is not None
     # A frozen broker stays the coordinator for longer than a starting instance waits for an answer.
-    patience = ["broker.session.timeout.ms=10000"]
+    patience = ["broker.session.timeout.ms=9000"]  # the default
     # For each transactional id there is a broker that has nothing of its log.
     copies = ["transaction.state.log.replication.factor=2", "transaction.state.log.min.isr=1"]
     cluster = Cluster(home, 3, tmp_path_factory.mktemp("cluster"), [*patience, *copies])
@@ -91,12 +91,17 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
 
 def test_a_start_outlasts_a_broker_that_hangs_and_has_a_copy_of_the_log_of_transactions(cluster: Cluster) -> None:
     settings = make_settings(cluster, "sensors")
+
+    def start(name: str) -> None:
+        Transactions(make_producer(settings, name)).start_or_explain(START_S, name, name)
+
+    start("first")  # so that the log exists
     controller = cluster.controller()
     frozen = next(node for node in cluster.nodes if node is not controller)
     name = next(name for i in range(100) if frozen in cluster.holders("__transaction_state", name := f"one{i}"))
     frozen.freeze()
     try:
-        Transactions(make_producer(settings, name)).start_or_explain(START_S, name, name)
+        start(name)
     finally:
         frozen.go_on()
         wait_for(cluster.is_complete, "the cluster to be complete", 60)
