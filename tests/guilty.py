@@ -1,4 +1,4 @@
-"""Streams with records that are odd because of known features, and two simple rivals of our reasons.
+"""Streams with records that are odd because of known features.
 
 A case is a stream of inliers and what comes after it: some records of which the last one is odd, and the features that
 are guilty of that. Only cases that the detector calls unlikely count: others get no reasons by default.
@@ -153,12 +153,7 @@ def trained(given: Stream) -> Detector:
     views = ("all", "movement") if given.kind == "movement" else ("default",)
     missing = "odd" if given.kind == "missing" else "unknown"  # an unknown value is no evidence, so no case
     config = DetectorConfig(
-        context_size=CONTEXT,
-        min_context=CONTEXT,
-        views=views,
-        memory=0.0,
-        alert_rate=UNLIKELY,
-        missing_is=missing,
+        context_size=CONTEXT, min_context=CONTEXT, views=views, memory=0.0, alert_rate=UNLIKELY, missing_is=missing
     )
     detector = Detector(load_model("default", "cpu"), given.rows.shape[1], config, categorical=given.categorical)
     detector.process(given.rows)
@@ -175,62 +170,13 @@ def cases(given: Stream, detector: Detector, n: int, rng: Rng) -> Iterator[Case]
             yield made
 
 
-# -- rivals --------------------------------------------------------------------------------------------------------
-
-
-def by_z_scores(given: Stream, detector: Detector, rows: Float) -> Int:
-    """Features by the robust z-score of their value; of codes, by that of the rarity; in a case of movement also by
-    those of level and spread. The one that counts most comes first."""
-    seen = detector._shared._series.peek(rows).vectors[-1]
-    usual = detector._shared._context.history.vectors(np.arange(CONTEXT))
-    vectors = [0, *range(len(seen) - 2, len(seen))] if given.kind == "movement" else [0]
-    score = np.zeros(len(seen[0]))
-    for vector in vectors:
-        values, value = usual[:, vector].copy(), seen[vector].copy()
-        for column in given.categorical:
-            counts = {code: int((values[:, column] == code).sum()) for code in {*values[:, column], value[column]}}
-            rarity = {code: np.sqrt((CONTEXT + 1) / (count + 0.5) - 1) for code, count in counts.items()}
-            values[:, column] = [rarity[code] for code in values[:, column]]
-            value[column] = rarity[value[column]]
-        middle = np.nanmedian(values, axis=0)
-        spread = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
-        spread = np.where(spread > 0, spread, np.nanstd(values, axis=0) + 1e-12)
-        score = np.fmax(score, np.nan_to_num(np.abs(value - middle) / spread))
-    return np.argsort(-score, kind="stable")
-
-
-# -- comparison ----------------------------------------------------------------------------------------------------
-
-
-class Hit(NamedTuple):
-    """Whether a method named a guilty feature of a case."""
-
-    method: str
-    kind: str
-    first: bool  # as the first one
-    among_three: bool  # as one of the first three
-
-
-METHODS = ("reasons", "z-scores")
-
-
-def compared(given: Stream, n: int, rng: Rng) -> Iterator[Hit]:
-    """The hits of all methods in at most n cases of a stream."""
-    detector = trained(given)
-    for rows, _, guilty in cases(given, detector, n, rng):
-        reasons = [reason.feature for reason in detector.explain(rows)[-1]]
-        found = (reasons, by_z_scores(given, detector, rows).tolist())
-        for method, order in zip(METHODS, found, strict=True):
-            yield Hit(method, given.kind, bool(guilty & set(order[:1])), bool(guilty & set(order[:3])))
-
-
-def all_hits(dimensions: tuple[int, ...], n: int, seed: int) -> Iterator[Hit]:
-    """The hits of all methods, at most n cases of each kind, family and number of features."""
+def all_cases(dimensions: tuple[int, ...], n: int, seed: int) -> Iterator[tuple[Stream, Detector, Case]]:
+    """At most n cases of each kind, family and number of features, with their streams and detectors after these."""
     for d in dimensions:
         for a, family in enumerate(FAMILIES):
             for b, kind in enumerate(KINDS):
                 rng = np.random.default_rng((seed, d, a, b))
-                yield from compared(stream(family, kind, d, rng), n, rng)
-
-
-# -- the value that would fit --------------------------------------------------------------------------------------
+                given = stream(family, kind, d, rng)
+                detector = trained(given)
+                for one in cases(given, detector, n, rng):
+                    yield given, detector, one

@@ -8,11 +8,13 @@ A transaction applies all of its parts at once, or none. `MemoryProducer` behave
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
-from confluent_kafka import OFFSET_INVALID, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
 from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
 from fomo_stream.partition.record import Headers
@@ -229,39 +231,18 @@ class MemoryProducer:
         raise KafkaException(failure)
 
 
-class Message(NamedTuple):
-    """A record of a log."""
-
-    place: Place
-    at: int
-    raw_key: bytes | None
-    raw_value: bytes | None
-    raw_headers: Headers = []  # noqa: RUF012 - it is never changed
-    failure: KafkaError | None = None
-
-    def topic(self) -> str:
-        return self.place[0]
-
-    def partition(self) -> int:
-        return self.place[1]
-
-    def offset(self) -> int:
-        return self.at
-
-    def timestamp(self) -> tuple[int, int]:
-        return TIMESTAMP_NOT_AVAILABLE, 0
-
-    def key(self) -> bytes | None:
-        return self.raw_key
-
-    def value(self) -> bytes | None:
-        return self.raw_value
-
-    def headers(self) -> Headers:
-        return self.raw_headers
-
-    def error(self) -> KafkaError | None:
-        return self.failure
+def message(
+    place: Place,
+    at: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers | None = None,
+    error: KafkaError | None = None,
+) -> Message:
+    """A record of a log, as a client gives it."""
+    return Message(
+        topic=place[0], partition=place[1], offset=at, key=key, value=value, headers=headers or [], error=error
+    )
 
 
 class MemoryBroker:
@@ -292,23 +273,33 @@ class MemoryBroker:
         self.waits = 0  # how often a caller had to wait for an open transaction
         self.input_end: InputEnd | None = None  # as of `TopicWatch`
 
+    @contextmanager
+    def stands_in(self) -> Iterator[None]:
+        """Whatever reads topics reads them here; nobody waits long for newer state."""
+        with (
+            patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(self)),
+            patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
+            patch("fomo_stream.kafka.member.RELEASE_S", 0.0),
+        ):
+            yield
+
     def producer(self, transactional_id: str | None, **options: Any) -> MemoryProducer:
         self.producers.append(MemoryProducer(self, transactional_id, options))
         return self.producers[-1]
 
     def append(self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None = None) -> None:
-        self.logs[place].append(Message(place, self.ends[place], key, value, headers or []))
+        self.logs[place].append(message(place, self.ends[place], key, value, headers))
         self.ends[place] += 1
 
     def values(self, topic: str, number: int = 0) -> list[bytes | None]:
-        return [message.raw_value for message in self.logs[topic, number]]
+        return [one.value() for one in self.logs[topic, number]]
 
     def compact(self, topic: str) -> None:
         """Keep only the last record of each key, and no deleted key."""
         for place, log in self.logs.items():
             if place[0] == topic:
-                last = {message.raw_key: message.at for message in log}
-                log[:] = [m for m in log if m.at == last[m.raw_key] and m.raw_value is not None]
+                last = {one.key(): one.offset() for one in log}
+                log[:] = [one for one in log if one.offset() == last[one.key()] and one.value() is not None]
 
     def has(self, member: Member) -> bool:
         """Whether it is a member of the group in its current generation."""
@@ -451,9 +442,9 @@ class MemoryReader:
         for found in partitions:
             place = found.topic, found.partition
             end = self._broker.hidden.get(place, self._broker.ends[place])
-            self._messages += [message for message in self._broker.logs[place] if found.offset <= message.at < end]
+            self._messages += [one for one in self._broker.logs[place] if found.offset <= one.offset() < end]
             eof = KafkaError(KafkaError._PARTITION_EOF)
-            self._messages.append(Message(place, end, None, None, failure=eof))
+            self._messages.append(message(place, end, None, None, error=eof))
 
     def poll(self, _seconds: float) -> Message | None:
         return self._messages.pop(0) if self._messages else None

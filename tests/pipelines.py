@@ -66,7 +66,8 @@ class Recording:
 
     def __init__(self) -> None:
         self.outputs: list[Output] = []
-        self.refusals: dict[tuple[str, int], tuple[int, KafkaError | None]] = {}  # by topic and offset of the source
+        self.refusals = self  # as those of a real one
+        self._refused: dict[tuple[str, int], tuple[int, KafkaError | None]] = {}  # by topic and offset of the source
         self.limits: dict[str, int] = {}
         self.is_committing = False
 
@@ -80,11 +81,11 @@ class Recording:
     def refusal(self, output: Output) -> str:
         return "it is too large" if output.size() > self.limits.get(output.topic, output.size()) else ""
 
-    def refused(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
-        return self.refusals.get((topic, source.offset), (0, None))
+    def of(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
+        return self._refused.get((topic, source.offset), (0, None))
 
     def refuse(self, topic: str, offset: int, times: int, code: int = KafkaError.MSG_SIZE_TOO_LARGE) -> None:
-        self.refusals[topic, offset] = (times, KafkaError(code))
+        self._refused[topic, offset] = (times, KafkaError(code))
 
     def to(self, topic: str) -> list[Output]:
         return [output for output in self.outputs if output.topic == topic]

@@ -15,11 +15,11 @@ import numpy as np
 
 from fomo_stream import load_model
 from fomo_stream.detector.results import DetectorSummary
+from fomo_stream.kafka.background import Background
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.kafka.start import BuildThread
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.ops.metrics import Metrics
 from fomo_stream.ops.status import StatusBoard
@@ -61,7 +61,7 @@ def share_of(observer: Observer, records: int) -> float:
     spent = [0.0]
     settings = ServiceSettings(topic="t", features=names())
     sink: Any = _Sink()
-    with BuildThread() as executor:
+    with Background("builds") as executor:
         timed = _timed(observer, spent)
         pipeline = Pipeline(settings, load_model(device="cpu"), sink, executor, lambda: {}, timed)
         pipeline.begin(Schema(names()))

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 from event_streams import drifting_streams
-from guilty import KINDS, METHODS, Hit, all_hits
+from guilty import KINDS, Stream, all_cases
 
 from fomo_stream import Detector, DetectorConfig, load_model
 from fomo_stream.detector.generation import Generation, Samples
+from fomo_stream.detector.series import MOVEMENT, Series
 
 from .contenders import Float, batches, sensor_rows
 from .report import Measurement, Sizes
@@ -93,7 +95,14 @@ def explaining(scale: Scale) -> Iterator[Measurement]:
 
     Costs: CPU time of an explained record, and the share of the throughput that explaining alerts takes.
     """
-    hits = list(all_hits(scale.guilty_features, scale.guilty_cases, SEED))
+    hits = [
+        Hit(method, given.kind, bool(case.guilty & set(order[:1])), bool(case.guilty & set(order[:3])))
+        for given, detector, case in all_cases(scale.guilty_features, scale.guilty_cases, SEED)
+        for method, order in (
+            ("reasons", [reason.feature for reason in detector.explain(case.rows)[-1]]),
+            ("z-scores", by_z_scores(given, case.rows)),
+        )
+    ]
     for kind in KINDS:
         yield from _hits(kind, [hit for hit in hits if hit.kind == kind])
     yield from _hits("all", hits)
@@ -102,8 +111,38 @@ def explaining(scale: Scale) -> Iterator[Measurement]:
             yield from _explaining_costs(features, views, scale)
 
 
+class Hit(NamedTuple):
+    """Whether a method named a guilty feature of a case."""
+
+    method: str
+    kind: str
+    first: bool  # as the first one
+    among_three: bool  # as one of the first three
+
+
+def by_z_scores(given: Stream, rows: Float) -> list[int]:
+    """Features by the robust z-score of their value; of codes, by that of the rarity; in a case of movement also by
+    those of level and spread. The one that counts most comes first."""
+    series = Series(rows.shape[1], relative=False, categorical=given.categorical)
+    usual, seen = series.follow(given.rows).vectors[-CONTEXT:], series.follow(rows).vectors[-1]
+    vectors = [0, *range(len(seen) - MOVEMENT, len(seen))] if given.kind == "movement" else [0]
+    score = np.zeros(len(seen[0]))
+    for vector in vectors:
+        values, value = usual[:, vector].copy(), seen[vector].copy()
+        for column in given.categorical:
+            counts = {code: int((values[:, column] == code).sum()) for code in {*values[:, column], value[column]}}
+            rarity = {code: np.sqrt((CONTEXT + 1) / (count + 0.5) - 1) for code, count in counts.items()}
+            values[:, column] = [rarity[code] for code in values[:, column]]
+            value[column] = rarity[value[column]]
+        middle = np.nanmedian(values, axis=0)
+        spread = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
+        spread = np.where(spread > 0, spread, np.nanstd(values, axis=0) + 1e-12)
+        score = np.fmax(score, np.nan_to_num(np.abs(value - middle) / spread))
+    return [int(feature) for feature in np.argsort(-score, kind="stable")]
+
+
 def _hits(kind: str, hits: list[Hit]) -> Iterator[Measurement]:
-    for method in METHODS:
+    for method in ("reasons", "z-scores"):
         of_method = [hit for hit in hits if hit.method == method]
         for name, found in (("first", [h.first for h in of_method]), ("three", [h.among_three for h in of_method])):
             if found:

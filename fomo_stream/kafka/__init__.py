@@ -11,7 +11,7 @@ The way of a record, from poll to commit:
 The parts that these use:
 
 - `assignment`: the partitions that this instance reads.
-- `restore`: restores a partition's state from the state topic.
+- `restore`: restores a partition's state from the state topic. `background`: the thread in which that happens.
 - `topics`: topics are checked, created and watched. `group`: settings and features on which the members agree.
 - `observer`: reports on all of this, for a log, metrics or a display.
 - `broker`: configures all Kafka clients, reads partitions to their end, and asks about topics, groups and permissions.

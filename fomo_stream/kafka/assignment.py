@@ -76,12 +76,10 @@ class Assignment:
         """Pause these partitions and those without a first offset; read all others."""
         self._seek()
         wanted = wanted | self._held
-        for change, places in (
-            (self._consumer.pause, wanted - self.paused),
-            (self._consumer.resume, self.paused - wanted),
-        ):
-            if places:
-                change([TopicPartition(*place) for place in places])
+        if places := wanted - self.paused:
+            self._consumer.pause([TopicPartition(*place) for place in places])
+        if places := self.paused - wanted:
+            self._consumer.resume([TopicPartition(*place) for place in places])
         self.paused = wanted
 
     def _seek(self) -> None:
@@ -105,21 +103,16 @@ class Assignment:
 
     def exists(self, number: int, offset: int) -> bool:
         """Whether the end of an input partition is beyond an offset; True if the broker does not answer."""
-        for cached in (True, False):  # nearly always the offsets of the last fetch are enough
-            try:
-                marks = self._consumer.get_watermark_offsets(
-                    TopicPartition(self._topics[0], number), timeout=WATERMARK_TIMEOUT_S, cached=cached
-                )
-            except KafkaException:
-                marks = None
-            if marks is not None and offset < marks[1]:
-                return True
-        return marks is None
+        if offset < (self.known_end(number) or 0):  # nearly always the offsets of the last fetch are enough
+            return True
+        end = self.known_end(number, is_cached=False)
+        return end is None or offset < end
 
-    def known_end(self, number: int) -> int | None:
-        """The end of an input partition as of the last fetch, if there was one. Safe from any thread."""
+    def known_end(self, number: int, is_cached: bool = True) -> int | None:
+        """The end of an input partition; is_cached: as of the last fetch. None: not known. Safe from any thread."""
+        place = TopicPartition(self._topics[0], number)
         try:
-            marks = self._consumer.get_watermark_offsets(TopicPartition(self._topics[0], number), cached=True)
+            marks = self._consumer.get_watermark_offsets(place, timeout=WATERMARK_TIMEOUT_S, cached=is_cached)
         except (KafkaException, RuntimeError):  # RuntimeError: the consumer is closed
             return None
         return marks[1] if marks is not None and marks[1] >= 0 else None

@@ -38,8 +38,7 @@ class Membership:
     """
 
     def __init__(self, consumer: Any, is_by_broker: bool = False) -> None:
-        self._consumer = consumer
-        self._is_by_broker = is_by_broker
+        self._consumer, self._is_by_broker = consumer, is_by_broker
         self._confirmed: Any = None
         self._refused: Any = None
         self._id = ""  # the member id that owns partitions
@@ -116,15 +115,11 @@ class Commits:
         interval_s: float,
         restore: Callable[[list[Waiting], float], None],
     ) -> None:
-        self._pipeline = pipeline
-        self._delivery = delivery
-        self._consumer = consumer
-        self._membership = membership
+        self._pipeline, self._delivery = pipeline, delivery
+        self._consumer, self._membership, self._topics = consumer, membership, topics
+        self._interval_s, self._restore = interval_s, restore
         self._member: Any = None  # membership of the last commit that began
         self._postponed_since: float | None = None  # seconds, monotonic: since then the membership is not certain
-        self._topics = topics
-        self._interval_s = interval_s
-        self._restore = restore
         self.must_abort = False
         self._due = 0.0  # when the next commit begins, seconds, monotonic
         self._staged: list[TopicPartition] = []  # offsets in the commit under way
@@ -222,7 +217,7 @@ class Commits:
     def _abort(self) -> None:
         """Steps 5 and 6."""
         # The next try makes a dead letter of a record that was found, or finds it.
-        is_progress = self._delivery.has_refusal or self._pipeline.guard.has_failed
+        is_progress = self._delivery.refusals.has_found or self._pipeline.guard.has_failed
         if not self._delivery.abort():
             return
         self.must_abort = False

@@ -1,9 +1,8 @@
 """One member of the consumer group: its main loop, rebalances and shutdown.
 
-One thread does everything, and only this module decides in which order things happen. It takes the records that are
-there and hands them to the `Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due,
-take the next step of the commit (`Commits`), activate the partitions that were restored, and react to events from the
-broker.
+One thread does everything, and only this module decides in which order things happen. It hands the records that are
+there to the `Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due, take the next
+step of the commit (`Commits`), activate the partitions that were restored, and react to events from the broker.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class ConsumerErrors:
         self._throttle = Throttle()
 
     def __call__(self, error: KafkaError) -> None:
-        """The client's callback."""
         # The client reports a fatal error by a message whose error has this code, and is not marked as fatal.
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._fatal = error
@@ -80,8 +78,7 @@ class Poller:
     """
 
     def __init__(self, consumer: Any, seconds: float) -> None:
-        self._consumer = consumer
-        self._seconds = seconds
+        self._consumer, self._seconds = consumer, seconds
         self._most = 1
 
     def poll(self, patience: float) -> list[Message]:
@@ -100,21 +97,17 @@ class Poller:
 
 
 class SchemaSearch:
-    """Waits for a sample of records, infers a schema, and lets the group agree on it.
-
-    If fewer than INFER_RECORDS come, the wait ends INFER_S after the 20th, or 6 x INFER_S after the first.
-    """
+    """Waits for a sample of records (see INFER_S), infers a schema, and lets the group agree on it."""
 
     def __init__(self, group: GroupSchema, pipeline: Pipeline) -> None:
-        self._group = group
-        self._pipeline = pipeline
+        self._group, self._pipeline = group, pipeline
         self._deadline = float("inf")  # counts only while records wait
         self._retry_at = 0.0
         self.trouble = ""  # why the group cannot agree at the moment
 
     def look(self, now: float) -> None:
         """Begin scoring, if enough records wait or the first ones have waited long enough."""
-        waiting = sum(len(task.waiting) for task in self._pipeline.tasks.values())
+        waiting = self._pipeline.n_waiting
         self._deadline = min(self._deadline, now + INFER_S * (1 if waiting >= FEW else 6)) if waiting else float("inf")
         if not (waiting >= INFER_RECORDS or now >= self._deadline) or now < self._retry_at:
             return
@@ -149,9 +142,10 @@ class Member:
         topics: TopicReport,
         observer: Observer | None = None,
     ) -> None:
-        self.pipeline = pipeline
+        self.settings, self.pipeline, self.delivery = settings, pipeline, delivery
+        self.restorer, self.search, self.watch, self.topics = restorer, search, watch, topics
+        self._consumer, self._errors, self._observer = consumer, errors, observer or Observer()
         self.assignment = Assignment(consumer, settings.topic, settings.feedback)
-        self.topics = topics
         self.turned_at = time.monotonic()
         self.membership = Membership(consumer, settings.kafka.get("group.protocol") == "consumer")
         interval_s = settings.commit_interval_ms / 1000
@@ -160,16 +154,8 @@ class Member:
         self._held: list[tuple[Waiting, float]] = []  # to restore, with delays, when it is certain what is owned
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
-        self.settings = settings
-        self._consumer = consumer
         self._poller = Poller(consumer, self._turn_s)
-        self._errors = errors
         self._rules_file = RulesFile(settings)
-        self.delivery = delivery
-        self.restorer = restorer
-        self.search = search
-        self.watch = watch
-        self._observer = observer or Observer()
         # By partition: the last answer about the ends of the input, and that up to which it is not read yet.
         self._newest: dict[int, InputEnd] = {}
         self._unread: dict[int, InputEnd] = {}
@@ -248,10 +234,7 @@ class Member:
                 if answer is not None:  # it lags
                     self.pipeline.look(task, answer, False)
                 self._newest[number] = self._unread[number] = answer = newest
-            end = None if answer is None else answer.readable.get(number)
-            if answer is None or end is None:
-                continue
-            if (self.finished(task) or 0) >= end:
+            if answer is not None and (self.finished(task) or 0) >= answer.readable.get(number, float("inf")):
                 del self._unread[number]
                 self.pipeline.look(task, answer, True)
 
@@ -307,20 +290,17 @@ class Member:
     def on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
         """The group gives partitions to this instance: restore them, then read them."""
         self.has_joined = True
-        numbers = [partition.partition for partition in partitions]
-        self._observer.rebalanced("assigned", len(numbers))
+        numbers = self._told("assigned", partitions)
         self.assignment.take(numbers)
         if self._is_leaving or not self.membership.confirm(owns=bool(self.pipeline.tasks)):
             return
         for number in numbers:
-            task = self.pipeline.add(number, self.topics.seen.topic_ids)
-            self._request(task)
+            self._request(self.pipeline.add(number, self.topics.seen.topic_ids))
             log.info(kv("assigned", topic=self.settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
         """The group takes partitions away: first commit the records that were read of them."""
-        numbers = [partition.partition for partition in partitions]
-        self._observer.rebalanced("revoked", len(numbers))
+        numbers = self._told("revoked", partitions)
         if self.pipeline.tasks and not self.membership.confirm(owns=True):
             self._drop(numbers)
         self._release(numbers)
@@ -328,11 +308,14 @@ class Member:
 
     def on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
         """Another instance may have these partitions already: nothing may be committed."""
-        numbers = [partition.partition for partition in partitions]
-        self._observer.rebalanced("lost", len(numbers))
+        numbers = self._told("lost", partitions)
         self._drop(numbers)
         self.membership.lose()
         self.assignment.give_up(numbers)
+
+    def _told(self, event: str, partitions: list[Any]) -> list[int]:
+        self._observer.rebalanced(event, len(partitions))
+        return [partition.partition for partition in partitions]
 
     def activate(self) -> None:
         """Read the partitions that were restored."""
@@ -349,17 +332,13 @@ class Member:
 
     def control_flow(self) -> None:
         """Pause reading while too many records wait for a commit, the schema or a generation."""
-        settings, tasks = self.settings, self.pipeline.tasks
+        settings, tasks, decoder = self.settings, self.pipeline.tasks, self.pipeline.decoder
         size = sum(task.waiting.bytes for task in tasks.values())
-        is_full = self.commits.must_pause or size + self.pipeline.decoder.bytes > LATE_BYTES
-        if self.pipeline.schema is None:
-            enough = sum(len(task.waiting) for task in tasks.values()) >= INFER_RECORDS
-            paused = set(tasks) if is_full or enough else set()
-        else:
-            most = max(LATE_RECORDS, settings.batch_size)
-            paused = {number for number, task in tasks.items() if is_full or len(task.waiting) > most}
-        paused |= self.pipeline.decoder.to_pause
-        places = {(settings.topic, number) for number in paused}
+        is_full = self.commits.must_pause or size + decoder.bytes > LATE_BYTES
+        has_sample = self.pipeline.schema is None and self.pipeline.n_waiting >= INFER_RECORDS
+        most = float("inf") if self.pipeline.schema is None else max(LATE_RECORDS, settings.batch_size)
+        late = {number for number, task in tasks.items() if is_full or has_sample or len(task.waiting) > most}
+        places = {(settings.topic, number) for number in late | decoder.to_pause}
         if settings.feedback is not None:
             full = {number for number, task in tasks.items() if is_full or task.labels.is_full}
             places |= {(settings.feedback, number) for number in full}
@@ -412,14 +391,11 @@ class Member:
             self._leave()
             return
         owned, served = self.assignment.owned(), self.pipeline.tasks.keys()
-        if owned == served:
-            self._differs_since = None
-        elif now - (since := self._differs_since or now) > DIFFERS_S:
+        self._differs_since = None if owned == served else self._differs_since or now
+        if self._differs_since is not None and now - self._differs_since > DIFFERS_S:
             places = {"not_served": sorted(owned - served), "not_owned": sorted(served - owned)}
             log.warning(kv("assignment_differs", **places, effect="joining the group again"))
             self._leave()
-        else:
-            self._differs_since = since
 
     def _leave(self) -> None:
         """Leave the group, as the client would claim partitions that others may have, and then join as a new member.
@@ -445,7 +421,6 @@ class Member:
             self._held = []
 
     def _look_at_topics(self) -> None:
-        """React to changes of the topics."""
         changes = self.topics.look(self.watch.seen)
         if changes.created or changes.missing:  # restoring waits, and finds out which state is still valid
             self.commits.must_abort = True

@@ -20,8 +20,6 @@ _throttle = Throttle()
 
 
 class Outlier(NamedTuple):
-    """A record that was flagged."""
-
     fields: dict[str, Any]
     result: Result
     key: Key = None  # of its series
@@ -44,7 +42,6 @@ class Observation:
 
     @property
     def n_records(self) -> int:
-        """Records with a result."""
         return len(self.results)
 
     @cached_property

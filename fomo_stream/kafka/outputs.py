@@ -38,21 +38,9 @@ NO_FEATURES = "the record has no value of any feature; check the names given by 
 
 
 class Letter(NamedTuple):
-    """Why a record becomes a dead letter."""
-
     reason: str
     message: str
     cause: BaseException | None = None
-
-
-class _Places(NamedTuple):
-    """The partitions of a topic that records of one partition go to; -1: by key."""
-
-    with_key: int
-    without_key: int
-
-    def of(self, key: bytes | None) -> int:
-        return self.without_key if key is None else self.with_key
 
 
 class Outputs:
@@ -69,11 +57,8 @@ class Outputs:
         codec: Codec,
         observer: Observer,
     ) -> None:
-        self._settings = settings
-        self._codec = codec
-        self._delivery = delivery
-        self._partitions = partitions
-        self._observer = observer
+        self._settings, self._topics = settings, settings.scored_topics
+        self._codec, self._delivery, self._partitions, self._observer = codec, delivery, partitions, observer
         self._throttle = Throttle()
 
     def send(self, items: Sequence[Pending], results: Sequence[Result | None], notices: Sequence[Notice] = ()) -> None:
@@ -82,15 +67,13 @@ class Outputs:
         notices: in the order of the records that they come before. A record without a result becomes a dead letter, and
         so does one of which an output is refused: it has all its outputs or none.
         """
-        number = items[0].record.partition
-        places = {topic: self._places(topic, number) for topic in self._settings.scored_topics}
         ahead = deque(notices if self._settings.alerts is not None else ())
         outputs: list[Output] = []
         for item, result in zip(items, results, strict=True):
             while ahead and ahead[0].offset == item.record.offset:
                 notice = ahead.popleft()
-                outputs += self._notice(notice, number, item.fields, item.record.timestamp_or_now)
-            made = self._outputs(item, result, places)
+                outputs += self._notice(notice, item.record.partition, item.fields, item.record.timestamp_or_now)
+            made = self._outputs(item, result)
             if isinstance(made, Letter):
                 self._delivery.send(*outputs)
                 outputs.clear()
@@ -99,28 +82,28 @@ class Outputs:
                 outputs += made
         self._delivery.send(*outputs)
 
-    def _outputs(self, item: Pending, result: Result | None, places: Mapping[str, _Places]) -> list[Output] | Letter:
+    def _outputs(self, item: Pending, result: Result | None) -> list[Output] | Letter:
         """The outputs of a record, or why it becomes a dead letter."""
         if result is None:
             return dead_letter_reason(item.error, "no_features", NO_FEATURES)
         outputs = []
-        for topic, partitions in places.items():
+        for topic in self._topics:
             if topic == self._settings.out or result["outlier"]:
-                output = self._output(item, result, topic, partitions.of(item.record.key))
+                output = self._output(item, result, topic)
                 if isinstance(output, Letter):
                     return output
                 outputs.append(output)
         return outputs
 
-    def _output(self, item: Pending, result: Result, topic: str, partition: int) -> Output | Letter:
+    def _output(self, item: Pending, result: Result, topic: str) -> Output | Letter:
         """The output of a record to one topic, or why it becomes a dead letter."""
         record = item.record
         headers = [header for header in without_ids(record.headers) if header[0] != ATTEMPTS]  # it was scored
+        partition = self.partition_of(topic, record.partition, record.key)
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
         try:
             output.value = self._codec.encode(item.fields, result, record.value, topic)
-            refusal = self._delivery.refusal(output)
-            if refusal:  # without its own bytes it may be shorter
+            if refusal := self._delivery.refusal(output):  # without its own bytes it may be shorter
                 output.value = self._codec.encode(item.fields, result, None, topic)
                 refusal = self._delivery.refusal(output)
         except RecordError as error:
@@ -129,7 +112,7 @@ class Outputs:
             return Letter("not_encodable", f"the scored record cannot be written: {error}", error)
         except Exception as error:
             return Letter("unexpected", str(unexpected(record.where(), error)), error)
-        refusals, why = self._delivery.refused(topic, record)
+        refusals, why = self._delivery.refusals.of(topic, record)
         if refusals == 1 and why is not None and why.code() in MAY_BE_TIME:
             output.timestamp = 0
         elif refusals or refusal:
@@ -150,23 +133,17 @@ class Outputs:
         """
         topic = self._settings.alerts or ""
         source = Record(topic, number, notice.first, None, None, None, [])
-        refusals, why = self._delivery.refused(topic, source)
+        refusals, why = self._delivery.refusals.of(topic, source)
         if why is not None and refusals > 1:
             incident = notice.summary["incident"]
             log.warning(kv("incident_sum_refused", topic=topic, incident=incident, reason=why.str()))
             return []
-        value, partition = (
-            self._codec.summary(notice.summary, fields, topic),
-            self.partition_of(topic, number, notice.key),
-        )
-        output = Output(topic, notice.key, value, [], partition, timestamp, source)
+        value = self._codec.summary(notice.summary, fields, topic)
+        output = Output(topic, notice.key, value, [], self.partition_of(topic, number, notice.key), timestamp, source)
         if refusals or self._delivery.refusal(output):
             output.value = self._codec.summary(without_reasons(notice.summary), fields, topic)
             output.timestamp = 0
         return [output]
-
-    def _places(self, topic: str, number: int) -> _Places:
-        return _Places(self.partition_of(topic, number, b""), self.partition_of(topic, number, None))
 
     def dead_letter(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
         """Send a record that cannot be used to its own topic, unchanged, with the reason in the headers.
@@ -177,19 +154,15 @@ class Outputs:
             self._observer.tombstone()
             return
         self._observer.dead_letter(reason)
-        suppressed = self._throttle.allow(reason)
-        if suppressed is not None:
+        if (suppressed := self._throttle.allow(reason)) is not None:
             log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, suppressed=suppressed))
         topic = self._settings.dead_letters
-        refusals, why = self._delivery.refused(topic, record)
+        refusals, why = self._delivery.refusals.of(topic, record)
         # The first answer to a refusal that may be one of its time is another time.
         cut = refusals - 1 if why is not None and why.code() in MAY_BE_TIME else refusals
         if cut >= len(CUTS):
-            raise TopicError(
-                f"topic {topic} refuses the dead letter of {record.where()}, even without its value and its key "
-                f"({why.str() if why else 'unknown'})",
-                "check that topic's configuration",
-            )
+            what = f"topic {topic} refuses the dead letter of {record.where()}, even without its value and its key"
+            raise TopicError(f"{what} ({why.str() if why else 'unknown'})", "check that topic's configuration")
         # A RecordError often wraps another error; its class is more informative.
         name = "" if exception is None else type(exception.__context__ or exception).__name__
         headers = _letter_headers(record, reason, message, name)
@@ -214,8 +187,7 @@ class Outputs:
         Records without a key of one partition go to one partition, and so keep their order.
         """
         counts = self._partitions()
-        count = counts.get(topic, 0)
-        if count == counts.get(self._settings.topic, 0):
+        if (count := counts.get(topic, 0)) == counts.get(self._settings.topic, 0):
             return partition
         return partition % count if count and key is None else -1
 

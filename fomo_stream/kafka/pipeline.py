@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import TopicPartition
 
@@ -29,6 +29,7 @@ from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.loading import check_schema, first_detector
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.model.config import Model
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, parse_label
 from fomo_stream.partition.partition import Partition, Waiting
@@ -42,9 +43,6 @@ from fomo_stream.records.presence import Presence
 from fomo_stream.records.schema import Schema, look_up, shown
 from fomo_stream.records.writer import WrittenFields
 from fomo_stream.settings.service import ServiceSettings
-
-if TYPE_CHECKING:
-    from fomo_stream.model.config import Model
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +72,7 @@ class Pipeline:
     ) -> None:
         self.tasks: dict[int, Waiting | Running] = {}
         self.schema: Schema | None = None  # the features that are scored; None while they are not known
-        self._settings = settings
-        self._model = model
-        self._delivery = delivery
-        self._executor = executor
+        self._settings, self._model, self._delivery, self._executor = settings, model, delivery, executor
         self._observer = observer or Observer()
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
@@ -137,10 +132,9 @@ class Pipeline:
                 self._log_rules(partition)
 
     def _log_rules(self, partition: Partition) -> None:
-        newest = partition.rules.changes[-1]
-        place = {"topic": self._settings.topic, "partition": partition.number, "offset": newest.offset}
-        counts = {"rules": len(newest.rules.rules), "windows": len(newest.rules.windows) + len(newest.rules.told)}
-        log.info(kv("rules", **place, **counts))
+        rules, at = partition.rules.now, partition.rules.changes[-1].offset
+        counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.told)}
+        log.info(kv("rules", topic=self._settings.topic, partition=partition.number, offset=at, **counts))
 
     def _warn_of_rules(self) -> None:
         if self.schema is not None:
@@ -168,7 +162,6 @@ class Pipeline:
         self.tasks[number] = begun
 
     def drop(self, number: int) -> None:
-        """Forget a partition."""
         self.tasks.pop(number, None)
         self._known.pop(number, None)
         self.decoder.forget(number)
@@ -180,10 +173,9 @@ class Pipeline:
         offsets = []
         self._staged, self._finished = self._finished, []
         for partition in self.tasks.values():
-            changes = partition.changes()
+            changes, uncommitted = partition.changes(), list(self._uncommitted(partition, seen.partitions))
             for name, value in changes.items():
                 self._delivery.send(to_output(self._settings.state_topic, partition.number, name, value))
-            uncommitted = list(self._uncommitted(partition, seen.partitions))
             if changes and not uncommitted and partition.position is not None:
                 # Labels took effect, but no offset moved. The broker refuses a former owner of the partition only where
                 # the transaction has an offset of it.
@@ -206,18 +198,16 @@ class Pipeline:
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
         """By partition of the input that is active: the offset that the group has committed, as far as known."""
-        topic, known = self._settings.topic, ((one.number, one.committed) for one in self.tasks.values())
-        return {TopicPartition(topic, number): offset for number, offset in known if offset is not None}
+        topic, tasks = self._settings.topic, self.tasks.values()
+        return {TopicPartition(topic, one.number): one.committed for one in tasks if one.committed is not None}
 
     def _uncommitted(self, partition: Partition, topics: Mapping[str, object]) -> Iterator[TopicPartition]:
-        positions = [(self._settings.topic, partition.position, partition.committed)]
-        if self._settings.feedback is not None:
-            positions.append((self._settings.feedback, partition.labels.committable, partition.labels.committed))
-        for topic, offset, committed in positions:
-            # Commit the input offset only with its outputs, or they would be written twice; if the topic is gone, both
-            # fail.
-            if offset is not None and offset != committed and (topic == self._settings.topic or topic in topics):
-                yield TopicPartition(topic, partition.number, offset)
+        position, labels, feedback = partition.position, partition.labels, self._settings.feedback
+        if position is not None and position != partition.committed:
+            # Also where the topic is gone: then outputs and offset fail together, else they would be written twice.
+            yield TopicPartition(self._settings.topic, partition.number, position)
+        if feedback in topics and labels.committable not in (None, labels.committed):
+            yield TopicPartition(feedback, partition.number, labels.committable)
 
     def aborted(self, topic_ids: Mapping[str, str]) -> list[Waiting]:
         """Forget everything since the last commit: every partition begins again and waits to be restored."""
@@ -244,8 +234,8 @@ class Pipeline:
 
         The sample keeps the records of each partition together, so that a counter in a partition is recognised.
         """
-        waiting = [(partition, item) for partition in self.tasks.values() for item in partition.waiting.items]
-        usable = [(partition.number, item) for partition, item in waiting if item.error is None]
+        waiting = ((number, item) for number, partition in self.tasks.items() for item in partition.waiting.items)
+        usable = [(number, item) for number, item in waiting if item.error is None]
         sample, settings = [item.fields for _, item in usable], self._settings
         series = [(number, item.key) for number, item in usable]
         try:
@@ -322,6 +312,11 @@ class Pipeline:
         if self.tasks[number].is_active:
             for item in self.decoder.ready(number):
                 self._take(number, item, now)
+
+    @property
+    def n_waiting(self) -> int:
+        """Records that wait to be scored, of all partitions."""
+        return sum(len(partition.waiting) for partition in self.tasks.values())
 
     def has_waiting(self, partition: Partition) -> bool:
         """Whether records of it were read that are not scored yet."""
@@ -478,15 +473,13 @@ class Pipeline:
             self._observer.regime_changed()
             place = {"topic": self._settings.topic, "partition": partition.number, "offset": offset}
             log.warning(kv("regime", **place, regime=regime, reason="unlike the history"))
-        outcome = [(item, result) for item, result in zip(items, made.results, strict=True) if result is not None]
-        first = partition.warm.stop
-        outliers = [(item, result) for item, result in outcome if result["outlier"] and item.offset >= first]
+        done = [(item, result) for item, result in zip(now, made.results[n_warm:], strict=True) if result is not None]
         self._observer.scored(
             Observation(
                 self._settings.topic,
                 partition.number,
-                results=[result for item, result in outcome if item.offset >= first],
-                outliers=[Outlier(item.fields, result, item.key) for item, result in outliers],
+                results=[result for _, result in done],
+                outliers=[Outlier(item.fields, result, item.key) for item, result in done if result["outlier"]],
                 context_rows=partition.detector.context_rows,
                 generation=partition.detector.generation,
                 opened=0 if n_warm else made.opened,
@@ -523,7 +516,6 @@ class Pipeline:
             log.info(kv("warming_up", **place, offset=position, until=warm.stop, done=f"{100 * done:.0f} %"))
 
     def _apply_labels(self, partition: Running) -> None:
-        """Let the labels that are due take effect."""
         place = self._settings.feedback or "", partition.number
         while offsets := partition.due_labels():
             most = self.guard.most(place, min(offsets))
@@ -535,17 +527,13 @@ class Pipeline:
                 self._tell_of_labels(partition, due)
 
     def _tell_of_labels(self, partition: Partition, due: DueLabels) -> None:
-        line = kv(
-            "feedback",
-            topic=self._settings.feedback,
-            partition=partition.number,
-            labels=len(due.labels) + due.too_late,
-            mutes=len(due.mutes),
-            windows=len(due.windows) + len(due.cancelled),
-            new_verdicts=due.new_verdicts,
-            too_late=due.too_late,
-            takes_effect=due.takes_effect,
-        )
+        counts = {
+            "labels": len(due.labels) + due.too_late,
+            "mutes": len(due.mutes),
+            "windows": len(due.windows) + len(due.cancelled),
+        }
+        more = {"new_verdicts": due.new_verdicts, "too_late": due.too_late, "takes_effect": due.takes_effect}
+        line = kv("feedback", topic=self._settings.feedback, partition=partition.number, **counts, **more)
         is_throttled = self._throttle.allow(str(partition.number)) is None
         log.log(logging.DEBUG if is_throttled else logging.INFO, line)
         if due.labels:

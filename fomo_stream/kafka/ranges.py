@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
@@ -16,7 +16,7 @@ from confluent_kafka.admin import OffsetSpec
 from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, TopicError
 from fomo_stream.kafka.bounds import Bound, Range, parse_bounds
 from fomo_stream.kafka.broker.clients import explained, explaining
-from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.cluster import Cluster, Place
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.topics import TopicFlags
@@ -55,19 +55,16 @@ class _Resolver:
             raise TopicError(f"there is no topic {topic} on {settings.bootstrap}", "check --topic and --bootstrap")
         self._numbers = range(partitions[topic])
         self._topic_id = topic_ids.get(topic, "")
-        self._firsts = self._checked({n: one.offset for n, one in self._asked(OffsetSpec.earliest()).items()})
-        ends = cluster.ends([(topic, n) for n in self._numbers])
-        self._ends = self._checked({number: its for (_, number), its in ends.items()})
+        self._places = [(topic, number) for number in self._numbers]
+        self._firsts = self._checked(cluster.offsets(self._places, OffsetSpec.earliest()))
+        self._ends = self._checked(cluster.ends(self._places))
 
-    def _asked(self, spec: OffsetSpec) -> dict[int, Any]:
-        return self._cluster.offsets(self._topic, len(self._numbers), spec)
-
-    def _checked(self, found: dict[int, Answer]) -> dict[int, Answer]:
-        """What the broker has answered. Raises BrokerError unless it is about all partitions."""
-        if missing := [number for number in self._numbers if number not in found]:
+    def _checked(self, found: Mapping[Place, Answer]) -> dict[int, Answer]:
+        """What the broker has answered, by partition. Raises BrokerError unless it is about all partitions."""
+        if missing := [number for _, number in self._places if (self._topic, number) not in found]:
             what = f"the broker does not tell the offsets of {self._topic}[{shown_ranges(missing)}]"
             raise BrokerError(what, "check that all brokers run")
-        return found
+        return {number: found[place] for number, place in enumerate(self._places)}
 
     def resolve(self, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
         for bound in (begin, end):
@@ -100,8 +97,8 @@ class _Resolver:
             return {number: default[number] if offset is None else offset for number, offset in named.items()}
         if not self._cluster.has_controller:  # it would answer that there is no such record
             raise TopicError(f"{bound.text}: the embedded broker does not find records by their time; give offsets")
-        found = self._checked(self._asked(OffsetSpec.for_timestamp(bound.time_ms)))
-        return {n: one.offset if one.offset >= 0 else self._ends[n].end for n, one in found.items()}
+        found = self._checked(self._cluster.offsets(self._places, OffsetSpec.for_timestamp(bound.time_ms)))
+        return {n: offset if offset >= 0 else self._ends[n].end for n, offset in found.items()}
 
     def _notes_on_start(self, begin: Bound, starts: Mapping[int, int]) -> Iterator[str]:
         if begin.time_ms is None:

@@ -13,16 +13,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import replace
-from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, DamagedStateError, LostOffsetError, StateError
+from fomo_stream.kafka.background import Background
 from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.base import Output
@@ -71,9 +71,7 @@ class StateReader:
     def __init__(
         self, settings: ServiceSettings, watch: TopicWatch, warm: WarmStart, is_stopped: Callable[[], bool]
     ) -> None:
-        self._settings = settings
-        self._warm = warm
-        self._watch = watch
+        self._settings, self._warm, self._watch = settings, warm, watch
         self._reader = TopicReader(settings, is_stopped=is_stopped)
         # When the state of a task was first seen to be older than the group's offset.
         self._behind_since: WeakKeyDictionary[Waiting, float] = WeakKeyDictionary()
@@ -81,7 +79,6 @@ class StateReader:
         self._throttle = Throttle()
 
     def close(self) -> None:
-        """Close the client."""
         self._reader.close()
 
     def refresh(self) -> None:
@@ -204,78 +201,72 @@ class Restorer:
         check: Callable[[], None] = lambda: None,
         warm: WarmStart = NO_WARM_START,
     ) -> None:
-        self._settings = settings
-        self._wanted = wanted
+        self._settings, self._wanted = settings, wanted
         self._check: Callable[[], None] | None = check
         self.waits: dict[int, str] = {}  # by partition: why it could not be restored yet
         self.retries = 0  # attempts that have to be repeated
-        self._state = StateReader(settings, watch, warm, lambda: self._stopped)
-        self._queue: deque[tuple[Waiting, float]] = deque()  # requested tasks, and the earliest time for each
-        self._results: SimpleQueue[tuple[Waiting, Restored | Exception]] = SimpleQueue()
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._stopped = threading.Event()
+        self._state = StateReader(settings, watch, warm, self._stopped.is_set)
+        self._requested: list[tuple[float, Waiting]] = []  # with the earliest time for each, seconds, monotonic
+        self._begun: list[tuple[Waiting, Future[Restored]]] = []
+        self._thread = Background("fomo-restore")
         self._throttle = Throttle()
-        self._thread = threading.Thread(target=self._run, name="fomo-restore", daemon=True)
-        self._thread.start()
 
     def request(self, task: Waiting, delay: float = 0.0) -> None:
         """Ask for the state of the partition `task.number`, after `delay` seconds."""
-        with self._changed:
-            self._queue.append((task, time.monotonic() + delay))
-            self._changed.notify()
+        self._requested.append((time.monotonic() + delay, task))
 
     def take_results(self) -> list[tuple[Waiting, Restored]]:
-        """The tasks that were restored since the last call. Raises the error of a task that cannot be restored."""
+        """The tasks that were restored since the last call. Raises the error of a task that cannot be restored.
+
+        Call it again and again: it also begins what was requested.
+        """
         results: list[tuple[Waiting, Restored]] = []
-        while True:
-            try:
-                task, restored = self._results.get_nowait()
-            except Empty:
-                return results
-            if not self._wanted(task):
-                continue
-            if isinstance(restored, Exception):
-                raise restored
-            results.append((task, restored))
+        begun = self._begun
+        self._begun = [one for one in begun if not one[1].done()]
+        for task, attempt in begun:
+            if attempt.done() and self._wanted(task):
+                try:
+                    results.append((task, attempt.result()))
+                    self.waits.pop(task.number, None)
+                except NotYetError as reason:
+                    self._retry(task, str(reason))
+                except KafkaException as error:
+                    self._retry(task, error.args[0].str())
+        now, requested = time.monotonic(), self._requested
+        self._requested = [one for one in requested if one[0] > now]
+        due = [task for at, task in requested if at <= now and self._wanted(task)]
+        self._begun += [(task, self._thread.submit(self._restore, task)) for task in due]
+        return results
 
     def stop(self) -> None:
-        """End the thread, which closes its client."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
-        self._thread.join(STOP_S)
-
-    def _run(self) -> None:
-        while (task := self._next()) is not None:
-            if not self._wanted(task):
-                continue
-            try:
-                restored: Restored | Exception = self._restore(task)
-            except NotYetError as reason:
-                self._retry(task, str(reason))
-                continue
-            except KafkaException as error:
-                self._retry(task, error.args[0].str())
-                if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
-                    self._state.refresh()
-                continue
-            except DamagedStateError as error:
-                restored = unusable_state_error(self._settings.state_topic, task.number, error)
-            except Exception as error:  # the service must see it: without this thread nothing is restored
-                restored = error
-            self.waits.pop(task.number, None)
-            self._results.put((task, restored))
-        self._state.close()
+        """End the thread, which closes its client; if it still waits for the broker, it is abandoned."""
+        if not self._stopped.is_set():
+            self._stopped.set()
+            for _, attempt in self._begun:
+                attempt.cancel()
+            closed = self._thread.submit(self._state.close)
+            self._thread.shutdown(wait=False)
+            wait([closed], STOP_S)
 
     def _restore(self, task: Waiting) -> Restored:
-        """Raises NotYetError, KafkaException, and what `check` raises except BrokerError."""
-        if self._check is not None:
-            try:
+        """Raises NotYetError, and the errors of `check` and `StateReader.read`."""
+        if not self._wanted(task):
+            raise NotYetError("it is no longer assigned")
+        try:
+            if self._check is not None:
                 self._check()
-            except BrokerError as error:
-                raise NotYetError(str(error)) from None
-            self._check = None
-        return self._state.read(task)
+                self._check = None
+        except BrokerError as error:
+            raise NotYetError(str(error)) from None
+        try:
+            return self._state.read(task)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                self._state.refresh()
+            raise
+        except DamagedStateError as error:
+            raise unusable_state_error(self._settings.state_topic, task.number, error) from None
 
     def _retry(self, task: Waiting, reason: str) -> None:
         """Try again later, and log why."""
@@ -283,20 +274,7 @@ class Restorer:
         self.retries += 1
         if self._throttle.allow(f"{task.number} {reason}") is not None:
             log.info(kv("not_restored_yet", topic=self._settings.topic, partition=task.number, reason=reason))
-        if self._wanted(task):
-            self.request(task, RETRY_S)
-
-    def _next(self) -> Waiting | None:
-        """The first task that is due; None: the thread must end."""
-        with self._changed:
-            while not self._stopped:
-                now = time.monotonic()
-                for i, (task, due) in enumerate(self._queue):
-                    if due <= now:
-                        del self._queue[i]
-                        return task
-                self._changed.wait(min((due - now for _, due in self._queue), default=None))
-        return None
+        self.request(task, RETRY_S)
 
 
 def _apply(message: Any, entries: dict[str, bytes]) -> None:

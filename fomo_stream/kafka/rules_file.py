@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0  # seconds between looks at the files
 OF_RULES = settings_of_group(ServiceSettings, "Alerts")
 
-Seen = tuple[tuple[int, int, int], ...]
-
 
 class RulesFile:
     """The files of --config and --calendar. A file that cannot be read, or has a mistake, changes nothing."""
@@ -33,29 +31,24 @@ class RulesFile:
         """The rules that the files have now, if they have changed since the last call. now: seconds, monotonic."""
         if not self._paths or now < self._looked_at + LOOK_S:
             return None
-        self._looked_at, seen = now, self._look()
-        if seen == self._seen:
+        before, self._looked_at, self._seen = self._seen, now, self._look()
+        if self._seen == before:
             return None
-        self._seen = seen
         try:
             settings = read_again(self._settings)
             rules = Rules.of(settings)
         except ConfigError as error:
             log.error(kv("rules_not_read", reason=error, effect="the old ones are kept"))
             return None
-        before, self._settings = self._settings, settings
-        others = [
-            name
-            for name in type(settings).model_fields
-            if name not in OF_RULES and getattr(settings, name) != getattr(before, name)
-        ]
-        if others:
+        old, self._settings = self._settings, settings
+        others = [name for name in type(settings).model_fields if name not in OF_RULES]
+        if others := [name for name in others if getattr(settings, name) != getattr(old, name)]:
             effect = "restart the instances to use them"
             log.warning(kv("settings_changed", names=",".join(others), effect=effect))
         return rules
 
-    def _look(self) -> Seen:
-        return tuple(map(_state_of, self._paths))
+    def _look(self) -> list[tuple[int, int, int]]:
+        return list(map(_state_of, self._paths))
 
 
 def _state_of(path: Path) -> tuple[int, int, int]:

@@ -1,8 +1,4 @@
-"""The service: scores one topic as a member of a consumer group, until it is stopped.
-
-`start` checks everything and makes the `Member`; `Member.run` joins the group and has the main loop; `pipeline` takes a
-record from reading to its output; `commits` commits outputs, state and offsets together.
-"""
+"""The service: scores one topic as a member of a consumer group, until it is stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from fomo_stream.errors import BrokerError, FencedError
 from fomo_stream.kafka.member import Member
@@ -19,11 +14,9 @@ from fomo_stream.kafka.snapshot import Snapshot, not_ready, partitions
 from fomo_stream.kafka.start import start
 from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
+from fomo_stream.model.config import Model
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.topics import NO_TOPIC
-
-if TYPE_CHECKING:
-    from fomo_stream.model.config import Model
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +31,7 @@ class Service:
     """
 
     def __init__(self, settings: ServiceSettings, model: Model | None = None, observer: Observer | None = None) -> None:
-        self._settings = settings
-        self._model = model
-        self._observer = observer or Observer()
+        self._settings, self._model, self._observer = settings, model, observer or Observer()
         self._stopping = threading.Event()
         self._trouble = ""  # why it waits
         self._state = "starting"

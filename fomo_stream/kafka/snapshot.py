@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.assignment import STALLED_S
+from fomo_stream.partition.gaps import LEVELS
 from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.running import Running
-from fomo_stream.partition.silence import LEVELS
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
@@ -39,8 +39,6 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One instance."""
-
     state: str  # starting, waiting, running, stopping, stopped or failed
     not_ready: tuple[str, ...]  # why records are not being scored; empty while they are
     topic: str
@@ -62,18 +60,17 @@ def not_ready(member: Member) -> list[str]:
     reasons = [] if member.has_joined else ["not yet a member of the group"]
     reasons += member.topics.reasons()
     reasons += [reason for reason in (member.search.trouble, member.delivery.trouble) if reason]
-    schemas = member.pipeline.schemas
+    schemas, tasks = member.pipeline.schemas, dict(member.pipeline.tasks)
+    places = {number: f"{member.settings.topic}[{number}]" for number in tasks}
     if schemas is not None and schemas.trouble:
-        for number in sorted(filter(member.pipeline.decoder.waits, list(member.pipeline.tasks))):
-            reasons.append(f"{member.settings.topic}[{number}] waits for the schema of a record: {schemas.trouble}")
-    for task in list(member.pipeline.tasks.values()):
+        for number in sorted(filter(member.pipeline.decoder.waits, tasks)):
+            reasons.append(f"{places[number]} waits for the schema of a record: {schemas.trouble}")
+    for number, task in tasks.items():
         if not task.is_active:
-            reasons.append(f"{member.settings.topic}[{task.number}] waits to be restored: {_waits(member, task)}")
-        elif (stalled_s := member.stalls.get(task.number, (None, 0.0))[1]) > STALLED_S:
-            place = f"{member.settings.topic}[{task.number}]"
-            reasons.append(f"{place} has not moved for {stalled_s:.0f} s although it has unread records")
-    warm = [task for task in list(member.pipeline.tasks.values()) if _left_to_learn(member, task)]
-    if warm:
+            reasons.append(f"{places[number]} waits to be restored: {_waits(member, task)}")
+        elif (stalled_s := _stalled_s(member, task)) > STALLED_S:
+            reasons.append(f"{places[number]} has not moved for {stalled_s:.0f} s although it has unread records")
+    if warm := [task for task in tasks.values() if _left_to_learn(member, task)]:
         done = 1 - sum(_left_to_learn(member, task) for task in warm) / sum(len(task.warm) for task in warm)
         reasons.append(_warming_up(done))
     return reasons
@@ -105,7 +102,7 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
         tuple((topic, 0.0 if one.open_since is None else now - one.open_since) for topic, one in seen.items() if one),
         None if running is None or running.generation_since is None else now - running.generation_since,
         0.0 if running is None or running.late_since is None else now - running.late_since,
-        member.stalls.get(task.number, (None, 0.0))[1],
+        _stalled_s(member, task),
         NEW if running is None else running.detector.summary,
         dict.fromkeys(LEVELS, 0) if running is None else running.silence.open,
     )
@@ -116,6 +113,10 @@ def _waits(member: Member, task: Partition) -> str:
         return member.restorer.waits.get(task.number, "waiting for its turn")
     left = _left_to_learn(member, task)
     return _warming_up(1 - left / len(task.warm)) if left else ""
+
+
+def _stalled_s(member: Member, task: Partition) -> float:
+    return member.stalls.get(task.number, (None, 0.0))[1]
 
 
 def _warming_up(done: float) -> str:

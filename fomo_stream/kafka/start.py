@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import KafkaException
 
+from fomo_stream.kafka.background import Background
 from fomo_stream.kafka.broker.clients import make_consumer, make_producer
 from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
@@ -34,26 +31,18 @@ from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
 from fomo_stream.kafka.warm_start import agree_on_warm_start
 from fomo_stream.loading import check_schema
 from fomo_stream.logs import kv
+from fomo_stream.model.config import Model
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
-
-if TYPE_CHECKING:
-    from fomo_stream.model.config import Model
 
 log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0  # to leave the group
 LEAVE_POLL_S = 0.05
-TOGETHER = 64  # consecutive tasks that are ordered; fewer than that overtake a task
 LATE = "its partitions go to others when its session times out"
 
 
-def start(
-    settings: ServiceSettings,
-    model: Model,
-    observer: Observer,
-    stack: ExitStack,
-) -> Member:
+def start(settings: ServiceSettings, model: Model, observer: Observer, stack: ExitStack) -> Member:
     """Make a member that is ready to run. stack: closes, at the end, everything opened here.
 
     1. Check the schema registry, topics, permissions and named features. Create the state topic if it is missing; with
@@ -88,7 +77,7 @@ def start(
     watch.start()
     delivery = _open_delivery(settings, watch.limits)
     stack.callback(delivery.close)
-    executor = BuildThread(observer.built)
+    executor = Background("fomo-generation", observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
     pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
     if pipeline.schemas is not None:
@@ -149,60 +138,3 @@ def _close(consumer: Any, settings: ServiceSettings) -> None:
 
     if not Call(close).wait(CLOSE_S):
         log.warning(kv("group_not_left", reason="the broker does not answer", effect=LATE))
-
-
-class BuildThread(Executor):
-    """Runs one task at a time, ordered by `needed_at` (see `Build` in `detector.panel`), then by submission.
-
-    So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
-    Only TOGETHER consecutive tasks are ordered: a partition of many records does not wait for long beside young ones,
-    which need many generations. built: called in the thread after each task, with its seconds.
-
-    >>> with BuildThread() as thread:
-    ...     thread.submit(sum, [1, 2]).result()
-    3
-    """
-
-    def __init__(self, built: Callable[[float], None] = lambda seconds: None) -> None:
-        self._built = built
-        self._queue: queue.PriorityQueue[tuple[float, int, int, Callable[[], None]]] = queue.PriorityQueue()
-        self._count = itertools.count()
-        self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="fomo-generation", daemon=True)
-        self._thread.start()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run `fn` in the thread. Raises RuntimeError after `shutdown`."""
-        if self._is_over:
-            raise RuntimeError("the build thread was shut down")
-        future: Future[Any] = Future()
-
-        def work() -> None:
-            if future.set_running_or_notify_cancel():
-                began = time.perf_counter()
-                try:
-                    future.set_result(fn(*args, **kwargs))
-                except BaseException as error:  # for the caller of `result`
-                    future.set_exception(error)
-                self._built(time.perf_counter() - began)
-
-        number = next(self._count)
-        self._queue.put((number // TOGETHER, getattr(fn, "needed_at", -1), number, work))
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more tasks; those that wait are run, or with cancel_futures forgotten."""
-        self._is_over = True
-        self._queue.put((-1 if cancel_futures else float("inf"), 0, next(self._count), self._stop))
-        if wait:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            *_, work = self._queue.get()
-            if work == self._stop:
-                return
-            work()
-            del work  # and what it has built
-
-    def _stop(self) -> None: ...

@@ -44,7 +44,7 @@ class ServiceSettings(InputFlags, OutputFlags):
     http_host: str = flag("General", "127.0.0.1", metavar="HOST", min_length=1, scope="running")
     """address that --health-port is served on; 0.0.0.0: all addresses of this machine"""
     show_keys: bool = flag("General", False, scope="running")
-    """the status page shows the keys of alerts, and which keys alert most (default: no keys)"""
+    """the status page shows the keys of incidents (default: no keys)"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag("General", False, scope="running")
     """wait for brokers, topics and permissions that are missing, in place of ending with an error"""

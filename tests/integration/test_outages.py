@@ -76,7 +76,6 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
         )
     )
     cluster.produce(topic, readings(100, start=100))
-    assert coordinator is not cluster.controller()  # which changes where a machine is too slow for it
     coordinator.freeze()
     try:
         with command(tmp_path / "after.log", settings) as running:

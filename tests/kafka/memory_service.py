@@ -13,14 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 from label_effects import EffectRecorder, effects_in
-from memory_broker import MemoryBroker, MemoryConsumer, Message, Place
-from pipelines import Patient, QuickSettings, cheap_model
+from memory_broker import MemoryBroker, MemoryConsumer, Place
+from pipelines import IDS, Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Severity
 from fomo_stream.kafka.broker.cluster import Ends
+from fomo_stream.kafka.broker.topic_reader import to_record
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.member import ConsumerErrors, Member
@@ -31,12 +32,20 @@ from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.partition.incidents import Incidents
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.record import Record
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
 
+
+class AtOnceSettings(QuickSettings):
+    """A commit is due in each turn."""
+
+    @property
+    def commit_interval_ms(self) -> float:
+        return 0.0
+
+
 SCHEMA = Schema(("x", "y"))
-SETTINGS = QuickSettings(
+SETTINGS = AtOnceSettings(
     topic="t",
     alerts="a",
     feedback="f",
@@ -52,8 +61,15 @@ SETTINGS = QuickSettings(
 )
 OUT, ALERTS, DEAD, STATE = SETTINGS.out, "a", SETTINGS.dead_letters, SETTINGS.state_topic
 NUMBERS = (0, 1)
-IDS = {"t": "T1", "f": "F1"}
 LONG_S = 10.0
+
+
+def service_broker(count: int) -> MemoryBroker:
+    """With the topics of the service, of `count` partitions each."""
+    broker = MemoryBroker()
+    broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), count)
+    broker.topic_ids = dict(IDS)
+    return broker
 
 
 class Lazy(Executor):
@@ -125,11 +141,7 @@ class Instance(Member):
     """The service over clients in memory; a test makes it turn."""
 
     def __init__(
-        self,
-        name: str,
-        broker: MemoryBroker,
-        warm: WarmStart = NO_WARM_START,
-        consumer: MemoryConsumer | None = None,
+        self, name: str, broker: MemoryBroker, warm: WarmStart = NO_WARM_START, consumer: MemoryConsumer | None = None
     ) -> None:
         self.executor = Lazy()
         self.consumer = consumer or MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
@@ -150,10 +162,11 @@ class Instance(Member):
         super().__init__(
             SETTINGS, errors=ConsumerErrors(), pipeline=pipeline, delivery=delivery, topics=topics, **clients
         )
+        self.turned_at = 0.0
 
     def take(self, number: int) -> None:
         while not self.consumer.is_subscribed:  # it leaves, and then joins as a new member
-            self._keep_in_step(0.0)
+            self.step()
         self.on_assign(None, [TopicPartition("t", number)])
 
     def release(self, number: int) -> None:
@@ -192,9 +205,8 @@ class Instance(Member):
                 self.executor.work()
 
     def step(self) -> None:
-        """A turn of the loop, in which a commit is due."""
-        self.commits._due = 0.0
-        self.turn(0.0)
+        """A turn of the loop; no time has passed since the last one."""
+        self.turn(self.turned_at)
 
     def restore(self) -> None:
         self.activate()
@@ -213,10 +225,6 @@ def exploding(method: Callable[..., Any]) -> Callable[..., Any]:
     return score
 
 
-def to_record(message: Message) -> Record:
-    return Record(*message.place, message.at, None, message.raw_key, message.raw_value, [])
-
-
 class Topics:
     """The contents of the topics, and a comparison with a run that was never interrupted."""
 
@@ -224,14 +232,14 @@ class Topics:
         self._broker = broker
 
     def usable(self, number: int) -> list[Message]:
-        values = ((message, message.raw_value or b"") for message in self._broker.logs["t", number])
+        values = ((message, message.value() or b"") for message in self._broker.logs["t", number])
         return [message for message, value in values if len(value) > 2 and b"explode" not in value]
 
     def compare_with_an_uninterrupted_run(self, number: int) -> None:
         usable = self.usable(number)
-        offsets = [message.at for message in usable]
-        values = SCHEMA.rows([json.loads(message.raw_value or b"") for message in usable])
-        keys = [message.raw_key for message in usable]
+        offsets = [message.offset() for message in usable]
+        values = SCHEMA.rows([json.loads(message.value() or b"") for message in usable])
+        keys = [message.key() for message in usable]
         detector = Detector(cheap_model(), 2, SETTINGS.detector_config()).for_partition(number)
         effects: dict[int, list[tuple[int, int, bool]]] = {}  # by the input offset where they take effect, all at once
         for effect in self.effects(number):
@@ -263,7 +271,7 @@ class Topics:
         for result in self.results(number) + self.alerts(number):
             assert result.get("incident") == names.get(result["offset"])
         fields = ("incident", "from", "to", "records", "span", "worst")
-        found = [(one.raw_key, [summary[name] for name in fields]) for one, summary in self.sums(number)]
+        found = [(one.key(), [summary[name] for name in fields]) for one, summary in self.sums(number)]
         assert found == [(one.key, [one.summary[name] for name in fields]) for one in closed]
 
     def results(self, number: int) -> list[dict[str, Any]]:
@@ -275,7 +283,7 @@ class Topics:
 
     def sums(self, number: int) -> list[tuple[Message, dict[str, Any]]]:
         """The records that sum up incidents, and their content."""
-        found = [(one, json.loads(one.raw_value or b"")["fomo"]) for one in self._broker.logs[ALERTS, number]]
+        found = [(one, json.loads(one.value() or b"")["fomo"]) for one in self._broker.logs[ALERTS, number]]
         return [(one, summary) for one, summary in found if summary["status"] == "closed" and "of" not in summary]
 
     def silence(self, number: int) -> list[dict[str, Any]]:
@@ -289,4 +297,4 @@ class Topics:
         return [int(found["fomo-source-offset"] or b"") for found in ours]
 
     def effects(self, number: int) -> list[dict[str, Any]]:
-        return effects_in((message.raw_key, message.raw_value) for message in self._broker.logs[STATE, number])
+        return effects_in((message.key(), message.value()) for message in self._broker.logs[STATE, number])

@@ -58,6 +58,12 @@ class Setup:
             pass
         return outcome
 
+    def fail(self) -> None:
+        """A commit fails, and all is undone."""
+        assert self.commit() is Outcome.FAILED
+        while not self.delivery.abort():
+            pass
+
     def commit(self, position: int = 1) -> Outcome:
         outcome = self.delivery.commit([TopicPartition("t", 0, position)], *self.as_member)
         return self.proceed() if outcome is Outcome.PENDING else outcome
@@ -119,8 +125,7 @@ def test_outputs_that_fail_during_a_commit_are_undone(kind: Kind) -> None:
     setup.broker.slow = {"slow"}
     setup.send(b"denied")
     setup.send(b"1", topic="slow")
-    assert setup.commit() is Outcome.FAILED
-    assert setup.delivery.abort()
+    setup.fail()
     assert (setup.out(), setup.broker.offsets) == ([], {})
 
 
@@ -190,21 +195,16 @@ def test_an_output_that_its_topic_will_not_take_is_known_before() -> None:
     assert Setup(limits={"out": TopicLimits(1000)}, compresses=True).delivery.refusal(output(b"x" * 1000)) == ""
 
 
-@both
-def test_an_output_whose_time_its_topic_refuses_has_the_time_of_producing(kind: Kind) -> None:
+def test_an_output_whose_time_its_topic_refuses_has_the_time_of_producing() -> None:
     hour_ms, now_ms = 3_600_000, round(time.time() * 1000)
-    limits = TopicLimits.of({"max.message.bytes": "1000", "message.timestamp.after.max.ms": str(hour_ms)})
-    setup = Setup(kind, limits={"out": limits})
-    stamps = []
+    size, stamps = {"max.message.bytes": "9"}, []
+    setup = Setup(limits={"out": TopicLimits.of({**size, "message.timestamp.after.max.ms": str(hour_ms)})})
     setup.broker.refuses = lambda produced: stamps.append(produced.stamp)
-    for stamp in (now_ms, now_ms + 5 * hour_ms, now_ms - 10**6 * hour_ms, now_ms + hour_ms // 2):
+    wanted = [now_ms, now_ms - 10**6 * hour_ms, now_ms + hour_ms // 2]
+    for stamp in (now_ms + 5 * hour_ms, *wanted):
         setup.delivery.send(replace(output(b"x"), timestamp=stamp))
     assert setup.commit() is Outcome.COMMITTED
-    assert stamps == [now_ms, 0, now_ms - 10**6 * hour_ms, now_ms + hour_ms // 2]
-
-
-def test_limits_of_a_topic_are_those_of_its_configuration() -> None:
-    size = {"max.message.bytes": "9"}
+    assert stamps == [0, *wanted]
     by_age = {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "7"}
     assert TopicLimits.of(size | by_age | {"cleanup.policy": "compact,delete"}) == TopicLimits(9, True, 5, 7)
     assert TopicLimits.of(size | {"message.timestamp.difference.max.ms": "5"}) == TopicLimits(9, False, 5, 5)
@@ -217,8 +217,7 @@ def test_all_invalid_records_of_a_batch_are_found_at_once(kind: Kind) -> None:
     sending.broker.refuses = lambda produced: INVALID if (produced.value or b"").startswith(b"large") else None
     for number in range(20):
         sending.take(b"large %d" % number if number % 3 else b"good %d" % number)
-    assert not sending.try_to_commit()
-    assert sending.try_to_commit()
+    assert [sending.try_to_commit(), sending.try_to_commit()] == [False, True]
     assert len(sending.broker.values("dead")) == 13
     assert all("batch.num.messages" not in producer.options for producer in sending.broker.producers)
 
@@ -232,7 +231,7 @@ def test_an_output_is_found_though_the_client_only_says_that_it_failed_before() 
     setup.send(b"next", number=8)
     assert setup.delivery.has_failed
     assert setup.delivery.abort()
-    assert [setup.delivery.refused("out", record(number))[0] for number in (7, 8)] == [1, 0]
+    assert [setup.delivery.refusals.of("out", record(number))[0] for number in (7, 8)] == [1, 0]
 
 
 @both
@@ -245,9 +244,7 @@ def test_a_full_queue_is_waited_for_and_finally_a_failure(kind: Kind) -> None:
     setup.broker.answers["produce"] = [full] * 1000
     setup.send(b"second")
     assert setup.delivery.has_failed
-    assert setup.commit() is Outcome.FAILED
-    setup.broker.answers["produce"] = []
-    assert setup.delivery.abort()
+    setup.fail()
     assert not setup.delivery.has_failed
 
 
@@ -256,11 +253,8 @@ def test_an_offset_commit_without_an_answer_blocks_nothing() -> None:
     setup.member.on_commit = None  # no answer comes
     setup.send(b"1")
     commit = [TopicPartition("t", 0, 1)]
-    assert setup.delivery.commit(commit, *setup.as_member) is Outcome.PENDING
-    outcome = Outcome.PENDING
-    for _ in range(100):
-        outcome = setup.delivery.proceed()
-    assert outcome is Outcome.PENDING
+    outcomes = {setup.delivery.commit(commit, *setup.as_member), *(setup.delivery.proceed() for _ in range(100))}
+    assert outcomes == {Outcome.PENDING}
     assert isinstance(setup.delivery, AtLeastOnce)
     setup.delivery.offsets_committed(None, [TopicPartition("t", 0, 0)])  # of a commit before
     assert setup.delivery.proceed() is Outcome.PENDING
@@ -274,12 +268,10 @@ def test_a_call_without_a_time_limit_is_made_only_after_the_broker_has_answered(
     setup.broker.answers["committed"] = [retriable()] * 3
     setup.member.failures = [KafkaError(KafkaError._TIMED_OUT)]  # of the call without an answer
     setup.send(b"1")
-    commit = [TopicPartition("t", 0, 1)]
-    setup.delivery.commit(commit, *setup.as_member)
-    pending = 0
-    while setup.delivery.proceed(LONG_S) is Outcome.PENDING:
-        pending += 1
-    assert pending >= 3
+    setup.delivery.commit([TopicPartition("t", 0, 1)], *setup.as_member)
+    outcomes = [setup.delivery.proceed(LONG_S) for _ in range(3)]
+    assert outcomes == [Outcome.PENDING] * 3
+    assert setup.proceed() is Outcome.COMMITTED
     assert setup.broker.offsets == {("t", 0): 1}
 
 
@@ -294,7 +286,7 @@ class Sending(Setup):
     def take(self, value: bytes) -> None:
         number = self.position + len(self.waiting)
         self.waiting.append(value)
-        refusals, why = self.delivery.refused("out", record(number))
+        refusals, why = self.delivery.refusals.of("out", record(number))
         assert (why is None) == (refusals == 0)
         self.send(value if not refusals else b"dead " + value, number, "dead" if refusals else "out")
 
@@ -349,20 +341,19 @@ def test_a_record_can_be_refused_again_and_for_another_reason() -> None:
     codes = []
     for value, stamp in ((b"late", -1), (b"late", -1), (b"large", 0)):
         setup.delivery.send(replace(output(value), timestamp=stamp))
-        assert setup.commit() is Outcome.FAILED
-        assert setup.delivery.abort()
-        refusals, why = setup.delivery.refused("out", record(0))
+        setup.fail()
+        refusals, why = setup.delivery.refusals.of("out", record(0))
         codes.append((refusals, why.code() if why is not None else None))
     assert codes == [(0, None), (1, KafkaError.INVALID_TIMESTAMP), (2, KafkaError.MSG_SIZE_TOO_LARGE)]
-    assert setup.delivery.refused("dead", record(0))[0] == setup.delivery.refused("out", record(0, "feedback"))[0] == 0
+    of = setup.delivery.refusals.of
+    assert of("dead", record(0)) == of("out", record(0, "feedback")) == (0, None)
 
 
 def test_a_refused_record_without_a_source_ends_the_service_with_an_error() -> None:
     setup = Setup()
     state = Output("state", b"k", b"large", [], 0)
     setup.delivery.send(state)
-    assert setup.commit() is Outcome.FAILED
-    assert setup.delivery.abort()
+    setup.fail()
     setup.delivery.send(state)
     with pytest.raises(BrokerError, match=r"topic state refuses a record .* check that topic's configuration"):
         setup.commit()
@@ -373,9 +364,8 @@ def test_an_output_that_may_succeed_later_is_never_refused(kind: Kind) -> None:
     setup = Setup(kind)
     for _ in range(3):
         setup.send(b"denied")
-        assert setup.commit() is Outcome.FAILED
-        assert setup.delivery.abort()
-    assert setup.delivery.refused("out", record(0)) == (0, None)
+        setup.fail()
+    assert setup.delivery.refusals.of("out", record(0)) == (0, None)
     assert all("batch.num.messages" not in producer.options for producer in setup.broker.producers)
 
 
@@ -427,12 +417,11 @@ def test_closing_undoes_uncommitted_outputs() -> None:
 def test_a_broker_that_was_away_during_an_abort_does_not_end_the_instance() -> None:
     setup = Setup()
     setup.send(b"1")
-    setup.broker.answers["send_offsets_to_transaction"] = [abortable()]
-    assert setup.commit() is Outcome.FAILED
-    setup.broker.answers["abort_transaction"] = [retriable(), retriable(), fatal()]
-    assert [setup.delivery.abort() for _ in range(2)] == [False, False]
-    while not setup.delivery.abort():
-        pass
+    setup.broker.answers |= {
+        "send_offsets_to_transaction": [abortable()],
+        "abort_transaction": [retriable(), retriable(), fatal()],
+    }
+    setup.fail()
     setup.send(b"2")
     assert setup.commit() is Outcome.COMMITTED
     assert setup.out() == [b"2"]
@@ -454,36 +443,26 @@ def test_a_new_producer_with_a_fatal_error_is_replaced() -> None:
     assert setup.commit() is Outcome.COMMITTED
 
 
+NONE, SILENT = "takes no transactions", "does not answer .* nothing is lost; .* restart the instance"
+
+
 @pytest.mark.parametrize(
-    ("error", "kind", "words"),
+    ("code", "kind", "words"),
     [
-        (
-            KafkaError(KafkaError._UNSUPPORTED_FEATURE, "needs 0.11", fatal=True),
-            BrokerError,
-            r"takes no transactions \(needs 0.11\); .* use --delivery at-least-once",
-        ),
-        (KafkaError(KafkaError.UNSUPPORTED_VERSION, fatal=True), BrokerError, "takes no transactions"),
-        # Whatever it is, the client says that it may pass.
-        (retriable(KafkaError._STATE), BrokerError, "does not answer .* nothing is lost; .* restart the instance"),
-        (KafkaError(KafkaError._ALL_BROKERS_DOWN), BrokerError, "does not answer .* nothing is lost"),
-        (KafkaError(KafkaError.NOT_COORDINATOR), BrokerError, "does not answer .* nothing is lost"),
-        (
-            KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True),
-            NotPermittedError,
-            "not permitted: Write on the transactional ids",
-        ),
-        (
-            KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, fatal=True),
-            NotPermittedError,
-            "not permitted: IdempotentWrite on the cluster",
-        ),
-        (KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True), ConfigError, "lower --kafka.session.timeout"),
+        (KafkaError._UNSUPPORTED_FEATURE, BrokerError, rf"{NONE} \(.*\); .* use --delivery at-least-once"),
+        (KafkaError.UNSUPPORTED_VERSION, BrokerError, NONE),
+        (KafkaError._STATE, BrokerError, SILENT),  # the client says that it may pass
+        (KafkaError._ALL_BROKERS_DOWN, BrokerError, SILENT),
+        (KafkaError.NOT_COORDINATOR, BrokerError, SILENT),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NotPermittedError, "Write on the transactional ids"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, NotPermittedError, "not permitted: IdempotentWrite on the cluster"),
+        (KafkaError.INVALID_TRANSACTION_TIMEOUT, ConfigError, "lower --kafka.session.timeout"),
     ],
-    ids=str,
 )
-def test_a_start_that_is_refused_says_why(error: KafkaError, kind: type[FomoError], words: str) -> None:
+def test_a_start_that_is_refused_says_why(code: int, kind: type[FomoError], words: str) -> None:
     broker = MemoryBroker()
-    broker.answers["init_transactions"] = [error]
+    passes = code == KafkaError._STATE
+    broker.answers["init_transactions"] = [KafkaError(code, fatal=words != SILENT, retriable=passes)]
     with pytest.raises(kind, match=words) as caught:
         ExactlyOnce(partial(broker.producer, "instance"), {}).start(1.0)
     assert ("at-least-once" in str(caught.value)) == ("takes no transactions" in words)
@@ -500,16 +479,10 @@ def test_a_member_that_has_lost_its_partitions_commits_nothing(kind: Kind) -> No
     assert setup.broker.offsets == {}
 
 
-def test_a_fatal_error_that_the_client_raises_while_reports_are_served_ends_as_fenced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fatal_error_that_the_client_raises_while_reports_are_served_ends_as_fenced() -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.expire("instance")
-
-    def poll(_seconds: float) -> None:
-        raise KafkaException(fatal())
-
-    monkeypatch.setattr(setup.broker.producers[-1], "poll", poll)
-    with pytest.raises(FencedError, match="fenced"):
+    polled = patch.object(setup.broker.producers[-1], "poll", side_effect=KafkaException(fatal()))
+    with polled, pytest.raises(FencedError, match="fenced"):
         setup.delivery.abort()

@@ -18,8 +18,8 @@ from confluent_kafka import KafkaError
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from memory_broker import MemoryBroker, MemoryReader, Produced, abortable, retriable
-from memory_service import ALERTS, DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics, exploding
+from memory_broker import Produced, abortable, retriable
+from memory_service import ALERTS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics, exploding, service_broker
 
 from fomo_stream.partition.position import Position
 from fomo_stream.partition.running import Running
@@ -72,18 +72,12 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker = MemoryBroker()
-        self.broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), len(NUMBERS))
-        self.broker.topic_ids = dict(IDS)
+        self.broker = service_broker(len(NUMBERS))
         self.broker.refuses = is_refused
         self.topics = Topics(self.broker)
         self._stack = ExitStack()
-        self._stack.enter_context(
-            patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
-        )
-        self._stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
+        self._stack.enter_context(self.broker.stands_in())
         self._stack.enter_context(patch.object(Running, "score", exploding(Running.score)))
-        self._stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):
             self._start(name)
@@ -93,7 +87,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     @initialize()
     def deal(self) -> None:
         for number, name in zip(NUMBERS, ("a", "b"), strict=True):
-            self._give(number, name)
+            self.give(number, name)
             self.it_goes_on(Moment(number, ["."] * 24, [], 0, 20, 0, 0, True, True, "commit"))
 
     @rule(moment=moments)
@@ -134,7 +128,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
                 if instance.rebalance(self.broker.generations):
                     self._turn(member)  # before the callback
                     instance.on_assign(None, [])
-            self._give(number, self._other(number))
+            self.give(number, self._other(number))
         elif what == "compaction":
             self.broker.compact(STATE)
         elif what.startswith("put out"):  # of the group, without its knowledge
@@ -142,7 +136,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             if what == "put out, and in again":  # the client does not say so
                 self.instances[name].consumer.join_again(as_new=True)
             for one in [one for one in NUMBERS if self.owner[one] == name]:
-                self._give(one, self._other(number))
+                self.give(one, self._other(number))
             self._turn(name)
         elif what == "hears":
             self.instances[self._other(number)].hear()
@@ -151,7 +145,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
                 self.broker.expire(name)
             self._start(name)
             for one in [one for one in NUMBERS if self.owner[one] == name]:
-                self._give(one, self._other(one) if what == "crash for good" else name)
+                self.give(one, self._other(one) if what == "crash for good" else name)
 
     def _turn(self, name: str, trouble: str = "") -> None:
         """The instance begins or continues a commit or an abort, under this fault."""
@@ -176,7 +170,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def _other(self, number: int) -> str:
         return "b" if self.owner[number] == "a" else "a"
 
-    def _give(self, number: int, name: str) -> None:
+    def give(self, number: int, name: str) -> None:
         self.owner[number] = name
         self.instances[name].hear()
         self.instances[name].take(number)
@@ -209,7 +203,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     @invariant()
     def the_state_is_of_where_the_group_is(self) -> None:
         for number in NUMBERS:
-            values = [m.raw_value for m in self.broker.logs[STATE, number] if m.raw_key == b"state/position"]
+            values = [m.value() for m in self.broker.logs[STATE, number] if m.key() == b"state/position"]
             position = Position.decode((values[-1] or b"")[1:]) if values else Position(0)
             assert position.offset == self.broker.offsets.get(("t", number), 0)
 
@@ -261,7 +255,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def _due(self, number: int) -> set[int]:
         """Labels that were committed since the last look, on records that were remembered then."""
         position, read = (self.broker.offsets.get((topic, number), 0) for topic in ("t", "f"))
-        behind = [message.at for message in self.topics.usable(number) if message.at < position]
+        behind = [message.offset() for message in self.topics.usable(number) if message.offset() < position]
         given = [json.loads(value or b"").get("offset") for value in self.broker.values("f", number)[:read]]
         first, self._checked[number] = self._checked[number], read
         return {at for at in range(first, read) if given[at] in behind[-SETTINGS.feedback_memory :]}
@@ -271,7 +265,7 @@ def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() 
     machine = ExactlyOnceMachine()
     instance = machine.instances["a"]
     for number in NUMBERS:
-        machine._give(number, "a")
+        machine.give(number, "a")
     many = Moment(0, ["."] * 1500, [], 0, 1500, 0, 0, is_due=True, is_built=False, then="commit")
     machine.it_goes_on(many)
     assert instance.assignment.paused == {("t", 0)}

@@ -125,36 +125,3 @@ def test_at_a_time_far_outside_no_window_is_open_and_no_hour_is_known(where: str
     results = [json.loads(one.value or b"")["fomo"] for one in delivery.to("t-scores")]
     assert len(results) == 40
     assert not any("suppressed" in one for one in results)
-
-
-# --- labels that are meant to harm
-
-HARMFUL: dict[str, dict[str, Any]] = {
-    "no interval": {"repeat": "FREQ=DAILY;INTERVAL=0"},
-    "each second": {"repeat": f"FREQ=DAILY;BYSECOND={','.join(map(str, range(60)))}"},
-    "each minute": {"repeat": f"FREQ=DAILY;BYMINUTE={','.join(map(str, range(60)))}"},
-    "another rule": {"repeat": "FREQ=DAILY\nRRULE:FREQ=DAILY;INTERVAL=0"},
-    "all years": {"from": "0001-01-01", "to": "9998-12-31"},
-    "the first year of all": {"from": "0001-01-01T00:00+05:00", "to": "0001-01-02T00:00+05:00"},
-    "overlapping": {"from": "2023-01-01", "to": "2024-01-01", "repeat": "FREQ=DAILY"},
-    "many patterns": {"keys": [f"{n}*" for n in range(60_000)]},
-    "patterns in a text": {"keys": ",".join(["a*"] * 60_000)},
-    "a long pattern": {"keys": ["*a" * 5000]},
-    "a long zone": {"timezone": "Europe/" * 2000},
-    "many exceptions": {"without": ["2023-01-01T00:00"] * 1500},
-    "a long name": {"maintenance": "n" * 1000},
-    "a long name of one that ends": {"maintenance": "n" * 20_000, "cancel": True},
-    "a number": {"from": 1e21},
-}
-
-
-@pytest.mark.parametrize("what", HARMFUL)
-def test_a_window_that_would_cost_too_much_is_bad_feedback_and_nothing_of_it_is_kept(what: str) -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, feedback="f", **QUICK)
-    told = {"maintenance": "w", "from": "2023-11-14T00:00", "to": "2023-11-14T01:00", **HARMFUL[what]}
-    pipeline.receive_label(Record("f", 0, 0, None, None, json.dumps(told).encode(), []), lambda *_: True)
-    pipeline.receive(Record("t", 0, 0, 1_700_000_000_000, b"a" * 900_000, b'{"x": 1, "y": 2}', []), 0.0)
-    pipeline.finish([0])
-    assert not pipeline.tasks[0].rules.now.told
-    assert [reason for _, reason in delivery.reasons()] == ["bad_feedback"]

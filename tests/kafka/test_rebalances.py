@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from brokers import Broker, wait_for
@@ -15,8 +14,8 @@ from confluent_kafka import TopicPartition
 from group_in_memory import Group, GroupClient
 from hypothesis import example, given
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryReader
-from memory_service import ALERTS, DEAD, IDS, OUT, STATE, Instance
+from memory_broker import MemoryBroker
+from memory_service import OUT, Instance, service_broker
 
 from fomo_stream.kafka.assignment import STALLED_S
 from fomo_stream.kafka.broker.clients import make_consumer
@@ -40,14 +39,10 @@ class World:
     """Instances in a group, over a broker in memory. The time stands still unless a test says otherwise."""
 
     def __init__(self, stack: ExitStack) -> None:
-        self.broker = broker = MemoryBroker()
-        broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), len(NUMBERS))
-        broker.topic_ids = dict(IDS)
-        stack.enter_context(patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)))
-        stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
-        stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))
+        self.broker = service_broker(len(NUMBERS))
+        stack.enter_context(self.broker.stands_in())
         self._stack = stack
-        self.group = Group(broker, "t", len(NUMBERS))
+        self.group = Group(self.broker, "t", len(NUMBERS))
         self.clients: dict[str, GroupClient] = {}
         self.instances: dict[str, Instance] = {}
 
@@ -58,7 +53,7 @@ class World:
         self.clients[name] = GroupClient(self.group, name)
         self.instances[name] = Instance(name, self.broker, consumer=self.clients[name])
         self._stack.callback(self.instances[name].restorer.stop)
-        self.instances[name]._subscribe()
+        self.instances[name].run(lambda: True)  # it subscribes
 
     def happens(self, what: str, name: str) -> None:
         client, instance = self.clients[name], self.instances[name]

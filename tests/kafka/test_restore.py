@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from brokers import wait_for
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,16 +39,11 @@ def task(number: int) -> Waiting:
 
 @contextmanager
 def restorer(
-    broker: MemoryBroker,
-    flags: ServiceSettings = SETTINGS,
-    wanted: Callable[[Any], bool] = lambda task: True,
+    broker: MemoryBroker, flags: ServiceSettings = SETTINGS, wanted: Callable[[Any], bool] = lambda task: True
 ) -> Iterator[Restorer]:
     for topic in (flags.topic, flags.feedback, flags.state_topic):
         broker.partitions.setdefault(topic or "", 2)
-    with (
-        patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
-        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
-    ):
+    with broker.stands_in():
         watch: Any = broker  # it answers what a TopicWatch does
         one = Restorer(flags, watch, wanted)
         try:
@@ -64,15 +60,18 @@ def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
         results.extend(one.take_results())
         return len(results) >= count
 
-    until(is_enough)
+    wait_for(is_enough, "the results", every=0.001)
     return [(task.number, restored) for task, restored in results]
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+def waits(one: Restorer, condition: Callable[[], object]) -> None:
+    """Nothing is restored before this holds."""
+
+    def holds() -> object:
+        assert one.take_results() == []
+        return condition()
+
+    wait_for(holds, "the condition", every=0.001)
 
 
 def restored(broker: MemoryBroker, number: int = 0, flags: ServiceSettings = SETTINGS) -> Restored:
@@ -147,8 +146,7 @@ def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywh
     broker.offsets["t", 0] = 8
     with restorer(broker) as one:
         one.request(task(0))
-        until(lambda: broker.waits >= 2)
-        assert one.take_results() == []
+        waits(one, lambda: broker.waits >= 2)
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert (found.start, found.learned_until) == (8, 8)
@@ -160,13 +158,9 @@ def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> No
     broker.hidden[STATE, 0] = 0
     write(broker, {POSITION: Position(8).encode()})
     broker.offsets["t", 0] = 8
-    with (
-        patch("fomo_stream.kafka.restore.HANGING_S", -46.0),
-        restorer(broker) as one,
-    ):  # as if a session had passed
+    with patch("fomo_stream.kafka.restore.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
         one.request(task(0))
-        until(lambda: "open_transaction" in caplog.text)
-        assert one.take_results() == []
+        waits(one, lambda: "open_transaction" in caplog.text)
 
 
 def test_a_transaction_that_cannot_change_the_committed_state_is_not_waited_for() -> None:
@@ -186,17 +180,9 @@ def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
     broker.offsets["t", 0] = 4
     broker.hidden[STATE, 0] = 2
     write(broker, {POSITION: Position(4).encode(), "detector/x": b"labelled"})
-    asked = Event()
-    real = broker.has_open_transaction
-
-    def watched(place: TopicPartition) -> bool:
-        asked.set()
-        return real(place)
-
-    with patch.object(broker, "has_open_transaction", watched), restorer(broker) as one:
+    with restorer(broker) as one:
         one.request(task(0))
-        assert asked.wait(60)
-        assert one.take_results() == []
+        waits(one, lambda: broker.waits)
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert found.entries["detector/x"] == b"labelled"
@@ -218,7 +204,7 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
             restorer(broker) as one,
         ):
             one.request(task(0))
-            assert asked.wait(60)
+            waits(one, asked.is_set)
             began = time.monotonic()
             one.stop()
             assert time.monotonic() - began < 30
@@ -227,9 +213,8 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
 
 
 def test_any_error_while_restoring_reaches_the_service() -> None:
-    broker = MemoryBroker()
-    with patch.object(Restorer, "_restore", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
-        restored(broker)
+    with patch.object(MemoryReader, "committed", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        restored(MemoryBroker())
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -242,14 +227,13 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     broker.answers["commit_transaction"] = [TIMEOUT] * 1000
     member = MemoryConsumer(broker)
     assert last.commit([TopicPartition("t", 0, 4)], member, member.consumer_group_metadata()) is Outcome.PENDING
-    until(lambda: broker.producers[-1].unstable)
+    wait_for(lambda: broker.producers[-1].unstable, "the offsets in the transaction")
     with restorer(broker) as one:
         one.request(task(0))
-        until(lambda: broker.waits >= 2)
-        assert one.take_results() == []
+        waits(one, lambda: broker.waits >= 2)
         if commits:
             broker.answers.clear()
-            until(lambda: last.proceed(1.0) is Outcome.COMMITTED)
+            wait_for(lambda: last.proceed(1.0) is Outcome.COMMITTED, "the commit")
         else:
             broker.expire("last owner")
         ((_, found),) = taken(one)
@@ -261,7 +245,7 @@ def test_a_new_partition_waits_for_its_partition_in_the_state_topic() -> None:
     broker.partitions |= {"t": 3, STATE: 2}
     with restorer(broker) as one:
         one.request(task(2))
-        until(lambda: one.waits)
+        waits(one, lambda: one.waits)
         assert one.waits == {2: f"topic {STATE} has no partition 2 yet"}
         broker.partitions[STATE] = 3
         ((_, found),) = taken(one)
@@ -292,18 +276,12 @@ def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
 def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignored() -> None:
     broker = MemoryBroker()
     broker.append((STATE, 0), b"state/x", b"\x02")
-    held, is_behind = {0, 1}, Event()
-
-    def wanted(its: Waiting) -> bool:
-        if its.number == 1:  # then what comes before it is done
-            held.discard(0)
-            is_behind.set()
-        return its.number in held
-
-    with restorer(broker, wanted=wanted) as one:
+    held = {0, 1}
+    with restorer(broker, wanted=lambda its: its.number in held) as one:
         one.request(task(0))
         one.request(task(1))
-        is_behind.wait(60)
+        assert one.take_results() == []
+        held.discard(0)
         assert [number for number, _ in taken(one)] == [1]
         held.add(0)
         one.request(task(0))

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import initialize, invariant
 from memory_service import NUMBERS, SETTINGS
-from pipelines import QuickSettings
 from test_exactly_once import ExactlyOnceMachine, Moment
 
 from fomo_stream.kafka.topics.watch import InputEnd
 
-WATCHED = QuickSettings(
+WATCHED = type(SETTINGS)(
     **{name: getattr(SETTINGS, name) for name in SETTINGS.model_fields_set}, silence=2.0, silence_min="10s"
 )
 TEACHING, STEP_S = 30, 6.0  # records of each key, and the time between them

@@ -7,11 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, TopicPartition
-from confluent_kafka import Message as ClientMessage
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryReader, Message
+from memory_broker import MemoryBroker, MemoryReader, message
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.bounds import Range as Past
@@ -51,21 +50,21 @@ def test_every_message_of_a_range_comes_once_in_order_and_no_other(kept: list[se
     broker = MemoryBroker()
     ranges: dict[int, Range] = {}
     for number, offsets in enumerate(kept):
-        broker.logs["t", number] = [Message(("t", number), at, None, b"") for at in sorted(offsets)]
+        broker.logs["t", number] = [message(("t", number), at, None, b"") for at in sorted(offsets)]
         broker.ends["t", number] = 13
         ranges[number] = data.draw(spans)
     reader, patched = reading(lambda *_: MemoryReader(broker))
     found = defaultdict(list)
     with patched:
-        for message in reader.read("t", ranges, 10.0):
-            found[message.partition()].append(message.offset())
+        for one in reader.read("t", ranges, 10.0):
+            found[one.partition()].append(one.offset())
     for number, (start, end) in ranges.items():
         assert found[number] == [at for at in sorted(kept[number]) if start <= at < (13 if end is None else end)]
 
 
 def test_a_read_that_makes_no_progress_ends_and_the_next_one_has_another_client() -> None:
     class Silent(Scripted):
-        script = (Message(("t", 0), 0, None, b"first"),)
+        script = (message(("t", 0), 0, None, b"first"),)
 
     reader, patched = reading(lambda *_: Silent())
     with patched:
@@ -79,7 +78,7 @@ def test_a_read_that_makes_no_progress_ends_and_the_next_one_has_another_client(
 
 def test_the_time_that_the_caller_takes_is_not_counted() -> None:
     class Three(Scripted):
-        script = tuple(Message(("t", 0), at, None, b"") for at in range(3))
+        script = tuple(message(("t", 0), at, None, b"") for at in range(3))
 
     now, count = 0.0, 0
     reader, patched = reading(lambda *_: Three())
@@ -89,51 +88,35 @@ def test_the_time_that_the_caller_takes_is_not_counted() -> None:
     assert count == 3
 
 
-class Nowhere(Message):
-    """An error that concerns no partition: the client gives it no topic, and a partition that means nothing."""
-
-    def topic(self) -> Any:
-        return None
+NOWHERE = Message(topic=None, partition=7, error=FAILURE)  # it concerns no partition: its number means nothing
+LOST = KafkaError(KafkaError._AUTO_OFFSET_RESET)  # a record is no longer retained
 
 
-@pytest.mark.parametrize("number", [0, 3])
-def test_an_error_that_concerns_no_partition_is_raised_whichever_is_read(number: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "retry", "expected"),
+    [
+        (NOWHERE, False, KafkaException),
+        (message(("t", 0), 0, None, None, error=FAILURE), False, KafkaException),
+        (message(("t", 0), 0, None, None, error=FAILURE), True, NoProgressError),  # when the time is up
+        (message(("t", 0), 0, None, None, error=LOST), True, KafkaException),
+    ],
+)
+def test_an_error_is_raised_or_named_when_the_time_is_up(first: Message, retry: bool, expected: Any) -> None:
     class Failing(Scripted):
-        script = (Nowhere(("", 0), 0, None, None, failure=FAILURE),)
+        script = (first,)
 
-    reader, patched = reading(lambda *_: Failing())
-    with patched, pytest.raises(KafkaException, match="connection refused"):
-        list(reader.read("t", {number: (0, 5)}, 0.05))
-
-
-def test_an_error_is_raised_or_named_when_the_time_is_up() -> None:
-    class Failing(Scripted):
-        script = (Message(("t", 0), 0, None, None, failure=FAILURE),)
-
-    reader, patched = reading(lambda *_: Failing())
-    with patched:
-        with pytest.raises(KafkaException, match="connection refused"):
-            list(reader.read("t", {0: (0, 5)}, 10.0))
-        with pytest.raises(NoProgressError, match="connection refused"):
-            list(reader.read("t", {0: (0, 5)}, 0.05, retry_errors=True))
+    reader, patched = reading(lambda *_: Failing(), on_lost="error")
+    with (
+        patched,
+        pytest.raises(expected, match="_AUTO_OFFSET_RESET" if first.error() == LOST else "connection refused"),
+    ):
+        list(reader.read("t", {0: (0, 5)}, 0.05 if expected is NoProgressError else 600.0, retry_errors=retry))
 
 
 def test_a_read_that_is_stopped_ends_at_once() -> None:
-    class Silent(Scripted):
-        pass
-
-    reader, patched = reading(lambda *_: Silent(), is_stopped=lambda: True)
+    reader, patched = reading(lambda *_: Scripted(), is_stopped=lambda: True)
     with patched, pytest.raises(NoProgressError):
         list(reader.read("t", {0: (0, None)}, 600.0))
-
-
-def test_a_record_that_is_no_longer_retained_ends_a_read_that_retries() -> None:
-    class Losing(Scripted):
-        script = (Message(("t", 0), 0, None, None, failure=KafkaError(KafkaError._AUTO_OFFSET_RESET)),)
-
-    reader, patched = reading(lambda *_: Losing(), on_lost="error")
-    with patched, pytest.raises(KafkaException):
-        list(reader.read("t", {0: (0, 5)}, 600.0, retry_errors=True))
 
 
 ALL = 1 << 30
@@ -173,7 +156,7 @@ def flaky_clients(broker: MemoryBroker, gives: tuple[int, ...], patience_s: floa
 
 def log_of(offsets: set[int], end: int) -> MemoryBroker:
     broker = MemoryBroker()
-    broker.logs["t", 0] = [Message(("t", 0), at, b"k", b"%d" % at) for at in sorted(offsets)]
+    broker.logs["t", 0] = [message(("t", 0), at, b"k", b"%d" % at) for at in sorted(offsets)]
     broker.ends["t", 0] = end
     return broker
 
@@ -204,7 +187,7 @@ class Moving(MemoryReader):
 
     def __init__(self, moves: int, code: int) -> None:
         broker = MemoryBroker()
-        broker.logs["t", 0] = [Message(("t", 0), at, None, b"") for at in range(7)]
+        broker.logs["t", 0] = [message(("t", 0), at, None, b"") for at in range(7)]
         broker.ends["t", 0] = 7
         super().__init__(broker)
         self.moves, self.code = moves, code
@@ -230,5 +213,5 @@ def test_the_ends_of_a_partition_are_asked_again_while_its_leader_moves() -> Non
     ("given_time", "expected"), [(-1, None), (-62_135_596_800_000, None), (0, 0), (1 << 60, 1 << 60)]
 )
 def test_a_negative_timestamp_is_none(given_time: int, expected: int | None) -> None:
-    message = ClientMessage(topic="t", partition=0, offset=7, timestamp=(TIMESTAMP_CREATE_TIME, given_time))
-    assert to_record(message).timestamp == expected
+    one = Message(topic="t", partition=0, offset=7, timestamp=(TIMESTAMP_CREATE_TIME, given_time))
+    assert to_record(one).timestamp == expected

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
-from memory_broker import MemoryBroker, MemoryReader, Message
-from memory_service import ALERTS, DEAD, IDS, OUT, STATE, Instance
+from confluent_kafka import Message
+from memory_broker import MemoryBroker
+from memory_service import ALERTS, DEAD, OUT, Instance, service_broker
+from pipelines import IDS
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.snapshot import not_ready
@@ -23,9 +24,7 @@ BEGIN, START, N = 15, 140, 240
 
 def topics() -> MemoryBroker:
     """N records, among them odd ones and some that cannot be used, and labels on the warm-up, every other one bad."""
-    broker, rng = MemoryBroker(), random.Random(3)
-    broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), 1)
-    broker.topic_ids = dict(IDS)
+    broker, rng = service_broker(1), random.Random(3)
     for number in range(N):
         shift = 9 if number % 23 == 0 or START - 6 < number < START + 12 else 0  # an incident goes on at the start
         value = {"x": rng.gauss(shift, 1), "y": rng.gauss(5, 2)}
@@ -41,10 +40,7 @@ def run(warm: range, stops: list[int]) -> MemoryBroker:
     """Score all records; an instance is killed and replaced after so many records each."""
     broker = topics()
     start = WarmStart(IDS["t"], {0: warm})
-    with (
-        patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
-        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
-    ):
+    with broker.stands_in():
         for count in [*stops, N]:
             instance = Instance("a", broker, start)
             instance.take(0)
@@ -63,10 +59,10 @@ def outputs(broker: MemoryBroker, topic: str, first: int = 0) -> list[Message]:
     found = []
     for message in broker.logs[topic, 0]:
         if topic == DEAD:
-            headers = dict(message.raw_headers)
+            headers = dict(message.headers())
             at = int(headers["fomo-source-offset"] or b"") if headers["fomo-source-topic"] == b"t" else 0
         else:
-            result = json.loads(message.raw_value or b"")["fomo"]
+            result = json.loads(message.value() or b"")["fomo"]
             at = result["to"]["offset"] if result["status"] == "closed" else result["offset"]
         if at >= first:
             found.append(message)
@@ -74,7 +70,7 @@ def outputs(broker: MemoryBroker, topic: str, first: int = 0) -> list[Message]:
 
 
 def content(messages: list[Message]) -> list[tuple[object, object]]:
-    return [(one.raw_key, one.raw_value) for one in messages]
+    return [(one.key(), one.value()) for one in messages]
 
 
 @pytest.mark.parametrize("stops", [[], [30], [120], [60, 40, 10], [130, 60]])
@@ -89,7 +85,7 @@ def test_after_a_warm_start_all_is_as_if_the_group_had_run_all_the_time(stops: l
 
 def test_how_much_is_learned_is_a_reason_for_not_being_ready() -> None:
     broker = topics()
-    with patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)):
+    with broker.stands_in():
         instance = Instance("a", broker, WarmStart(IDS["t"], {0: range(BEGIN, BEGIN + 50)}))
         vars(instance)["search"] = SimpleNamespace(trouble="")
         instance.take(0)

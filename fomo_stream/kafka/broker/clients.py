@@ -1,7 +1,4 @@
-"""Kafka clients and their configuration, and what their errors mean to a user.
-
-Every client of the service is made here, so that settings, logs and fixed values are in one place.
-"""
+"""Kafka clients and their configuration, and what their errors mean to a user. Every client is made here."""
 
 from __future__ import annotations
 
@@ -28,11 +25,7 @@ NOT_PERMITTED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 )
-NO_LEADER = (
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-)
+NO_LEADER = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 ASK_AGAIN_S = 0.1  # between two questions about a partition whose leader is not known yet
 AGAIN = "check that all brokers run, and try again"
 LARGEST_MESSAGE_BYTES = 64 << 20
@@ -62,45 +55,39 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
     or enough of it was in memory) is only in the next fetch, so both waits are bounded by the latency that is wanted.
     """
     wait_ms = round(min(max(settings.max_latency_ms, LEAST_FETCH_MS), MOST_FETCH_MS))
-    config = {
+    usual = {
         "fetch.wait.max.ms": wait_ms,
         "fetch.queue.backoff.ms": wait_ms,
         # Records wait in the broker, not in this process: these limits bound its memory when it lags behind.
         "queued.min.messages": 5_000,
         "queued.max.messages.kbytes": 32 << 10,
         "fetch.max.bytes": 32 << 20,
-        **client_config(settings),
-        # The start offset is always given (`restore`); if it is no longer retained, --on-lost-offset decides.
-        "auto.offset.reset": "error",
-        **callbacks,
     }
-    if settings.instance_id is not None:
-        config["group.instance.id"] = settings.instance_id
-    if config.get("group.protocol") != "consumer":
-        config.setdefault("heartbeat.interval.ms", max(1, min(HEARTBEAT_MS, session_timeout_ms(settings) // 3)))
-    return _member(settings, config)
+    if settings.kafka.get("group.protocol") != "consumer":
+        usual["heartbeat.interval.ms"] = max(1, min(HEARTBEAT_MS, session_timeout_ms(settings) // 3))
+    own = {} if settings.instance_id is None else {"group.instance.id": settings.instance_id}
+    # The start offset is always given (`restore`); if it is no longer retained, --on-lost-offset decides.
+    return _member(settings, usual, {"auto.offset.reset": "error", **own, **callbacks})
 
 
 def make_follower(settings: BrokerFlags) -> Consumer:
     """A consumer of the group that reads a topic of few records, such as alerts, with little memory."""
-    config = {
+    usual = {
         "queued.min.messages": 1000,
         "queued.max.messages.kbytes": 4 << 10,
         "fetch.max.bytes": 4 << 20,
         "fetch.message.max.bytes": 1 << 20,
-        **client_config(settings),
-        "auto.offset.reset": "earliest",  # where a record is no longer retained; the start is always given
     }
-    return _member(settings, config)
+    return _member(settings, usual, {"auto.offset.reset": "earliest"})  # the start is always given
 
 
-def _member(settings: BrokerFlags, config: dict[str, Any]) -> Consumer:
+def _member(settings: BrokerFlags, usual: Mapping[str, Any], fixed: Mapping[str, Any]) -> Consumer:
     """A consumer of the group: it rebalances cooperatively, and stores or commits no offset by itself."""
-    fixed: dict[str, Any] = {"enable.auto.commit": False, "enable.auto.offset.store": False}
+    config: dict[str, Any] = {**usual, **client_config(settings), **fixed, "group.id": settings.group}
+    config |= {"isolation.level": "read_committed", "enable.auto.commit": False, "enable.auto.offset.store": False}
     if config.get("group.protocol") != "consumer":  # with it (KIP-848) the broker assigns, and refuses a strategy
-        fixed["partition.assignment.strategy"] = COOPERATIVE
-    about = {"group.id": settings.group, "isolation.level": "read_committed"}
-    return _create(Consumer, {**config, **fixed, **about}, "consumer")
+        config["partition.assignment.strategy"] = COOPERATIVE
+    return _create(Consumer, config, "consumer")
 
 
 def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
@@ -128,9 +115,9 @@ def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **
 
 
 def wait_until_connected(producer: Any, seconds: float) -> None:
-    """Wait for the connection of a new producer. Raises KafkaException.
+    """Wait for the connection of a new producer: without one it would ask for its id again only after half a second.
 
-    Its first need of an id comes before it has a connection, and it would look again only after half a second.
+    Raises KafkaException.
     """
     producer.list_topics(timeout=seconds)
 
@@ -146,10 +133,9 @@ def session_timeout_ms(settings: BrokerFlags) -> int:
 def make_reader(settings: BrokerFlags, isolation: str = "read_committed", on_lost: str = "earliest") -> Consumer:
     """A consumer that is no member of the group and commits nothing by itself, to read partitions to their end.
 
-    isolation: as in Kafka: read_committed, or read_uncommitted for records that are written without transactions, so
-    that reading them does not wait for transactions of others. on_lost: where to read on if the next record is no
-    longer retained, or `error`. It can also ask for the group's committed offsets; the broker answers only when no open
-    transaction can change them.
+    isolation: read_committed, or read_uncommitted for records that are written without transactions, so that reading
+    them does not wait for transactions of others. on_lost: where to read on if the next record is no longer retained,
+    or `error`.
     """
     config = {
         **client_config(settings),
@@ -167,7 +153,6 @@ def make_reader(settings: BrokerFlags, isolation: str = "read_committed", on_los
 
 
 def make_admin(settings: BrokerFlags, **callbacks: Any) -> AdminClient:
-    """A client that describes and creates topics."""
     config = {**client_config(settings), **callbacks}
     config.pop("group.protocol", None)
     return _create(AdminClient, config, "admin")
@@ -229,9 +214,6 @@ def _without_secrets(report: Callable[[KafkaError], None], error: KafkaError) ->
     """Report a client's error without the value of this setting; the client itself hides the other secrets."""
     text = re.sub(r"(?<=sasl\.oauthbearer\.config).*", " (not shown)", error.str(), flags=re.DOTALL)
     report(error if text == error.str() else KafkaError(error.code(), text, fatal=error.fatal()))
-
-
-# --- errors
 
 
 def explained(error: KafkaException | KafkaError, what: str, remedy: str = AGAIN, permit: str = "") -> BrokerError:

@@ -21,23 +21,16 @@ ANSWER_S = 5.0
 ATTEMPTS, ATTEMPT_S = 4, 1.5  # to have topics described, and to wait for each
 NO_ID = str(Uuid(0, 0))  # of topics on brokers before 2.8
 GROUP_ANSWER_S, NOT_READY_S = 3.0, 0.2  # to wait for an answer about the group; between two questions
-NOT_READY = (
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-)
+NOT_READY = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
+
+FOREVER_MS = 2**63 - 1
 
 Place = tuple[str, int]  # topic and partition
 
 
 class Ends(NamedTuple):
-    """Where a partition ends."""
-
     readable: int  # offset of the first record that readers of committed records do not get, or will be written next
     end: int  # offset of the record that will be written next
-
-
-FOREVER_MS = 2**63 - 1
 
 
 class TopicLimits(NamedTuple):
@@ -75,7 +68,6 @@ class Cluster:
         self.has_controller = metadata.controller_id in metadata.brokers
 
     def close(self) -> None:
-        """Close the clients without waiting for answers."""
         self._reader.close()
 
     def partitions(self, topics: Collection[str]) -> tuple[dict[str, int], dict[str, str]]:
@@ -99,28 +91,18 @@ class Cluster:
                 self.admin.list_topics(topic, timeout=ANSWER_S)
             return {}
         new = [NewTopic(topic, count, config=dict(config)) for topic, config in topics.items()]
-        failures = {}
-        for topic, answer in self.admin.create_topics(new, request_timeout=START_TIMEOUT_S / 2).items():
-            try:
-                answer.result()
-                log.info(kv("topic_created", topic=topic, partitions=count))
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    failures[topic] = error.args[0].str()
-        return failures
+        failed = _failures(self.admin.create_topics(new, request_timeout=START_TIMEOUT_S / 2))
+        for topic in [topic for topic in topics if topic not in failed]:
+            log.info(kv("topic_created", topic=topic, partitions=count))
+        return {topic: why.str() for topic, why in failed.items() if why.code() != KafkaError.TOPIC_ALREADY_EXISTS}
 
     def grow(self, topics: Collection[str], count: int) -> dict[str, str]:
         """Give topics `count` partitions; returns why some failed: another instance was faster, or not permitted."""
         if not topics:
             return {}
         new = [NewPartitions(topic, count) for topic in topics]
-        failures = {}
-        for topic, answer in self.admin.create_partitions(new, request_timeout=ANSWER_S).items():
-            try:
-                answer.result()
-            except KafkaException as error:
-                failures[topic] = error.args[0].str()
-        return failures
+        failed = _failures(self.admin.create_partitions(new, request_timeout=ANSWER_S))
+        return {topic: why.str() for topic, why in failed.items()}
 
     def configs(self, names: Collection[str], kind: ResourceType = ResourceType.TOPIC) -> dict[str, dict[str, str]]:
         """The configuration of topics (or of one broker), without those whose configuration this user may not read."""
@@ -136,46 +118,46 @@ class Cluster:
         return found
 
     def limits(self, topics: Collection[str]) -> dict[str, TopicLimits]:
-        """What topics take, where the broker reports it."""
         configs = self.configs(topics) if self.has_controller else {}
         return {topic: TopicLimits.of(config) for topic, config in configs.items()}
 
     def has_open_transaction(self, partition: TopicPartition) -> bool:
         """Whether a partition has records of a transaction that is neither committed nor aborted."""
-        ends = []
-        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            wanted = {partition: OffsetSpec.latest()}
-            asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
-            ends.append(asked[partition].result().offset)
-        return bool(ends[0] < ends[1])
+        place = partition.topic, partition.partition
+        if (its := self.ends([place]).get(place)) is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of {place[0]}[{place[1]}] is not known"))
+        return its.readable < its.end
 
     def ends(self, places: Collection[Place]) -> dict[Place, Ends]:
         """The ends of partitions, where the broker reports them."""
-        readable, end = (
-            self._offsets([TopicPartition(*place) for place in places], OffsetSpec.latest(), isolation)
-            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-        )
-        return {place: Ends(readable[place].offset, end[place].offset) for place in readable.keys() & end.keys()}
+        levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        readable, end = (self.offsets(places, OffsetSpec.latest(), level) for level in levels)
+        return {place: Ends(readable[place], end[place]) for place in readable.keys() & end.keys()}
 
     def offsets(
-        self, topic: str, count: int, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    ) -> dict[int, Any]:
-        """The broker's answers (offset, timestamp) by partition, without partitions that it does not answer about."""
-        places = [TopicPartition(topic, number) for number in range(count)]
-        return {number: found for (_, number), found in self._offsets(places, spec, isolation).items()}
-
-    def _offsets(
-        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
-    ) -> dict[Place, Any]:
+        self, places: Iterable[Place], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[Place, int]:
+        """The offsets of partitions, without those that the broker does not answer about."""
         found = {}
-        wanted = dict.fromkeys(partitions, spec)
+        wanted = {TopicPartition(*place): spec for place in places}
         asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
         for partition, answer in asked.items():
             try:
-                found[partition.topic, partition.partition] = answer.result()
+                found[partition.topic, partition.partition] = answer.result().offset
             except KafkaException as error:
                 log.debug(kv("offset_unknown", topic=partition.topic, reason=error.args[0].str()))
         return found
+
+
+def _failures(answers: Mapping[str, Any]) -> dict[str, KafkaError]:
+    """The errors of those requests that failed."""
+    failed = {}
+    for name, answer in answers.items():
+        try:
+            answer.result()
+        except KafkaException as error:
+            failed[name] = error.args[0]
+    return failed
 
 
 def describe_topics(admin: Any, topics: Collection[str]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -230,10 +212,8 @@ def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
 
 
 def _ask(settings: BrokerFlags, **options: Any) -> Any:
-    """Ask once. The client is made for this one question.
-
-    A client whose coordinator did not answer crashes the process when it is
-    used again: https://github.com/confluentinc/librdkafka/issues/4605.
+    """Ask once. The client is made for this one question: one whose coordinator did not answer crashes the process when
+    it is used again (https://github.com/confluentinc/librdkafka/issues/4605).
     """
     admin = make_admin(settings)
     asked = admin.describe_consumer_groups([settings.group], request_timeout=GROUP_ANSWER_S, **options)
@@ -250,11 +230,11 @@ def count_members(settings: TopicFlags) -> int:
     """
     try:
         members = ask_about_group(settings).members
-        read = [{one.topic for one in member.assignment.topic_partitions} for member in members]
-        return sum(not topics or settings.topic in topics for topics in read)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
         what = f"the broker does not list the members of group {settings.group}"
         remedy = "check that the group coordinator answers and that this user may describe the group"
         raise explained(error, what, remedy) from None
+    read = [{one.topic for one in member.assignment.topic_partitions} for member in members]
+    return sum(not topics or settings.topic in topics for topics in read)

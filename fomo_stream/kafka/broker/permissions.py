@@ -22,10 +22,8 @@ Operations = Collection[AclOperation] | None  # that are permitted; None: the br
 def service_needs(settings: ServiceSettings) -> dict[str, list[AclOperation]]:
     """The operations on topics that the service needs, by topic."""
     needs = {settings.topic: [READ], **{topic: [WRITE] for topic in settings.outputs}}
-    needs[settings.state_topic] = [READ, WRITE]
-    if settings.feedback is not None:
-        needs[settings.feedback] = [READ]
-    return needs
+    feedback = {} if settings.feedback is None else {settings.feedback: [READ]}
+    return {**needs, settings.state_topic: [READ, WRITE], **feedback}
 
 
 def check_permissions(

@@ -23,11 +23,10 @@ class NoProgressError(Exception):
 
 
 class TopicReader:
-    """Reads topics with a consumer that is no member of the group and commits nothing by itself.
+    """Reads topics with a client of `make_reader`, which has the same isolation and on_lost.
 
-    isolation: as in Kafka, read_committed or read_uncommitted. is_stopped: called
-    between two messages; True ends the read. on_lost: where to read on if the next record is no longer retained;
-    `error`: raise KafkaException with the code _AUTO_OFFSET_RESET, even where errors are retried.
+    is_stopped: called between two messages; True ends the read. on_lost: with `error`, KafkaException with the code
+    _AUTO_OFFSET_RESET is raised even where errors are retried.
     """
 
     def __init__(
@@ -37,10 +36,8 @@ class TopicReader:
         is_stopped: Callable[[], bool] = lambda: False,
         on_lost: str = "earliest",
     ) -> None:
-        self._settings = settings
-        self._isolation = isolation
+        self._how = settings, isolation, on_lost
         self._is_stopped = is_stopped
-        self._on_lost = on_lost
         self._client: Consumer | None = None
 
     def __enter__(self) -> TopicReader:
@@ -53,7 +50,7 @@ class TopicReader:
     def client(self) -> Consumer:
         """The consumer; a read that makes no progress replaces it."""
         if self._client is None:
-            self._client = make_reader(self._settings, self._isolation, self._on_lost)
+            self._client = make_reader(*self._how)
         return self._client
 
     def close(self) -> None:
@@ -131,7 +128,6 @@ def _is_end(message: Any, end: int | None) -> bool:
 
 
 def to_record(message: Message) -> Record:
-    """A client's message as a Record."""
     kind, timestamp = message.timestamp()
     return Record(
         message.topic(),

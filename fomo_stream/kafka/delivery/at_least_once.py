@@ -53,9 +53,8 @@ class AtLeastOnce(Delivery):
         if reason.code() in NOT_A_MEMBER:
             return self._not_a_member(reason)
         self._report(reason)
-        return (
-            Outcome.FAILED if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else Outcome.PENDING
-        )  # it was deleted
+        was_deleted = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        return Outcome.FAILED if was_deleted else Outcome.PENDING
 
     def _flush(self, producer: Any) -> None:
         if self._failure is None and producer.flush(SLICE_S) and self._failure is None:

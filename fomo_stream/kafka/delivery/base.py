@@ -51,8 +51,6 @@ class Output:
 
 
 class Outcome(Enum):
-    """State of a commit."""
-
     COMMITTED = auto()
     PENDING = auto()  # not known yet: call `proceed` again
     FAILED = auto()  # the offsets were not committed: `abort`, and read again
@@ -76,19 +74,14 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self._by_source: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
+        self._found: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
         self.is_searching = False  # a batch was refused; searching for the output
         self.sends_singly = False  # the producer in use sends each output in a batch of its own
         self.has_found = False  # a refused output was identified since the last commit or abort
 
-    def producer_options(self) -> dict[str, Any]:
-        """Settings for a new producer, which is in use from now on."""
-        self.sends_singly = self.is_searching
-        return {"batch.num.messages": 1} if self.sends_singly else {}
-
     def of(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
         """How often `topic` has refused an output about this record since the last commit, and the last reason."""
-        return self._by_source.get((topic, source.where()), (0, None)) if self._by_source else (0, None)
+        return self._found.get((topic, source.where()), (0, None)) if self._found else (0, None)
 
     def add(self, output: Output, error: KafkaError) -> None:
         """A batch with this output failed.
@@ -101,15 +94,14 @@ class Refusals:
             self.is_searching = True
             return
         if output.source is None:
-            raise BrokerError(
-                f"topic {output.topic} refuses a record ({error.str()}); check that topic's configuration"
-            )
+            what = f"topic {output.topic} refuses a record ({error.str()})"
+            raise BrokerError(what, "check that topic's configuration")
         self.has_found = True
-        self._by_source[output.topic, output.source.where()] = (self.of(output.topic, output.source)[0] + 1, error)
+        self._found[output.topic, output.source.where()] = (self.of(output.topic, output.source)[0] + 1, error)
 
     def committed(self) -> bool:
         """A commit succeeded. Returns whether the search is over, and a producer that sends batches is needed."""
-        self._by_source.clear()
+        self._found.clear()
         if self.sends_singly:
             self.is_searching = False
         return self.sends_singly
@@ -125,9 +117,6 @@ class Delivery(ABC):
     4. **FAILED** or **REFUSED.** `abort`, until it returns True: everything since the last commit is undone (`_undo`);
        its records must be read again. Back to 1. `abort` can come instead of 2, too.
 
-    After a broker has refused a batch, the producer of the next tries sends singly, until a commit succeeds
-    (`Refusals`).
-
     make_producer: called with additional settings; returns a Producer. limits: what topics take, where known; they may
     change. most: maximum number of outputs in a commit. compresses: batches may be smaller than their records, so only
     the broker knows which sizes it takes.
@@ -142,13 +131,11 @@ class Delivery(ABC):
         most: int = 10_000,
         compresses: bool = False,
     ) -> None:
-        self._make_producer = make_producer
-        self._limits = limits
-        self._compresses = compresses
-        self._most = most
+        self._make_producer, self._limits = make_producer, limits
+        self._most, self._compresses = most, compresses
         self._round = 0
         self._failure: KafkaError | None = None  # of the first output since the last commit that failed
-        self._refusals = Refusals()
+        self.refusals = Refusals()
         self._commit: Commit | None = None  # under way
         self._call: Call | None = None  # that takes a step of the commit
         self._later: list[Output] = []  # sent during a commit
@@ -209,19 +196,13 @@ class Delivery(ABC):
         return self._failure is not None
 
     @property
-    def has_refusal(self) -> bool:
-        """Whether a refused output was found since the last commit or abort."""
-        return self._refusals.has_found
-
-    @property
     def is_committing(self) -> bool:
         """Whether a commit has begun whose outcome is not known."""
         return self._commit is not None
 
     def refusal(self, output: Output) -> str:
         """Why its topic will not take an output; empty if it will, as far as known."""
-        limits = self._limits.get(output.topic)
-        if limits is None:
+        if (limits := self._limits.get(output.topic)) is None:
             return ""
         if limits.needs_key and output.key is None:
             return "it is compacted, so it takes no records without a key"
@@ -235,10 +216,6 @@ class Delivery(ABC):
             self._producer.list_topics(topic, timeout=SLICE_S)
         except KafkaException as error:  # then a commit fails, and is tried again
             log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
-
-    def refused(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
-        """How often `topic` has refused an output about this record since the last commit, and the last reason."""
-        return self._refusals.of(topic, source)
 
     def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> Outcome:
         """Commit the outputs sent, with these offsets of the group of which `consumer` is a member.
@@ -259,7 +236,7 @@ class Delivery(ABC):
         if outcome is not Outcome.PENDING:
             self._commit = self._call = None
         if outcome is Outcome.COMMITTED:
-            if self._refusals.committed():
+            if self.refusals.committed():
                 self._use_new_producer()
             later = self._forget()
             self.send(*later)
@@ -303,8 +280,9 @@ class Delivery(ABC):
         """Undo everything since the last commit. Raises FencedError; KafkaException if it has to be tried again."""
 
     def _use_new_producer(self) -> None:
-        options = {"delivery.report.only.error": True, **self._refusals.producer_options()}
-        self._producer = self._make_producer(error_cb=self._log, **options)
+        self.refusals.sends_singly = self.refusals.is_searching
+        options = {"batch.num.messages": 1} if self.refusals.sends_singly else {}
+        self._producer = self._make_producer(error_cb=self._log, **{"delivery.report.only.error": True, **options})
 
     def _log(self, error: KafkaError) -> None:
         """An error of the client as a whole: it recovers by itself, or the next commit fails."""
@@ -324,7 +302,7 @@ class Delivery(ABC):
         """Begin anew; returns the outputs that were sent during the commit."""
         self._round += 1  # delivery reports of outputs sent before are ignored
         self._failure = None
-        self._refusals.has_found = False
+        self.refusals.has_found = False
         self.trouble, self.sent, self._bytes = "", 0, 0
         later, self._later = self._later, []
         return later
@@ -337,4 +315,4 @@ class Delivery(ABC):
             self._failure = error
             if error.code() != KafkaError._STATE and self._throttle.allow(output.topic) is not None:
                 log.warning(kv("delivery_failed", topic=output.topic, reason=error.str()))
-        self._refusals.add(output, error)
+        self.refusals.add(output, error)

@@ -90,7 +90,7 @@ class ExactlyOnce(Delivery):
         return Outcome.FAILED
 
     def _undo(self) -> None:
-        if (self._refusals.is_searching or self._refusals.has_found) and self._transactions.is_started:
+        if (self.refusals.is_searching or self.refusals.has_found) and self._transactions.is_started:
             self._producer.purge()
             self._use_new_producer()
         began = monotonic()

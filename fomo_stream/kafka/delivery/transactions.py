@@ -49,32 +49,27 @@ class Call:
     """Runs a function that may block in its own thread, so that the caller need not wait if it never ends."""
 
     def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
         self._done = threading.Event()
         self._error: Exception | None = None
-        self._began = monotonic()
-        self._looked = self._began
+        self._began = self._looked = monotonic()
         self.waited = 0.0  # seconds, without the time in which this process itself was suspended
-        threading.Thread(target=self._run, name="fomo-commit", daemon=True).start()
+        threading.Thread(target=self._run, args=[function], name="fomo-commit", daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, function: Callable[[], None]) -> None:
         try:
-            self._function()
+            function()
         except Exception as error:
             self._error = error
         self._done.set()
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
         return monotonic() - self._began
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended; waits for at most `seconds`."""
-        done = self._done.wait(seconds)
-        now = monotonic()
-        self.waited += min(now - self._looked, 2 * SLICE_S)
-        self._looked = now
+        done, now = self._done.wait(seconds), monotonic()
+        self.waited, self._looked = self.waited + min(now - self._looked, 2 * SLICE_S), now
         return done
 
     def result(self) -> None:
@@ -161,14 +156,8 @@ def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
         ids, operation, where = "the cluster", "IdempotentWrite", "--cluster"
     else:
         operation, where = "Write", f"--transactional-id {resource}"
+    permit = f"permit it with kafka-acls.sh --add --allow-principal User:NAME --operation {operation} {where}"
     if error.code() in NOT_PERMITTED:
-        return explained(
-            error,
-            f"{operation} on {ids}",
-            permit=f"permit it with kafka-acls.sh --add --allow-principal User:NAME --operation {operation} {where}",
-        )
-    return explained(
-        error,
-        "the broker takes no transactions",
-        "if the broker does not support transactions, use --delivery at-least-once",
-    )
+        return explained(error, f"{operation} on {ids}", permit=permit)
+    remedy = "if the broker does not support transactions, use --delivery at-least-once"
+    return explained(error, "the broker takes no transactions", remedy)

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,8 +26,12 @@ MOST_BYTES = 8 << 20  # of an answer, and of the texts of a schema and all that 
 MOST_REFERENCES, WHOLE_S = 100, 60.0  # schemas that one refers to, and the time for all of them
 NOT_PERMITTED = (401, 403)
 _NUMBERS = (
-    *("timeout", "cache.capacity", "cache.latest.ttl.sec"),
-    *("max.retries", "retries.wait.ms", "retries.max.wait.ms"),
+    "timeout",
+    "cache.capacity",
+    "cache.latest.ttl.sec",
+    "max.retries",
+    "retries.wait.ms",
+    "retries.max.wait.ms",
 )
 T = TypeVar("T")
 # An address with this scheme is a registry in memory, which clients of one process share.
@@ -35,15 +39,11 @@ _in_memory: dict[str, Any] = {}
 
 
 class Place(NamedTuple):
-    """Where a registry has a schema."""
-
     subject: str
     version: int
 
 
 class Newest(NamedTuple):
-    """The newest schema of a subject."""
-
     version: int
     schema_id: int
     kind: Kind
@@ -113,10 +113,9 @@ class RegistryClient:
 
         Raises RecordError if the registry refuses it; RegistryError if it does not answer, or this user may not do it.
         """
-        known = self.look_up(subject, schema)
-        if known is not None:
+        if (known := self.look_up(subject, schema)) is not None:
             return known
-        with self._asking(f"subject {subject}", _to_register(subject)):
+        with self._asking_to_register(subject):
             try:
                 return int(self.client.register_schema(subject, _request(schema)))
             except SchemaRegistryError as error:
@@ -130,9 +129,12 @@ class RegistryClient:
 
         A user may do it who may not register.
         """
-        with self._asking(f"subject {subject}", _to_register(subject)):
+        with self._asking_to_register(subject):
             found = _or_none(self.client.lookup_schema, subject, _request(schema))
             return None if found is None else int(found.schema_id)
+
+    def _asking_to_register(self, subject: str) -> AbstractContextManager[None]:
+        return self._asking(f"subject {subject}", f"permit to register schemas under subject {subject}")
 
     def places(self, schema_id: SchemaId) -> list[Place]:
         """The subjects and versions of a schema; none where the registry does not say so."""
@@ -144,8 +146,7 @@ class RegistryClient:
     def latest(self, subject: str) -> Newest | None:
         """The newest schema of a subject; None if there is none. Raises RegistryError."""
         with self._asking(f"subject {subject}"):
-            found = _or_none(self.client.get_latest_version, subject)
-            if found is None:
+            if (found := _or_none(self.client.get_latest_version, subject)) is None:
                 return None
             return Newest(int(found.version), int(found.schema_id), Kind(found.schema.schema_type or "AVRO"))
 
@@ -194,9 +195,8 @@ class RegistryClient:
                 raise RegistryError(refused, remedy, error.http_status_code) from None
             raise RegistryError(f"the registry at {self.url} fails to answer about {what} ({said})", _CHECK) from None
         except ValueError as error:  # of a kind or an answer that the client does not know
-            raise RegistryError(
-                f"the registry at {self.url} gives no usable answer about {what} ({error})", _CHECK
-            ) from None
+            unusable = f"the registry at {self.url} gives no usable answer about {what} ({error})"
+            raise RegistryError(unusable, _CHECK) from None
         except Exception as error:  # of the HTTP library, which the client does not hide
             text = re.sub(r"//[^/@]*@", "//", str(error)) or type(error).__name__
             raise RegistryError(f"no registry answers at {self.url} ({text})", _CHECK) from None
@@ -212,10 +212,6 @@ class RegistryClient:
 def _request(schema: SchemaText) -> RegistrySchema:
     references = [SchemaReference(one.name, one.subject, one.version) for one in schema.references]
     return RegistrySchema(schema.text, str(schema.kind), references)
-
-
-def _to_register(subject: str) -> str:
-    return f"permit to register schemas under subject {subject}"
 
 
 def _or_none(ask: Callable[..., Any], *what: Any) -> Any:

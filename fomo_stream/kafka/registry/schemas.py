@@ -1,7 +1,6 @@
 """The schemas of writers, by the id that a record names: fetched once, compiled once, and kept.
 
-The service cannot wait for an answer: it has to go on with other partitions, and to stay in its group. So threads of
-it fetch schemas, and until one is known its records wait.
+The service cannot wait for an answer: other partitions go on. So threads of it fetch schemas, while records wait.
 """
 
 from __future__ import annotations
@@ -45,12 +44,6 @@ class Question(NamedTuple):
     indexes: tuple[int, ...]
 
 
-class _Failure(NamedTuple):
-    reason: str
-    message: str
-    until: float  # seconds, monotonic
-
-
 class News(NamedTuple):
     """A writer of values that was not known before, and where its schema is registered."""
 
@@ -74,7 +67,8 @@ class Schemas:
         self.trouble = ""  # why the registry does not answer; empty if it does
         self._schemas: dict[SchemaId, SchemaText] = {}
         self._writers: dict[Question, Registered] = {}
-        self._failures: dict[Question, _Failure] = {}
+        # Reason and message of dead letters, and until when the registry is not asked again (seconds, monotonic).
+        self._failures: dict[Question, tuple[str, str, float]] = {}
         self._asked: dict[Question, float] = {}  # since when (seconds, monotonic) the threads try to answer
         self._queue: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
         self._stopped, self._lock = threading.Event(), threading.Lock()
@@ -90,7 +84,6 @@ class Schemas:
                 raise
 
     def stop(self) -> None:
-        """End the threads."""
         self._stopped.set()
         for _ in self.threads:
             self._queue.put(None)
@@ -109,15 +102,12 @@ class Schemas:
 
     def _wait_for(self, question: Question) -> None:
         """Returns when the answer is known. Raises the errors of `find`."""
-        now = time.monotonic()
-        failure = self._failures.get(question)
-        if failure is not None and failure.until <= now:
-            failure = None
-        if failure is None and not self._of_service:
+        now, none = time.monotonic(), ("", "", 0.0)
+        if self._failures.get(question, none)[2] <= now and not self._of_service:
             self._answer(question)
-            failure = self._failures.get(question)
-        if failure is not None:
-            raise RecordError(failure.reason, failure.message)
+        reason, message, until = self._failures.get(question, none)
+        if until > now:
+            raise RecordError(reason, message)
         if not self._of_service:
             return
         since = self._asked.setdefault(question, now)
@@ -170,7 +160,7 @@ class Schemas:
             reason, message = UNSUPPORTED, f"schema {question.schema_id}: {type(error).__name__}"
             line = kv("schema_failed", schema=question.schema_id, reason=message, at=place_of(error))
             log.warning(line, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._keep(self._failures, question, _Failure(reason, message, time.monotonic() + FAILED_S), MOST_FAILED)
+        self._keep(self._failures, question, (reason, message, time.monotonic() + FAILED_S), MOST_FAILED)
 
     def _keep(self, known: dict[Any, Any], name: object, value: object, most: int) -> None:
         """Note a value under its name; the oldest one is forgotten."""
@@ -187,11 +177,8 @@ class Schemas:
         output, ids = writer, {}
         if self._of_service and isinstance(settings, OutputFlags) and settings.output_format == "registry":
             output = output_writer(writer, settings)
-            scored = output.scored_schema()
-            ids = {
-                topic: self._client.register(_subject(settings, topic, output.name), scored)
-                for topic in settings.scored_topics
-            }
+            subjects = {topic: _subject(settings, topic, output.name) for topic in settings.scored_topics}
+            ids = {topic: self._client.register(name, output.scored_schema()) for topic, name in subjects.items()}
         self.news.append(News(question.schema_id, writer, self._client.places(question.schema_id)))
         return Registered(writer, output, ids)
 

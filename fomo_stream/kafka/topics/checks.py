@@ -57,7 +57,6 @@ class Finding:
         return "not checked" if not self.is_known else "warning" if self.remedy else "ok"
 
     def require(self) -> None:
-        """Raise the error, if there is one."""
         if self.error is not None:
             raise self.error
 
@@ -108,18 +107,15 @@ def without_effect(settings: ServiceSettings) -> Iterator[Finding]:
 
 
 def create(settings: ServiceSettings, topic: str, partitions: int) -> str:
-    """The command that creates a topic."""
     compact = " --config cleanup.policy=compact" if topic == settings.state_topic else ""
     return f"{_topics(settings)} --create --topic {topic} --partitions {partitions}{compact}"
 
 
 def grow(settings: ServiceSettings, topic: str, partitions: int) -> str:
-    """The command that gives a topic more partitions."""
     return f"{_topics(settings)} --alter --topic {topic} --partitions {partitions}"
 
 
 def alter(settings: ServiceSettings, topic: str, config: str) -> str:
-    """The command that changes a topic's configuration."""
     return f"kafka-configs.sh --bootstrap-server {settings.bootstrap} --alter --topic {topic} --add-config {config}"
 
 

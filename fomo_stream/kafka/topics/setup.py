@@ -108,9 +108,8 @@ class TopicSetup:
 
         Outputs carry the input's timestamps: a shorter retention would delete them as soon as they are written.
         """
-        if not self._cluster.has_controller:
-            return {}
-        config = self._cluster.configs([self._settings.topic]).get(self._settings.topic)
+        topic, cluster = self._settings.topic, self._cluster
+        config = cluster.configs([topic]).get(topic) if cluster.has_controller else None
         if config is None:  # not permitted: the broker's defaults apply
             return {}
         limit = int(config["max.message.bytes"]) + RESULT_BYTES

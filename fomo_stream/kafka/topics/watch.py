@@ -61,10 +61,9 @@ class InputEnd(NamedTuple):
 
 
 class TopicWatch:
-    """Asks the broker for the topics of the service, after `start` every few seconds in a thread.
+    """Asks the broker for the topics of the service and the ends of partitions, after `start` regularly in a thread.
 
-    The answers show whether the broker is available, whether a topic was deleted or created again, its partitions, and
-    where those end that this instance has. The state topic and the feedback topic grow with the input.
+    The state topic and the feedback topic grow with the input.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -72,7 +71,7 @@ class TopicWatch:
         self.cluster = Cluster(settings)
         self.is_temporary = False  # the last trouble may end soon
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
         named = (settings.topic, *settings.outputs, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.seen = TopicsSeen({}, {})
@@ -84,15 +83,14 @@ class TopicWatch:
 
     def start(self) -> None:
         """Look at the topics every WATCH_INTERVAL_S seconds from now on."""
-        self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread and close the clients, unless the thread still waits for an answer."""
         self._stopped.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(1.0)
-        if self._thread is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             self.cluster.close()
 
     def wait(self, seconds: float) -> None:
@@ -136,15 +134,14 @@ class TopicWatch:
         before, seen, asked = self.ends, {}, round(time.time() * 1000)
         found = self.cluster.ends({*places, *((topic, number) for number in range(count))})
         if count:
-            ends_of_input = {number: ends for (name, number), ends in found.items() if name == topic}
-            total = sum(ends.end for ends in ends_of_input.values()) if len(ends_of_input) == count else None
-            readable = {number: ends.readable for number, ends in ends_of_input.items()}
-            self.input_end = InputEnd(asked, readable, count, total)
+            its = {number: ends for (name, number), ends in found.items() if name == topic}
+            total = sum(ends.end for ends in its.values()) if len(its) == count else None
+            self.input_end = InputEnd(asked, {number: ends.readable for number, ends in its.items()}, count, total)
         for place, ends in found.items():
-            is_open = ends.readable < ends.end
-            last = before.get(place)
-            is_same = last is not None and last.ends.readable == ends.readable and last.open_since is not None
-            seen[place] = EndsSeen(ends, (last.open_since if last and is_same else now) if is_open else None)
+            last, since = before.get(place), None
+            if ends.readable < ends.end:
+                since = (last.open_since if last is not None and last.ends.readable == ends.readable else None) or now
+            seen[place] = EndsSeen(ends, since)
         self.ends = seen
 
     def grow(self) -> None:
@@ -166,8 +163,6 @@ class TopicWatch:
 
 
 class Changes(NamedTuple):
-    """Changes since the last look."""
-
     created: bool = False  # a topic that is read was created again: the state of the old one is invalid
     missing: bool = False  # the input does not exist any more: nothing may be read before it is restored
     resized: tuple[str, ...] = ()
@@ -189,22 +184,21 @@ class TopicReport:
     def look(self, seen: TopicsSeen) -> Changes:
         """Compare the broker's new answer with the last one, and log the changes."""
         before = self.seen
-        self.seen = replace(seen, topic_ids={**before.topic_ids, **seen.topic_ids})  # of topics that are missing, too
-        if before == self.seen:
+        self.seen = seen = replace(seen, topic_ids={**before.topic_ids, **seen.topic_ids})  # of missing topics, too
+        if before == seen:
             return Changes()
-        if self.seen.trouble != before.trouble:
-            if self.seen.trouble:
-                log.warning(kv("broker_unreachable", reason=self.seen.trouble, effect="retrying"))
-            else:
-                log.info(kv("broker_reachable"))
-        for gone in before.partitions.keys() - self.seen.partitions.keys():
-            log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
+        if seen.trouble and seen.trouble != before.trouble:
+            log.warning(kv("broker_unreachable", reason=seen.trouble, effect="retrying"))
+        elif seen.trouble != before.trouble:
+            log.info(kv("broker_reachable"))
+        gone = before.partitions.keys() - seen.partitions.keys()
+        for topic in gone:
+            log.warning(kv("topic_missing", topic=topic, effect="waiting until it is created again"))
         read = filter(None, (self._settings.topic, self._settings.feedback))
-        created = [topic for topic in read if self.seen.is_recreated(topic, before)]
+        created = [topic for topic in read if seen.is_recreated(topic, before)]
         for topic in created:
             log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
-        missing = self._settings.topic in before.partitions.keys() - self.seen.partitions.keys()
-        return Changes(bool(created), missing, self._resized(before))
+        return Changes(bool(created), self._settings.topic in gone, self._resized(before))
 
     def reasons(self) -> list[str]:
         """Reasons why records are not being scored that concern topics."""

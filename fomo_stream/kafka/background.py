@@ -1,0 +1,70 @@
+"""Work that nobody waits for: neither the main loop, nor the process when it ends."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+TOGETHER = 64  # consecutive tasks that are ordered; fewer than that overtake a task
+
+
+class Background(Executor):
+    """Runs one task at a time in a thread, ordered by `needed_at` (see `Build` in `detector.panel`), then as submitted.
+
+    So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
+    Only TOGETHER consecutive tasks are ordered: a partition of many records does not wait for long beside young ones,
+    which need many generations. done: called in the thread after each task, with its seconds.
+
+    >>> with Background("sums") as thread:
+    ...     thread.submit(sum, [1, 2]).result()
+    3
+    """
+
+    def __init__(self, name: str, done: Callable[[float], None] = lambda seconds: None) -> None:
+        self._done = done
+        self._queue: queue.PriorityQueue[tuple[float, int, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._count = itertools.count()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run `fn` in the thread. Raises RuntimeError after `shutdown`."""
+        if self._is_over:
+            raise RuntimeError("the thread was shut down")
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                began = time.perf_counter()
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:  # for the caller of `result`
+                    future.set_exception(error)
+                self._done(time.perf_counter() - began)
+
+        number = next(self._count)
+        self._queue.put((number // TOGETHER, getattr(fn, "needed_at", -1), number, work))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more tasks; those that wait are run, or with cancel_futures forgotten."""
+        self._is_over = True
+        self._queue.put((-1 if cancel_futures else float("inf"), 0, next(self._count), self._stop))
+        if wait:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            *_, work = self._queue.get()
+            if work == self._stop:
+                return
+            work()
+            del work  # and what it has built
+
+    def _stop(self) -> None: ...
