@@ -80,8 +80,6 @@ class DemoSettings(DetectorFlags):
     alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
     seconds: float | None = flag("Demo", None, metavar="SECONDS", gt=0)
     """stop after this long (default: until Ctrl-C)"""
-    format: Literal["json", "avro"] = flag("Demo", "json")
-    """format of the records; avro: with a registry in memory"""
     report: str = flag("Demo", "fomo-demo.html", metavar="FILE", min_length=1)
     """HTML file for the report at the end; none: write none"""
 

@@ -122,16 +122,6 @@ def test_records_are_decoded_as_the_service_decodes_them(broker: Broker, topic: 
     assert len(read(plan.part(1), 1)) == 10
 
 
-def test_a_replay_counts_tombstones_whatever_the_environment_of_the_service_says_of_them(
-    broker: Broker, topic: str, replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, path = ServiceSettings(bootstrap=broker.bootstrap, topic=topic), tmp_path / "replay.json"
-    monkeypatch.setenv("FOMO_TOMBSTONES", "skip")
-    code, errors = replay(settings, "--min-context", "10", "--json", str(path))
-    assert code == 0, errors
-    assert json.loads(path.read_text())["source"]["skipped"] == {"not_json": 1, "tombstone": 1}
-
-
 def test_a_later_start_warms_up_and_says_so(broker: Broker, topic: str) -> None:
     plan = plan_of(broker, topic, from_="5", features=("flow",))
     assert plan.notes[0].startswith("Warms up: the first 200 records of each partition have no score")
