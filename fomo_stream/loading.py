@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fomo_stream.detector.detector import Detector
     from fomo_stream.model.config import Model
     from fomo_stream.records.schema import Schema
-    from fomo_stream.settings.service import ServiceSettings
+    from fomo_stream.settings.topics import InputFlags
 
 log = logging.getLogger("fomo_stream.loading")  # also as a program
 
@@ -57,9 +57,7 @@ def _prepare_kernels() -> None:
         log.warning(kv("compiling_kernels", effect=effect, reason=reason))
 
 
-def first_detector(
-    settings: ServiceSettings, model: Model, schema: Schema, executor: Executor | None = None
-) -> Detector:
+def first_detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None = None) -> Detector:
     """The detector before the first record; it knows the seed context, which is encoded once for all partitions.
 
     executor: encodes contexts. Raises SchemaError when the model cannot take as many features, or the seed context has
@@ -72,20 +70,20 @@ def first_detector(
     return detector
 
 
-def check_schema(settings: ServiceSettings, model: Model, schema: Schema) -> None:
+def check_schema(settings: InputFlags, model: Model, schema: Schema) -> None:
     """Raise the errors of `first_detector`, without its work."""
     _detector(settings, model, schema, None)
     _seed(settings, schema)
 
 
-def _detector(settings: ServiceSettings, model: Model, schema: Schema, executor: Executor | None) -> Detector:
+def _detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None) -> Detector:
     from fomo_stream.detector.detector import Detector
 
     config, columns = settings.detector_config(), (schema.categorical_columns, schema.counter_columns)
     return Detector(model, len(schema.features), config, executor, *columns)
 
 
-def _seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:
+def _seed(settings: InputFlags, schema: Schema) -> np.ndarray | None:
     path = settings.seed_context
     if path is None:
         return None

@@ -33,14 +33,18 @@ SHARED = pytest.StashKey[dict[str, str]]()  # addresses of the servers that all 
 
 # Files of the slow part that take a minute or more: they begin first, so that none of them is left alone at the end.
 LONG = (
-    "test_faults.py",
-    "test_fuzz.py",
-    "test_silence_in_service.py",
-    "test_exactly_once.py",
-    "test_state.py",
-    "test_outages.py",
-    "test_wheel.py",
     "test_tutorial.py",
+    "test_chart_faults.py",
+    "test_fuzz.py",
+    "test_exactly_once.py",
+    "test_faults.py",
+    "test_silence_in_service.py",
+    "test_outages.py",
+    "test_state.py",
+    "test_silence_exactly_once.py",
+    "test_secure_broker.py",
+    "test_wheel.py",
+    "test_membership.py",
     "test_loading.py",
 )
 

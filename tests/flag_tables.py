@@ -11,7 +11,7 @@ from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSet
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import BaseFlags, extra_of, option
+from fomo_stream.settings.sources import BaseFlags, extra_of, flags_of, option
 
 PAGE = Path(__file__).parents[1] / "docs" / "flags-and-output.md"
 SETTINGS: dict[str, type[BaseFlags]] = {
@@ -39,7 +39,7 @@ def tables(command: str) -> str:
     rows: dict[str, list[str]] = {}
     as_for_run = []
     for name, field in cls.model_fields.items():
-        if extra_of(field).get("positional") or extra_of(field).get("table"):
+        if name not in flags_of(cls):
             continue
         cells = row(name, field, command == "run")
         if command != "run" and cells == row(name, ServiceSettings.model_fields.get(name), False):

@@ -11,28 +11,18 @@ from fomo_stream.errors import BrokerError, CheckpointError, ConfigError
 from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.broker.permissions import DESCRIBE, READ, WRITE, check_permissions
-from fomo_stream.kafka.group.agreement import (
-    CHANGEABLE_SETTINGS,
-    DECIDED_BY,
-    STATE_SETTINGS,
-    Agreement,
-    shown,
-)
+from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, DECIDED_BY, Agreement, shown
 from fomo_stream.kafka.group.log import GroupLog, check_has_run
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.settings.commands import GroupSettings
-from fomo_stream.settings.flags import BrokerFlags
-from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import option, settings_of_scope
 from fomo_stream.wording import aligned, counted
 
 
 def look_at_group(settings: GroupSettings) -> str:
     """What the group has agreed on, and which settings differ here. Raises FomoError."""
-    _check_group_exists(settings, is_changing=False)
-    log = GroupLog(settings)
-    agreement, schema = _agreement(settings, log, only_given=False), GroupSchema(settings, log).stored()
-    agreed, own = agreement.agreed(), settings.features
+    agreement, of_group = _open(settings)
+    agreed, schema, own = agreement.agreed(), of_group.stored(), settings.features
     here = {one.name: one.own for one in agreement.compare()}
     head, others = f"group {settings.group} on topic {settings.topic}", _about_others(settings)
     if not agreed and schema is None:
@@ -42,44 +32,49 @@ def look_at_group(settings: GroupSettings) -> str:
             here["features"] = shown(list(own))
         agreed |= {"categorical": sorted(schema.categorical), "counters": sorted(schema.counters) or ["none"]}
     rows = [("features", "not inferred yet" if schema is None else shown(list(schema.features)))]
-    rows += [(name, shown(agreed[name])) for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if name in agreed]
-    given = {name: any(map(settings.is_given, DECIDED_BY.get(name, (name,)))) for name in here}  # or by default
-    table = aligned(
-        [
-            ("agreed setting", "group", "here"),
-            *((*row, here.get(row[0], "") + ("" if given.get(row[0], True) else " (default)")) for row in rows),
-        ]
-    )
+    rows += [(name, shown(agreed[name])) for name in DECIDED_BY if name in agreed]
+    by_default = {name for name in here if not any(map(settings.is_given, DECIDED_BY.get(name, (name,))))}
+    table = [(*row, here.get(row[0], "") + (" (default)" if row[0] in by_default else "")) for row in rows]
     verdict = "the settings given here agree with the group's"
     if here:
         lasting = [name for name in here if name not in CHANGEABLE_SETTINGS]
         when = f"({', '.join(lasting)})" if lasting else "while the group has members, and change them otherwise"
         verdict = f"{counted(len(here), 'setting')} of an instance here would be different: it would be refused {when}"
-    return "\n".join([head, "", *table, verdict, *others])
+    return "\n".join([head, "", *aligned([("agreed setting", "group", "here"), *table]), verdict, *others])
 
 
 def check_group(settings: GroupSettings) -> str:
     """Whether an instance with these settings could join now. Raises AgreementError if not, and other FomoErrors."""
-    _check_group_exists(settings, is_changing=False)
-    group_log = GroupLog(settings)
-    GroupSchema(settings, group_log).check_flags()
-    _agreement(settings, group_log, only_given=False).check_join()
+    agreement, schema = _open(settings)
+    schema.check_flags()
+    agreement.check_join()
     return f"group {settings.group} takes instances with these settings"
 
 
 def update_group(settings: GroupSettings) -> str:
     """Change the group's agreement to the settings that are given; returns what has changed. Raises FomoError."""
-    _check_group_exists(settings, is_changing=True)
-    group_log = GroupLog(settings)
-    GroupSchema(settings, group_log).check_flags()
-    changes = _agreement(settings, group_log, only_given=True).update()
+    agreement, schema = _open(settings, is_changing=True)
+    schema.check_flags()
+    changes = agreement.update()
     rows = [(f"--{change.name}", f"{change.agreed} -> {change.own}") for change in changes]
     head = f"group {settings.group} has agreed on new settings:" if changes else "nothing was changed"
     return "\n".join([head, *aligned(rows), *_about_others(settings)])
 
 
-def _check_group_exists(settings: ServiceSettings, is_changing: bool) -> None:
-    """Raises BrokerError, TopicError or NotPermittedError. is_changing: whether the state topic has to be writable."""
+def _about_others(settings: GroupSettings) -> list[str]:
+    """A line about the flags given here that are no part of an agreement, and not needed to find the group."""
+    names = [name for name in settings_of_scope(GroupSettings, "scores") if name not in ("topic", "group")]
+    flags = [option(name) for name in names if settings.is_given(name)]
+    return [f"the group does not hold {', '.join(flags)}: each instance has its own value"] if flags else []
+
+
+def _open(settings: GroupSettings, is_changing: bool = False) -> tuple[Agreement[GroupSettings], GroupSchema]:
+    """The agreement and the schema of a group that exists. Raises BrokerError, TopicError or NotPermittedError.
+
+    The agreement is compared with the settings that an instance here would have; is_changing: only with those that are
+    given. The checkpoint and the kernel count only where this machine can tell them: a kernel that is chosen
+    automatically depends on the machine of the instance.
+    """
     needs = {settings.topic: [DESCRIBE], settings.state_topic: [READ, *([WRITE] if is_changing else [])]}
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
@@ -89,22 +84,6 @@ def _check_group_exists(settings: ServiceSettings, is_changing: bool) -> None:
             check_permissions(settings, cluster.admin, needs, of_group=DESCRIBE)
             partitions, _ = cluster.partitions(needs)
     check_has_run(settings, partitions, "start an instance")
-
-
-def _about_others(settings: GroupSettings) -> list[str]:
-    """A line about the flags given here that are no part of an agreement, and not needed to find the group."""
-    own = settings_of_scope(ServiceSettings, "scores", "running")
-    names = [name for name in own if name not in BrokerFlags.model_fields]
-    flags = [option(name) for name in names if name != "topic" and settings.is_given(name)]
-    return [f"the group does not hold {', '.join(flags)}: each instance has its own value"] if flags else []
-
-
-def _agreement(settings: GroupSettings, log: GroupLog, only_given: bool) -> Agreement:
-    """The agreement, compared with the settings given here, or with those that an instance here would have.
-
-    The checkpoint and the kernel count only where this machine can tell them: a kernel that is chosen automatically
-    depends on the machine of the instance.
-    """
     from fomo_stream.model.checkpoint import shared_model  # imports torch
 
     unknown = {"kernel"} if settings.kernel == "auto" else set()
@@ -113,11 +92,12 @@ def _agreement(settings: GroupSettings, log: GroupLog, only_given: bool) -> Agre
         model = shared_model(settings.model, "cpu", settings.kernel)
         name, kernel = model.name, model.kernel
     except (CheckpointError, ConfigError):
-        if only_given and (settings.is_given("model") or settings.is_given("kernel")):
+        if is_changing and (settings.is_given("model") or settings.is_given("kernel")):
             raise
         unknown |= {"model", "kernel"}
 
     def counts(flag: str) -> bool:
-        return flag not in unknown and (not only_given or settings.is_given(flag))
+        return flag not in unknown and (not is_changing or settings.is_given(flag))
 
-    return Agreement(settings, name, kernel, log, counts)
+    log = GroupLog(settings)
+    return Agreement(settings, name, kernel, log, counts), GroupSchema(settings, log)

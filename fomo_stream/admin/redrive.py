@@ -74,13 +74,12 @@ class Summary:
             raise TopicError(what, "create or change the topic, or name another one with --to, and run it again")
 
     def __str__(self) -> str:
+        def parts(counts: Counter[str]) -> str:
+            return f" ({', '.join(f'{count} {name}' for name, count in counts.most_common())})" if counts else ""
+
         sent, left = ("would send", "leave") if self.dry_run else ("sent", "left")
-        sent_ones = f"{sent} {self.sent.total()} dead letters of {self.topic}{_parts(self.sent)}"
-        return f"{sent_ones}, {left} {self.left.total()}{_parts(self.left)}"
-
-
-def _parts(counts: Counter[str]) -> str:
-    return f" ({', '.join(f'{count} {name}' for name, count in counts.most_common())})" if counts else ""
+        sent_ones = f"{sent} {self.sent.total()} dead letters of {self.topic}{parts(self.sent)}"
+        return f"{sent_ones}, {left} {self.left.total()}{parts(self.left)}"
 
 
 @dataclass(frozen=True)
@@ -184,14 +183,13 @@ class _Redrive:
         # The producer first: it aborts the open transaction of another run, and only then are the offsets final.
         if not settings.dry_run:
             self._open_producer()
-        self._ends: dict[int, int] = {}
-        self._positions: dict[int, Position] = {}
         topic = settings.dead_letters
-        every = [TopicPartition(topic, number) for number in range(partitions[topic])]
-        for committed in reader.committed(every, TIMEOUT_S):
-            first, end = reader.range_now(topic, committed.partition, TIMEOUT_S)
-            self._ends[committed.partition] = end
-            self._positions[committed.partition] = Position.committed(committed, first, end)
+        numbers = range(partitions[topic])
+        # Before the ends, which may grow: a position after the end is one of a topic that was created again.
+        committed = reader.committed([TopicPartition(topic, number) for number in numbers], TIMEOUT_S)
+        ranges = {number: reader.range_now(topic, number, TIMEOUT_S) for number in numbers}
+        self._ends = {number: end for number, (_, end) in ranges.items()}
+        self._positions = {one.partition: Position.committed(one, *ranges[one.partition]) for one in committed}
 
     def _open_producer(self) -> None:
         name = self._settings.transactional_id
@@ -234,21 +232,17 @@ class _Redrive:
         reasons = self._settings.reason
         fates = [(letter, self._why_left(letter) if refusal is None else REFUSED) for letter in batch]
         outgoing = [letter for letter, why in fates if why is None]
-        left = {number: set(self._positions[number].left) for number in reached}
-        for letter, why in fates:
-            if why in (GONE, REFUSED):
-                left[letter.partition].add(letter.offset)
-            elif not reasons or _reason(letter) in reasons:
-                left[letter.partition].discard(letter.offset)
-        positions = {
-            number: self._positions[number].advanced(offset, reasons, frozenset(left[number]))
-            for number, offset in reached.items()
-        }
-        changed = {number: position for number, position in positions.items() if position != self._positions[number]}
+        asked = [(letter, why) for letter, why in fates if not reasons or _reason(letter) in reasons]
+        changed = {}
+        for number, offset in reached.items():
+            before, here = self._positions[number], [(one.offset, why) for one, why in asked if one.partition == number]
+            left = (before.left - {at for at, _ in here}) | {at for at, why in here if why in (GONE, REFUSED)}
+            if (after := before.advanced(offset, reasons, left)) != before:
+                changed[number] = after
         if changed and not self._settings.dry_run:
-            topic = self._settings.dead_letters
+            places = [position.as_offset(self._settings.dead_letters, number) for number, position in changed.items()]
             try:
-                self._send(outgoing, [position.as_offset(topic, number) for number, position in changed.items()])
+                self._send(outgoing, places)
             except RefusedError as error:
                 self._open_producer()  # the next transaction of the old one would fail: it lacks a sequence number
                 half = batch[: len(batch) // 2]
@@ -292,20 +286,17 @@ class _Redrive:
             if errors or left:  # in a transaction, other errors follow from a refusal
                 refusals: list[BrokerError] = [error for error in errors if isinstance(error, RefusedError)]
                 raise [*refusals, *errors, BrokerError("the broker does not answer", AGAIN)][0]
-            self._commit(offsets)
+            consumer = self._reader.client
+            if self._transactions is None:
+                raise_partition_error(consumer.commit(offsets=offsets, asynchronous=False))
+            else:
+                commit = Commit(offsets, consumer, consumer.consumer_group_metadata())
+                self._transactions.commit(commit, TIMEOUT_S, STALLED_S)
         except BaseException:
             if self._transactions is not None:
                 with suppress(KafkaException):
                     self._transactions.abort(TIMEOUT_S)
             raise
-
-    def _commit(self, offsets: list[TopicPartition]) -> None:
-        consumer = self._reader.client
-        if self._transactions is not None:
-            commit = Commit(offsets, consumer, consumer.consumer_group_metadata())
-            self._transactions.commit(commit, TIMEOUT_S, STALLED_S)
-        else:
-            raise_partition_error(consumer.commit(offsets=offsets, asynchronous=False))
 
     def _produce(self, letter: Record, errors: list[BrokerError]) -> None:
         headers = dict(letter.headers)

@@ -140,8 +140,8 @@ def replay(argv: Sequence[str]) -> int:
       fomo-stream replay --file rows.csv --label is_anomaly --compare knn,river.HalfSpaceTrees
 
     Records go through the same detector as in the service, in their order. The offsets and the state of a group are
-    never touched. With --group, the settings and features are those that the group has agreed on. It takes
-    all flags of the service; what only a running service needs is ignored. Ctrl-C ends it with a report.
+    never touched. With --group, the settings and features are those that the group has agreed on. The
+    environment and the --config file of an instance can be used as they are. Ctrl-C ends it with a report.
     """
     settings = _settings(ReplaySettings, argv, replay)
     limit_threads(1)  # until the replay begins, with the threads that the group has agreed on
@@ -213,9 +213,9 @@ def group(argv: Sequence[str]) -> int:
       fomo-stream group --topic sensors --alerts pages --update-group  change what may change
       fomo-stream group --config fomo.toml --check                     would an instance be refused?
 
-    It takes all flags of the service, so give it the environment and --config file of an instance. It shows which
-    settings differ here. With --update-group it changes those that are given and may change, while the group has
-    no members; the others stay as they are.
+    Give it the environment and --config file of an instance, as they are. It shows which settings differ here.
+    With --update-group it changes those that are given and may change, while the group has no members; the others
+    stay as they are.
     """
     settings = _settings(GroupSettings, argv, group)
     from fomo_stream.admin.group import check_group, look_at_group, update_group

@@ -19,7 +19,7 @@ from fomo_stream.kafka.broker.clients import explained, explaining
 from fomo_stream.kafka.broker.cluster import Cluster, Place
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
 from fomo_stream.partition.record import Record
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.topics import TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # to wait for the next record, before another client asks
@@ -29,9 +29,7 @@ Answer = TypeVar("Answer")
 PERMIT = "permit Describe and Read on it with kafka-acls.sh"
 
 
-def resolve_ranges(
-    settings: ServiceSettings, from_: str, to: str, last: str, now_ms: int
-) -> tuple[list[Range], list[str]]:
+def resolve_ranges(settings: TopicFlags, from_: str, to: str, last: str, now_ms: int) -> tuple[list[Range], list[str]]:
     """The range of every partition of `settings.topic`, and sentences about anything unusual.
 
     from_, to, last: as the flags of these names; now_ms: the present in milliseconds since 1970. A partition may have
@@ -49,7 +47,7 @@ def resolve_ranges(
 class _Resolver:
     """Finds the offsets of bounds. Calls raise KafkaException when the broker does not answer."""
 
-    def __init__(self, settings: ServiceSettings, cluster: Cluster) -> None:
+    def __init__(self, settings: TopicFlags, cluster: Cluster) -> None:
         self._topic = topic = settings.topic
         self._cluster = cluster
         partitions, topic_ids = cluster.partitions([topic])
@@ -139,7 +137,7 @@ class _Resolver:
 
 
 def read_range(
-    settings: ServiceSettings, topic: str, range_: Range, start: int, is_stopped: Callable[[], bool] = lambda: False
+    settings: TopicFlags, topic: str, range_: Range, start: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Record]:
     """The committed records of a range from offset `start` on, in order; ends early when `is_stopped`.
 
@@ -177,7 +175,7 @@ def read_range(
         _check_same_topic(settings, topic, range_)
 
 
-def _check_same_topic(settings: ServiceSettings, topic: str, range_: Range) -> None:
+def _check_same_topic(settings: TopicFlags, topic: str, range_: Range) -> None:
     """Raise LostOffsetError if the topic was created again since the range was found. No answer means nothing."""
     if not range_.topic_id:
         return

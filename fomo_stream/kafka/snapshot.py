@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.assignment import STALLED_S
+from fomo_stream.partition.gaps import LEVELS
 from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.running import Running
-from fomo_stream.partition.silence import LEVELS
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member

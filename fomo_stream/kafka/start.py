@@ -12,12 +12,12 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from fomo_stream.kafka.background import Background
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_consumer, make_producer
+from fomo_stream.kafka.broker.clients import make_consumer, make_producer
 from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.delivery.transactions import Call
+from fomo_stream.kafka.delivery.transactions import START_S, Call
 from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
@@ -117,7 +117,7 @@ def _open_delivery(settings: ServiceSettings, limits: Mapping[str, TopicLimits])
         return AtLeastOnce(partial(make_producer, settings, None, **more), limits, compresses=compresses)
     producer = partial(make_producer, settings, settings.transactional_id, **more)
     delivery = ExactlyOnce(producer, limits, compresses=compresses)
-    delivery.start(START_TIMEOUT_S)
+    delivery.start(START_S)
     return delivery
 
 

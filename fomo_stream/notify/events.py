@@ -15,18 +15,17 @@ from fomo_stream.wording import clean, in_time
 
 # why a record is skipped; the last one: by a defect of this program
 NO_RESULT, UNKNOWN_STATUS, INCOMPLETE, UNEXPECTED = "no_result", "unknown_status", "incomplete", "unexpected"
-ABOUT = {"silent": "silence", "rate": "rate"}  # what an incident is about, by its status and the end of its name
 SEVERITIES = ("info", "warning", "critical")
 NAME, TEXT = 200, 2000  # characters of a name and of a sentence, at most
 MOST_REASONS = 20
 MOST = (1 << 63) - 1  # of a whole number: JSON with more is not written
 TIMES = (0, 7_258_118_400_000)  # milliseconds since 1970; before that, or after 2200, is a mistake, or stands for none
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s", "records_per_minute", "usual_per_minute")
+NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s")
 
 
 class Event(NamedTuple):
-    """One record about an incident: an alert; the opening of a silence (in earlier builds of a rate); or an end.
+    """One record about an incident: an alert; the opening of a silence; or an end.
 
     facts: what webhooks get of it; None where nothing is known. partition, offset and time are those of the alert in
     the input; else of the first record, at an end of the last one.
@@ -49,7 +48,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     if not isinstance(result, Mapping):
         raise RecordError(NO_RESULT, f"the record has no result in the field {field}")
     status = result.get("status")
-    is_end, is_alert = status == "closed", status not in ("closed", "silent", "rate")
+    is_end, is_alert = status == "closed", status not in ("closed", "silent")
     if is_alert and result.get("outlier") is not True:
         raise RecordError(UNKNOWN_STATUS, "the result is neither of an alert nor of an incident")
     if not (incident := _text(result.get("incident"), NAME)):
@@ -72,9 +71,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     elif began is not None and timestamp is not None and timestamp >= began:
         lasted = in_time((timestamp - began) / 1000.0)
     facts: dict[str, Any] = {
-        "about": "outlier"
-        if is_alert
-        else ABOUT.get(incident.rpartition("-")[2] if is_end else str(status), "outlier"),
+        "about": "silence" if status == "silent" or (is_end and incident.endswith("-silent")) else "outlier",
         "incident": incident,
         "severity": severity if severity in SEVERITIES else "warning",
         "topic": topic,

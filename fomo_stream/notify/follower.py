@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -88,15 +88,14 @@ class Reader:
 class Follower:
     """Tells one target, in a thread, until `stop` is set.
 
-    group: of this target; settings have that of earlier releases, which was one for all targets. topic: that which is
-    there now. Raises ConfigError and RegistryError where the registry cannot be used.
+    settings: with the group of this target. topic: that which is there now. Raises ConfigError and RegistryError where
+    the registry cannot be used.
     """
 
     def __init__(
-        self, settings: NotifySettings, group: str, target: Target, topic: Callable[[], Topic], stop: threading.Event
+        self, settings: NotifySettings, target: Target, topic: Callable[[], Topic], stop: threading.Event
     ) -> None:
-        self._settings, self._own = settings, settings.model_copy(update={"group": group})
-        self._target, self._topic_now, self._stop = target, topic, stop
+        self._settings, self._target, self._topic_now, self._stop = settings, target, topic, stop
         self.name = target.name
         self.limit = Limit(settings.per_hour if target.is_for_people else 0, settings.status_url)
         self.trouble = "the group has given it no partition yet"
@@ -117,7 +116,7 @@ class Follower:
         """Raises NotPermittedError."""
         while not self._stop.is_set():
             self.turned = time.monotonic()
-            consumer = make_follower(self._own)
+            consumer = make_follower(self._settings)
             try:
                 self._follow(consumer)
             except KafkaException as error:
@@ -213,8 +212,9 @@ class Follower:
     def _failed(self, error: KafkaError) -> None:
         """Note an error of the consumer, which tries again. Raises NotPermittedError."""
         if error.code() in NOT_PERMITTED:
-            permit = f"permit to read topic {self._own.alerts} and the groups {self._settings.group}*"
-            raise explained(error, f"topic {self._own.alerts} cannot be read by group {self._own.group}", permit)
+            topic, group = self._settings.alerts, self._settings.group
+            what = f"topic {topic} cannot be read by group {group}"
+            raise explained(error, what, f"permit to read topic {topic} and the group {group}")
         self._later(kv("consumer_error", target=self.name, reason=error.str()), error.str())
 
     # -- the group -------------------------------------------------------------------------------------------
@@ -224,12 +224,9 @@ class Follower:
         every = [TopicPartition(self._settings.alerts, number) for number in range(self._topic.partitions)]
         found = consumer.committed(every, timeout=TIMEOUT_S)
         is_new = all(one.offset < 0 for one in found)
-        if is_new and not self._has_begun:
-            with closing(make_follower(self._settings)) as earlier:
-                found = earlier.committed(every, timeout=TIMEOUT_S)
-            if all(one.offset < 0 for one in found) and self._settings.start == "latest":
-                ends = [range_now(consumer, one, TIMEOUT_S)[1] for one in every]
-                found = [TopicPartition(one.topic, one.partition, end) for one, end in zip(every, ends, strict=True)]
+        if is_new and not self._has_begun and self._settings.start == "latest":
+            ends = [range_now(consumer, one, TIMEOUT_S)[1] for one in every]
+            found = [TopicPartition(one.topic, one.partition, end) for one, end in zip(every, ends, strict=True)]
         is_another = [self._topic.is_another(one.metadata or "") for one in found]
         starts = [
             TopicPartition(one.topic, one.partition, 0 if is_old else one.offset, self._topic.id)

@@ -37,7 +37,7 @@ def message_of(kind: Told, event: Event, link: str | None = None) -> Message:
         name: clean(one, for_chats=True) if isinstance(one, str) else one for name, one in event.facts.items()
     }
     about, severity = known["about"], known["severity"]
-    title = f"{'unusual rate' if about == 'rate' else about} in {known['topic'] or 'the stream'} {known['key'] or ''}"
+    title = f"{about} in {known['topic'] or 'the stream'} {known['key'] or ''}"
     lines = [known["explanation"]]
     if kind == "closed":
         title = f"ENDED: {title}" + (f" after {known['lasted']}" if known["lasted"] else "")

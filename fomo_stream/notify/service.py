@@ -48,7 +48,8 @@ class Service:
                 what = f"two targets would share the consumer group {group}, and each message would reach one of them"
                 raise ConfigError(what, "name each target once, or start another notify with a --group of its own")
             groups.add(group)
-            self._followers.append(Follower(settings, group, target, lambda: self._topic, self._stop))
+            own = settings.model_copy(update={"group": group})
+            self._followers.append(Follower(own, target, lambda: self._topic, self._stop))
 
     def stop(self) -> None:
         """End soon; called by a handler of signals."""

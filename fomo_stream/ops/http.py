@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 Answer = tuple[HTTPStatus, str, bytes]  # status, Content-Type, body
 
 CONNECTIONS = 32  # open at the same time
-PATIENCE_S = 10.0  # for the whole request of a client
 MOST_BYTES = 16 << 10  # of a request
 FRESH_S = 1.0  # metrics and status are made at most so often: that takes time from scoring
 
@@ -69,7 +68,7 @@ class HttpServer(ThreadingTCPServer):
     """Answers GET and HEAD, each connection in a thread. When there are too many connections, the oldest is closed.
 
     host: an address of this machine or a name of one; `0.0.0.0` and `::` are all addresses. port: 0 takes a free one.
-    Raises ConfigError when it cannot listen there.
+    patience_s: for the whole request of a client. Raises ConfigError when it cannot listen there.
 
     >>> import urllib.request
     >>> sources = Sources(live=lambda: [], ready=lambda: [], metrics=lambda: b"", status=lambda: b"{}")
@@ -82,7 +81,7 @@ class HttpServer(ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = CONNECTIONS
 
-    def __init__(self, host: str, port: int, sources: Sources) -> None:
+    def __init__(self, host: str, port: int, sources: Sources, patience_s: float = 10.0) -> None:
         try:
             self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             super().__init__(address, _Handler)  # type: ignore[arg-type]  # IPv6 addresses have four parts
@@ -92,7 +91,7 @@ class HttpServer(ThreadingTCPServer):
                 f"cannot serve at --http-host {host}, --health-port {port}: {reason}",
                 "use a free port above 1023, and the host 127.0.0.1 for this machine alone, or 0.0.0.0 (with IPv6: ::)",
             ) from None
-        self.sources = sources
+        self.sources, self.patience_s = sources, patience_s
         self.port = int(self.server_address[1])
         self.is_local = ip_address(str(self.server_address[0])).is_loopback
         self._open: dict[Any, None] = {}  # connections, oldest first
@@ -138,19 +137,18 @@ class HttpServer(ThreadingTCPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "fomo-stream", ""
-    timeout = PATIENCE_S
     server: HttpServer
 
     def handle(self) -> None:
         """Answer one request, which is read to the blank line after its headers, or until it is too long."""
-        head, deadline = b"", time.monotonic() + self.timeout
+        head, deadline = b"", time.monotonic() + self.server.patience_s
         while len(head) <= MOST_BYTES and b"\n\r\n" not in head and b"\n\n" not in head:
             self.connection.settimeout(max(deadline - time.monotonic(), 0.001))
             part = self.connection.recv(MOST_BYTES)
             if not part:
                 break
             head += part
-        self.connection.settimeout(self.timeout)
+        self.connection.settimeout(self.server.patience_s)
         self.rfile = BytesIO(head)
         if len(head) > MOST_BYTES:
             self.requestline = self.command = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,8 +28,6 @@ STEP_S, STEPS = 5, 120  # the series of rates: 10 minutes
 LATENCY_S = 60
 MOST_OF_COMMIT = 1000  # latencies of one commit that are kept
 INCIDENTS = 100  # newest incidents that are kept
-ALERTS = 100  # newest alerts whose keys are counted
-KEYS = 10  # with most of these alerts
 CHART_S, CHARTED = 10, 60  # the highest scores of a partition by step: 10 minutes
 NAME_CHARACTERS = 100  # of a feature, at most
 
@@ -69,22 +67,19 @@ class StatusBoard(Observer):
         self._waits = Latencies()  # from poll to commit
         self._ages = Latencies()  # from the record's timestamp to the commit
         self._incidents: dict[str, dict[str, Any]] = {}  # by name; that of the newest alert is the last
-        # Keys of alerts by partition and offset, because records are scored again after a commit that failed.
-        self._keys: dict[tuple[int, int], str | None] = {}
         self._charts: dict[int, deque[list[float]]] = {}  # by partition: step, highest score, alerts
 
     # --- from the service's thread --------------------------------------------------------------------------
 
     def scored(self, seen: Observation) -> None:
         now = int(self._clock())
-        outliers = seen.outliers[-ALERTS:]
         scores = [result["score"] for result in seen.results if result.get("score") is not None]
         with self._lock:
             counts = self._counts.pop() if self._counts and self._counts[-1][0] == now else (now, 0, 0)
             _, records, so_far = counts
             self._counts.append((now, records + seen.n_records, so_far + len(seen.outliers)))
             self._chart(seen.partition, now // CHART_S, max(scores, default=0.0), len(seen.outliers))
-            for outlier in outliers:
+            for outlier in seen.outliers[-INCIDENTS:]:
                 self._alert(seen.partition, outlier)
             for name in seen.closed:
                 self._end(name)
@@ -113,7 +108,7 @@ class StatusBoard(Observer):
             chart.append([step, highest, alerts])
 
     def _alert(self, partition: int, outlier: Outlier) -> None:
-        result, place = outlier.result, (partition, outlier.result["offset"])
+        result = outlier.result
         name = result.get("incident") or f"{partition}-{result['offset']}"
         its = self._take(name, partition, result, outlier.key, {"about": "outlier"})
         if result["offset"] <= its["last"] and its["alerts"]:
@@ -123,9 +118,6 @@ class StatusBoard(Observer):
             its |= {"score": score, "severity": result["severity"], "features": _named(result.get("reasons", ()))}
         its |= {"alerts": its["alerts"] + 1, "last": result["offset"], "surprise": result.get("surprise")}
         its |= {"until": _time(result)}
-        self._keys[place] = self._key(outlier.key)
-        if len(self._keys) > ALERTS:
-            del self._keys[next(iter(self._keys))]
 
     def _take(
         self, name: str, partition: int, begin: Mapping[str, Any], key: Key, more: Mapping[str, Any]
@@ -133,7 +125,8 @@ class StatusBoard(Observer):
         """The incident of this name, which is the newest now."""
         its = self._incidents.pop(name, None)
         if its is None:
-            at = {"incident": name, "partition": partition, "offset": begin["offset"], "key": self._key(key)}
+            shown = _printable(key_text(key)) if self._show_keys and key is not None else None
+            at = {"incident": name, "partition": partition, "offset": begin["offset"], "key": shown}
             empty: dict[str, Any] = {"score": 0.0, "features": [], "alerts": 0, "surprise": None}
             its = {**at, "since": _time(begin), "until": _time(begin), "last": begin["offset"], **empty}
         its |= {"open": True, **more}
@@ -145,9 +138,6 @@ class StatusBoard(Observer):
     def _end(self, name: str) -> None:
         if name in self._incidents:
             self._incidents[name]["open"] = False
-
-    def _key(self, key: Key) -> str | None:
-        return _printable(key_text(key)) if self._show_keys and key is not None else None
 
     # --- for the page ---------------------------------------------------------------------------------------
 
@@ -161,7 +151,6 @@ class StatusBoard(Observer):
         with self._lock:
             counts = list(self._counts)
             incidents = [dict(one) for one in reversed(self._incidents.values())]  # newest first
-            keys = Counter(key for key in self._keys.values() if key is not None)
             charts = {number: list(chart) for number, chart in self._charts.items()}
             waits, ages = (latencies.quantiles(present) for latencies in (self._waits, self._ages))
         complete = [(second, records) for second, records, _ in counts if second < now]
@@ -185,7 +174,6 @@ class StatusBoard(Observer):
                 "outliers": sum(outliers for second, _, outliers in counts if second > now - STEP_S * STEPS),
                 "requested_rate": snapshot.alert_rate,
                 "realised_rate": realised_rate,
-                "keys": keys.most_common(KEYS),
             },
             "shows_keys": self._show_keys,
             "incidents": sorted(incidents, key=lambda one: not one["open"]),

@@ -1,9 +1,9 @@
-"""What the settings say of a partition, as far as it has to know."""
+"""What the settings say of a partition, as far as it has to know: the flags of the same names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.settings.rules import Rule, Window
@@ -12,45 +12,27 @@ from fomo_stream.settings.rules import Rule, Window
 class ResumeConfig(Protocol):
     """What decides where a partition resumes."""
 
-    @property
-    def delivery(self) -> str: ...
-
-    @property
-    def on_lost_offset(self) -> str: ...
+    delivery: Literal["exactly-once", "at-least-once"]
+    on_lost_offset: Literal["fail", "earliest", "latest"]
 
 
 class Config(Protocol):
-    """What a partition does with its records; the properties are the flags of the same names."""
+    """What a partition does with its records."""
 
-    @property
-    def lags(self) -> int: ...
+    lags: int
+    mute_key: tuple[str, ...]
+    time: str | None
+    time_features: tuple[str, ...]
+    timezone: str
+    silence: float | None
+    silence_of: tuple[str, ...]
+    keys: int
 
     @property
     def quiet(self) -> tuple[int, int]: ...
 
     @property
-    def mute_key(self) -> tuple[str, ...]: ...
-
-    @property
-    def time(self) -> str | None: ...
-
-    @property
-    def time_features(self) -> tuple[str, ...]: ...
-
-    @property
-    def timezone(self) -> str: ...
-
-    @property
-    def silence(self) -> float | None: ...
-
-    @property
-    def silence_of(self) -> tuple[str, ...]: ...
-
-    @property
     def least_silence_ms(self) -> int: ...
-
-    @property
-    def keys(self) -> int: ...
 
     @property
     def all_rules(self) -> Sequence[Rule]: ...

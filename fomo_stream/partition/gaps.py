@@ -1,4 +1,4 @@
-"""The usual gap between the records of a series, and after how long a gap it counts as silent. Pure.
+"""The gaps between the records of a series: which is usual, and after how long a gap it counts as silent. Pure.
 
 A gap shorter than `floor` is none: such records belong together, as a burst. Of the others a histogram is kept, with
 two buckets for each factor of two. The usual gap is its 99th percentile. All counts are halved from time to time, so
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import struct
-from array import array
+from typing import NamedTuple
 
 BUCKETS = 64  # so the longest gap is 2**31 floors
 QUANTILE_OUTSIDE = 100  # one gap of so many may be longer than the usual one
@@ -26,7 +26,23 @@ NEARLY_ALL = 0.95
 RENEWED_UNTIL, RENEWED_EVERY = 50, 16  # gaps: the limit is renewed with each until here, then with each 16th
 CHANCE = 1e-9
 NEVER = 2**62  # milliseconds
-_ROW = struct.Struct("<Hq")
+KEY, PARTITION, TOPIC = LEVELS = ("key", "partition", "topic")
+FIRST_KEY = 2  # numbers of series: 0 is the partition, 1 the topic
+_ROW, _GAPS = struct.Struct("<qqqqBH"), struct.Struct("<Hq")  # around the name; the counts follow
+
+
+class SilenceConfig(NamedTuple):
+    """What is watched. factor: times the usual gap; None: nothing."""
+
+    factor: float | None
+    least_ms: int = 60_000  # the shortest silence
+    levels: tuple[str, ...] = LEVELS
+    max_keys: int = 100_000
+
+    @property
+    def floor(self) -> float:
+        """Milliseconds; shorter gaps are none."""
+        return self.least_ms / (self.factor or 1.0)
 
 
 def young(m: float) -> float:
@@ -39,7 +55,7 @@ def young(m: float) -> float:
 
 
 class Others:
-    """Mean and variance of the logarithm of the usual gaps of series that have GROWN_UP."""
+    """Number, mean and sum of squares of the logarithm of the usual gaps of series that have GROWN_UP."""
 
     def __init__(self, n: int = 0, mean: float = 0.0, squares: float = 0.0) -> None:
         self.n, self.mean, self.squares = n, mean, squares
@@ -57,97 +73,74 @@ class Others:
             return 0.0
         return min(float(GROWN_UP), self.n / max(self.squares, 1e-9))
 
-    def plain(self) -> list[float]:
-        """For JSON."""
-        return [self.n, self.mean, self.squares]
 
+class Series:
+    """A key, a partition or a topic: when it had records, and how far apart. All times are milliseconds.
 
-class Gaps:
-    """The gaps of many series, by their numbers. Times are milliseconds.
+    Each has its own clock, on which only that time passes in which the level above it had records.
 
-    factor: times the usual gap is silent; least: and at least so long. apart: the first so many series are no keys.
-
-    >>> gaps = Gaps(factor=5.0, least=60_000)
-    >>> gaps.grow(1)
-    >>> for _ in range(100): gaps.add(0, 30_000)
-    >>> 30_000 <= gaps.usual(0) <= 42_427, gaps.limit[0] > 150_000
+    >>> series, config = Series(0), SilenceConfig(factor=5.0, least_ms=60_000)
+    >>> for _ in range(100): series.add(30_000, config)
+    >>> 30_000 <= series.usual(config.floor) <= 42_427, series.limit > 150_000
     (True, True)
     """
 
-    def __init__(self, factor: float, least: int, apart: int = 0) -> None:
-        self.factor, self.least, self._apart = factor, least, apart
-        self.floor = least / factor
-        self.others = Others()
-        self.limit = array("q")  # milliseconds without a record after which a series is silent; NEVER: not known yet
-        self._seen = array("H")  # gaps, at most MOST_GAPS
-        self._totals = array("H")  # gaps in the histogram
-        self._counts = bytearray()  # BUCKETS for each series
+    __slots__ = ("counts", "due", "last", "limit", "mark", "name", "number", "offset", "seen", "time")
 
-    def __len__(self) -> int:
-        return len(self.limit)
+    def __init__(self, number: int, name: bytes | None = None, now: int = 0) -> None:
+        self.number, self.name = number, name
+        self.last = self.mark = now  # its last record, and the last one that ended a gap or a burst
+        self.offset = self.time = 0  # of its last record; when that arrived, since 1970
+        self.due = NEVER  # when a key is looked at next
+        self.limit = NEVER  # without a record for longer than this it is silent; NEVER: not known yet
+        self.seen = 0  # gaps, at most MOST_GAPS
+        self.counts = bytearray()  # the histogram, as far as it is not zero
 
-    def grow(self, n: int) -> None:
-        """Room for n series."""
-        more = n - len(self)
-        self.limit.extend([NEVER] * more)
-        self._seen.extend([0] * more)
-        self._totals.extend([0] * more)
-        self._counts.extend(bytes(BUCKETS * more))
+    def add(self, gap: float, config: SilenceConfig, others: Others | None = None, n_keys: int = 0) -> None:
+        """Another gap of at least the floor. others: of its partition, which has n_keys; None: it has none."""
+        floor = config.floor
+        bucket = 0 if gap <= floor else min(BUCKETS - 1, math.ceil(2 * math.log2(gap / floor)))
+        self.counts.extend(bytes(max(0, bucket + 1 - len(self.counts))))
+        self.counts[bucket] += 1
+        if sum(self.counts) >= MOST_GAPS:
+            self.counts = bytearray(count >> 1 for count in self.counts)
+        n = self.seen = min(self.seen + 1, MOST_GAPS)
+        if others is not None and n == GROWN_UP:
+            others.add(self.usual(floor))
+        if n < LEAST_GAPS or (n > RENEWED_UNTIL and sum(self.counts) % RENEWED_EVERY):
+            return
+        usual, more = self.usual(floor), 0.0
+        if others is not None and (more := others.weight(n_keys)):
+            usual = max(usual, (n * usual + more * math.exp(others.mean)) / (n + more))
+        self.limit = max(config.least_ms, round((config.factor or 1.0) * young(n + more) * usual))
 
-    def forget(self, number: int) -> None:
-        """The number is of a new series."""
-        self.limit[number], self._seen[number], self._totals[number] = NEVER, 0, 0
-        self._counts[number * BUCKETS : (number + 1) * BUCKETS] = bytes(BUCKETS)
+    @property
+    def level(self) -> str:
+        """Whose series it is."""
+        return (PARTITION, TOPIC, KEY)[min(self.number, FIRST_KEY)]
 
-    def add(self, number: int, gap: float, is_one_of_many: bool = True) -> None:
-        """Another gap of at least `floor`.
-
-        is_one_of_many: whether it can be compared with the other series.
-        """
-        bucket = 0 if gap <= self.floor else min(BUCKETS - 1, math.ceil(2 * math.log2(gap / self.floor)))
-        self._counts[number * BUCKETS + bucket] += 1
-        self._totals[number] += 1
-        if self._totals[number] >= MOST_GAPS:
-            self._halve(number)
-        seen = self._seen[number] = min(self._seen[number] + 1, MOST_GAPS)
-        if is_one_of_many and seen == GROWN_UP:
-            self.others.add(self.usual(number))
-        if seen <= RENEWED_UNTIL or self._totals[number] % RENEWED_EVERY == 0:
-            self._renew(number, is_one_of_many)
-
-    def usual(self, number: int) -> float:
+    def usual(self, floor: float) -> float:
         """The usual gap: all but one of a hundred are at most so long. Zero if none is known."""
-        allowed = self._totals[number] // QUANTILE_OUTSIDE
-        counts = self._counts[number * BUCKETS : (number + 1) * BUCKETS].rstrip(b"\0")
-        for bucket in range(len(counts) - 1, -1, -1):
-            allowed -= counts[bucket]
+        allowed = sum(self.counts) // QUANTILE_OUTSIDE
+        for bucket in range(len(self.counts) - 1, -1, -1):
+            allowed -= self.counts[bucket]
             if allowed < 0:
-                return self.floor * math.sqrt(2.0**bucket)
+                return floor * math.sqrt(2.0**bucket)
         return 0.0
 
-    def _renew(self, number: int, is_one_of_many: bool) -> None:
-        n, own = self._seen[number], self.usual(number)
-        if n < LEAST_GAPS:
-            return
-        more = self.others.weight(len(self) - self._apart) if is_one_of_many else 0.0
-        usual = max(own, (n * own + more * math.exp(self.others.mean)) / (n + more)) if more else own
-        self.limit[number] = max(self.least, round(self.factor * young(n + more) * usual))
+    def encode(self, flag: int) -> bytes:
+        """All but its number. flag: a byte."""
+        name = self.name or b""
+        head = _ROW.pack(self.last, self.mark, self.offset, self.time, flag, len(name))
+        return head + name + _GAPS.pack(self.seen, self.limit) + self.counts.rstrip(b"\0")
 
-    def _halve(self, number: int) -> None:
-        at = slice(number * BUCKETS, (number + 1) * BUCKETS)
-        self._counts[at] = bytes(count >> 1 for count in self._counts[at])
-        self._totals[number] = sum(self._counts[at])
-
-    def encode(self, number: int) -> bytes:
-        """What is known of a series."""
-        counts = self._counts[number * BUCKETS : (number + 1) * BUCKETS].rstrip(b"\0")
-        return _ROW.pack(self._seen[number], self.limit[number]) + counts
-
-    def decode(self, number: int, data: bytes) -> None:
-        """The reverse of `encode`. Raises ValueError."""
-        counts = data[_ROW.size :]
-        if len(data) < _ROW.size or len(counts) > BUCKETS or sum(counts) >= MOST_GAPS:
+    def decode(self, data: bytes) -> int:
+        """The reverse of `encode`; returns the flag. Raises ValueError and struct.error."""
+        self.last, self.mark, self.offset, self.time, flag, length = _ROW.unpack_from(data)
+        at = _ROW.size + length
+        self.name = data[_ROW.size : at] if self.number >= FIRST_KEY else None
+        self.seen, self.limit = _GAPS.unpack_from(data, at)
+        self.counts = bytearray(data[at + _GAPS.size :])
+        if len(self.counts) > BUCKETS or sum(self.counts) >= MOST_GAPS:
             raise ValueError("the gaps of a series do not fit")
-        self._seen[number], self.limit[number] = _ROW.unpack(data[: _ROW.size])
-        self._counts[number * BUCKETS : (number + 1) * BUCKETS] = counts.ljust(BUCKETS, b"\0")
-        self._totals[number] = sum(counts)
+        return int(flag)

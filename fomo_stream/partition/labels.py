@@ -146,8 +146,7 @@ class RecordIndex:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._records: deque[tuple[int, int, bytes]] = deque()  # number, offset, digest of the key
-        self._numbers: dict[int, int] = {}  # by offset
+        self._records: dict[int, tuple[int, bytes]] = {}  # by offset: number, digest of the key; oldest first
         self._offsets: dict[bytes, int] = {}  # of the last record with each key
         self._fresh = 0  # number of records at the end that `changes` has not returned yet
         self._table = Table(  # by number % capacity
@@ -165,31 +164,27 @@ class RecordIndex:
         if not self._capacity:
             return
         digest = NO_KEY if key is None else _digest(key)
-        self._records.append((number, offset, digest))
-        self._numbers[offset] = number
+        self._records[offset] = number, digest
         if key is not None:
             self._offsets[digest] = offset
         self._fresh += 1
         if len(self._records) > self._capacity:
-            _, oldest, oldest_key = self._records.popleft()
-            del self._numbers[oldest]
-            if self._offsets.get(oldest_key) == oldest:
-                del self._offsets[oldest_key]
+            oldest = next(iter(self._records))
+            _, digest = self._records.pop(oldest)
+            if self._offsets.get(digest) == oldest:
+                del self._offsets[digest]
 
     def find(self, label: Verdict) -> tuple[int, int] | None:
         """(number, offset) of the record that a label is about; None when it is not remembered."""
         offset = self._offsets.get(_digest(label.key)) if label.key is not None else label.offset
-        if offset is None or offset not in self._numbers:
-            return None
-        return self._numbers[offset], offset
+        return None if offset is None or offset not in self._records else (self._records[offset][0], offset)
 
     def changes(self, name: str) -> Entries:
         """The changes since the last call, as entries of a compacted log."""
-        fresh = list(islice(reversed(self._records), self._fresh))
-        if fresh:
-            numbers, offsets, digests = zip(*fresh, strict=True)
-            key = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
-            self._table.put(np.array(numbers) % self._capacity, offset=np.array(offsets), key=key)
+        if fresh := list(islice(reversed(self._records.items()), self._fresh)):
+            key = np.frombuffer(b"".join(digest for _, (_, digest) in fresh), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+            numbers = np.array([number for _, (number, _) in fresh])
+            self._table.put(numbers % self._capacity, offset=np.array([offset for offset, _ in fresh]), key=key)
         self._fresh = 0
         return self._table.changes(name) if self._capacity else {}
 
@@ -202,9 +197,8 @@ class RecordIndex:
         for number in range(max(0, stop - self._capacity), stop):
             slot = number % self._capacity
             if offsets[slot] != EMPTY:
-                self._records.append((number, int(offsets[slot]), keys[slot].tobytes()))
-        self._numbers = {offset: number for number, offset, _ in self._records}
-        self._offsets = {key: offset for _, offset, key in self._records if key != NO_KEY}
+                self._records[int(offsets[slot])] = number, keys[slot].tobytes()
+        self._offsets = {digest: offset for offset, (_, digest) in self._records.items() if digest != NO_KEY}
 
 
 class Muted:
@@ -344,10 +338,7 @@ class LabelQueue:
 
     def take_due(self, index: RecordIndex, position: int | None, most: int | None = None) -> DueLabels:
         """Remove the labels on records before offset `position`, all or at most `most`, and close their offsets."""
-        due = []
-        for _ in self.due(position)[:most]:
-            _, at, label = heapq.heappop(self._waiting)
-            due.append((at, label))
+        due = [heapq.heappop(self._waiting)[1:] for _ in self.due(position)[:most]]
         due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
         numbers, labels, mutes, too_late = [], [], list[tuple[bytes, bool]](), 0
         windows: dict[str, Window | str] = {}  # by name: the last word on each counts

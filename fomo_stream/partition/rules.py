@@ -337,13 +337,8 @@ class RulesLog:
         """The newest ones."""
         return self.changes[-1].rules
 
-    def at(self, offset: int) -> Rules:
-        """Those of a record; the first ones that are remembered, of one before."""
-        at = bisect_right(self.changes, offset, key=lambda change: change.offset)
-        return self.changes[max(0, at - 1)].rules
-
     def parts(self, offsets: Sequence[int]) -> Iterator[tuple[slice, Rules]]:
-        """Ascending offsets in parts with the same rules."""
+        """Ascending offsets in parts with the same rules; the first ones that are remembered hold before, too."""
         start = 0
         for change, following in zip(self.changes, (*self.changes[1:], None), strict=True):
             stop = len(offsets) if following is None else bisect_right(offsets, following.offset - 1)

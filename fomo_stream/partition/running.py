@@ -18,12 +18,13 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import DamagedStateError, StateError
+from fomo_stream.partition.gaps import SilenceConfig
 from fomo_stream.partition.incidents import Incidents, Notice
 from fomo_stream.partition.labels import DueLabels, RecordIndex
 from fomo_stream.partition.partition import INDEX, RULES, Partition, Waiting
 from fomo_stream.partition.record import Item, Pending
 from fomo_stream.partition.rules import Open, Rules, skips
-from fomo_stream.partition.silence import Silence, SilenceConfig
+from fomo_stream.partition.silence import Silence
 from fomo_stream.partition.verdicts import MAINTENANCE, Verdicts
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema, look_up, shown

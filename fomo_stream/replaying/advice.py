@@ -36,8 +36,8 @@ from fomo_stream.replaying.blocks import Block, Source
 from fomo_stream.settings.config_file import config_lines
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.rules import Rule, zone
-from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import settings_of_group
+from fomo_stream.settings.topics import InputFlags
 from fomo_stream.wording import counted
 
 LOOKED_AT = 100_000  # records, at most
@@ -346,7 +346,7 @@ def configuration(settings: ReplaySettings, found: Found, advice: Advice, source
 
 def _given(settings: ReplaySettings, found: Found) -> dict[str, Any]:
     """The settings that are given and that the file keeps."""
-    names = settings_of_group(ServiceSettings, *SETTINGS)
+    names = settings_of_group(InputFlags, *SETTINGS)
     others = (*found.values, "alert_rate", "rules", "maintenance")
     kept = [name for name in names if settings.is_given(name) and name not in others]
     return {name: getattr(settings, name) for name in kept}

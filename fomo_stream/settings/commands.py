@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.settings.flags import (
     DeliveryFlags,
     DetectorFlags,
+    FileFlags,
     Names,
-    RecordFlags,
-    decimal_flag,
+    RuleFlags,
 )
 from fomo_stream.settings.rules import split_names
-from fomo_stream.settings.service import ServiceSettings, check_topic_names
+from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
+from fomo_stream.settings.topics import GivenFlags, OutputFlags, check_topic_names
 from fomo_stream.wording import did_you_mean
 
 MAX_ATTEMPTS = 1_000_000  # of a redrive
@@ -28,29 +28,19 @@ MAX_ATTEMPTS = 1_000_000  # of a redrive
 class RedriveSettings(DeliveryFlags):
     """`fomo-stream redrive`: send dead letters back to their topics."""
 
-    dead_letters: str = flag("Topics", ..., "topic of dead letters to read", metavar="TOPIC", min_length=1)
-    to: str | None = flag(
-        "Topics", None, "topic to send them to (default: the topic that each came from)", metavar="TOPIC", min_length=1
-    )
-    group: str = flag(
-        "Broker",
-        "",
-        "consumer group that remembers which letters were sent; another group sends all of them again "
-        "(default: <dead-letters>-redrive)",
-        metavar="GROUP",
-    )
-    reason: Names = flag(
-        "Topics", (), "send only those with these reasons, and leave the others for a later run", metavar="CODE,CODE"
-    )
-    max_attempts: int = flag(
-        "Topics",
-        5,
-        "leave letters that were sent back so many times already, for good",
-        metavar="N",
-        ge=1,
-        le=MAX_ATTEMPTS,
-    )
-    dry_run: bool = flag("Topics", False, "only count them by reason; send nothing")
+    dead_letters: str = flag("Topics", ..., metavar="TOPIC", min_length=1)
+    """topic of dead letters to read"""
+    to: str | None = flag("Topics", None, metavar="TOPIC", min_length=1)
+    """topic to send them to (default: the topic that each came from)"""
+    group: str = flag("Broker", "", metavar="GROUP")
+    """consumer group that remembers which letters were sent; another group sends all of them again (default:
+    <dead-letters>-redrive)"""
+    reason: Names = flag("Topics", (), metavar="CODE,CODE")
+    """send only those with these reasons, and leave the others for a later run"""
+    max_attempts: int = flag("Topics", 5, metavar="N", ge=1, le=MAX_ATTEMPTS)
+    """leave letters that were sent back so many times already, for good"""
+    dry_run: bool = flag("Topics", False)
+    """only count them by reason; send nothing"""
 
     @field_validator("reason", mode="before")
     @classmethod
@@ -88,39 +78,32 @@ class DemoSettings(DetectorFlags):
     # For a person who watches: one more second of learning halves the false alarms.
     min_context: int = with_default(DetectorFlags, "min_context", 500)
     alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
-    seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
-    format: Literal["json", "avro"] = flag("Demo", "json", "format of the records; avro: with a registry in memory")
-    report: str = flag(
-        "Demo", "fomo-demo.html", "HTML file for the report at the end; none: write none", metavar="FILE", min_length=1
-    )
+    seconds: float | None = flag("Demo", None, metavar="SECONDS", gt=0)
+    """stop after this long (default: until Ctrl-C)"""
+    format: Literal["json", "avro"] = flag("Demo", "json")
+    """format of the records; avro: with a registry in memory"""
+    report: str = flag("Demo", "fomo-demo.html", metavar="FILE", min_length=1)
+    """HTML file for the report at the end; none: write none"""
 
 
-class ScoreSettings(RecordFlags):
+class ScoreSettings(RuleFlags, FileFlags):
     """`fomo-stream score`: read CSV, JSON lines or Avro and write it with scores, without Kafka."""
 
-    file: str = Field(
-        "-",
-        description="CSV, JSON lines or Avro to score; - reads standard input",
-        json_schema_extra={"positional": True},
-    )
+    file: str = Field("-", json_schema_extra={"positional": True})
+    """CSV, JSON lines or Avro to score; - reads standard input"""
     context: Path | None = flag(
         "Input",
         None,
-        f"score against the rows of this file only: up to {MAX_CONTEXT}, or --context-size if given "
+        metavar="FILE",
+        description=f"score against the rows of this file only: up to {MAX_CONTEXT}, or --context-size if given "
         "(default: against the earlier rows of the input)",
-        metavar="FILE",
     )
-    format: Literal["auto", "csv", "jsonl", "avro"] = flag("Input", "auto", "format of the input")
-    decimal: Literal["auto", "comma", "point"] = decimal_flag()
-    output: str = flag(
-        "Output",
-        "-",
-        "write the results to this file, which gets its name when it is complete; -: standard output",
-        metavar="FILE",
-        short="-o",
-        min_length=1,
-    )
-    outliers_only: bool = flag("Output", False, "write only the records that are outliers")
+    format: Literal["auto", "csv", "jsonl", "avro"] = flag("Input", "auto")
+    """format of the input"""
+    output: str = flag("Output", "-", metavar="FILE", short="-o", min_length=1)
+    """write the results to this file, which gets its name when it is complete; -: standard output"""
+    outliers_only: bool = flag("Output", False)
+    """write only the records that are outliers"""
 
     @model_validator(mode="after")
     def _context_has_no_past(self) -> Self:
@@ -136,40 +119,19 @@ class ScoreSettings(RecordFlags):
         return self
 
 
-class GivenFlags(ServiceSettings):
-    """All flags of the service, so that its configuration can be used as it is; it knows which of them are given."""
-
-    _given: frozenset[str] = PrivateAttr(frozenset())
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _note_given(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        made = handler(values)
-        made._given = frozenset(values) if isinstance(values, Mapping) else frozenset()
-        return made
-
-    def is_given(self, name: str) -> bool:
-        """Whether a setting, named as its flag, has a value from a flag, the environment or the file."""
-        return name.replace("-", "_") in self._given
-
-
-class GroupSettings(GivenFlags):
+class GroupSettings(GivenFlags, OutputFlags):
     """`fomo-stream group`: show and change what a group has agreed on."""
 
-    # Topics that are not given are the group's: `Agreement.update` checks all of them.
-    knows_all_topics: ClassVar[bool] = False
-
-    update_group: bool = flag(
-        "Report", False, "change the group's agreement to the settings given here, while the group has no members"
-    )
-    check: bool = flag(
-        "Report", False, "only check whether an instance with these settings could join: exit code 10 if not"
-    )
+    update_group: bool = flag("Report", False)
+    """change the group's agreement to the settings given here, while the group has no members"""
+    check: bool = flag("Report", False)
+    """only check whether an instance with these settings could join: exit code 10 if not"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 
 
-class DoctorSettings(GivenFlags):
-    """`fomo-stream doctor`: check a deployment."""
+class DoctorSettings(ServiceSettings):
+    """`fomo-stream doctor`: check a deployment, with all settings of an instance."""
 
-    json_: bool = flag("Report", False, "print JSON for programs in place of text")
+    json_: bool = flag("Report", False)
+    """print JSON for programs in place of text"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")

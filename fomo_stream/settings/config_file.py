@@ -37,10 +37,11 @@ def config_lines(content: Mapping[str, Any]) -> list[str]:
     return str(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=1000)).rstrip("\n").split("\n")
 
 
-def line_of(path: Path, place: Sequence[str | int]) -> int | None:
-    """The line, from 1, of the value at a place, such as ("rules", 0, "only"), or of the nearest one that holds it."""
+def at_line(path: Path, place: Sequence[str | int]) -> str:
+    """Such as " line 8", if it is known: of the value at this place, ("rules", 0, "only"), or of what holds it."""
     text = path.read_text(encoding="utf-8")
-    return _line_of_toml(text, place) if path.suffix == TOML else _line_of_yaml(text, place)
+    line = _line_of_toml(text, place) if path.suffix == TOML else _line_of_yaml(text, place)
+    return "" if line is None else f" line {line + 1}"
 
 
 def _line_of_yaml(text: str, place: Sequence[str | int]) -> int | None:
@@ -57,7 +58,7 @@ def _line_of_yaml(text: str, place: Sequence[str | int]) -> int | None:
             line = node.start_mark.line
         else:
             break
-    return None if line is None else line + 1
+    return line
 
 
 def _line_of_toml(text: str, place: Sequence[str | int]) -> int | None:
@@ -77,7 +78,7 @@ def _line_of_toml(text: str, place: Sequence[str | int]) -> int | None:
         if _same(lines[at].partition("=")[0].strip(), names[0]):
             found = at
             break
-    return None if found is None else found + 1
+    return found
 
 
 def _same(written: Any, name: str | int) -> bool:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
-from fomo_stream.settings.rules import Rule, Window, check_names, in_zone, read_calendar, split_names, table_of, zone
+from fomo_stream.settings.rules import Rule, Window, Zone, check_names, in_zone, read_calendar, split_names, table_of
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import did_you_mean
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 CYCLES = ("hour", "weekday", "month")
+REMEMBERED = ("remembered-rows", "remembered-scores")  # sizes that a group agrees on
 LEVELS = ("key", "partition", "topic")  # of silence
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -46,6 +47,12 @@ def plain(name: str) -> str:
     return name
 
 
+def _is_file(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"no such file: {path}")
+    return path
+
+
 def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
     """These names in the order of those that are known. Raises ValueError for any other."""
     for name in names:
@@ -54,22 +61,29 @@ def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]
     return tuple(name for name in known if name in names)
 
 
+def _long_enough(text: str) -> str:
+    if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
+        raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
+    return text
+
+
 def _times(value: Any) -> Any:
     """`5x` as 5.0."""
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
+Cycles = Annotated[Names, AfterValidator(lambda names: _in_order(names, CYCLES))]
+Levels = Annotated[Names, AfterValidator(lambda names: _in_order(names, LEVELS) or LEVELS)]
+ExistingFile = Annotated[Path, AfterValidator(_is_file)]
+PlainName = Annotated[str, AfterValidator(plain)]
 Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
 
 
-def decimal_flag() -> Any:
-    """The setting `decimal`, of commands that read files."""
-    return flag(
-        "Input",
-        "auto",
-        "whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons",
-        scope="scores",
-    )
+class FileFlags(BaseFlags):
+    """How files are read; shared by `score` and `replay`."""
+
+    decimal: Literal["auto", "comma", "point"] = flag("Input", "auto", scope="scores")
+    """whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons"""
 
 
 # Client settings that users cannot change, because delivery depends on them, and the flag to use instead.
@@ -93,22 +107,10 @@ COOPERATIVE = "cooperative-sticky"  # the assignment strategy that adds partitio
 class BrokerFlags(BaseFlags):
     """How to reach the broker, and as which group; shared by `run` and `redrive`."""
 
-    bootstrap: str = flag(
-        "Broker",
-        "localhost:9092",
-        "broker addresses, separated by commas",
-        metavar="HOST:PORT",
-        min_length=1,
-        scope="running",
-    )
-    kafka: dict[str, str] = flag(
-        "Broker",
-        {},
-        "any librdkafka setting, for all clients: --kafka.security.protocol=SSL; repeatable",
-        metavar="VALUE",
-        repr=False,
-        scope="running",
-    )
+    bootstrap: str = flag("Broker", "localhost:9092", metavar="HOST:PORT", min_length=1, scope="running")
+    """broker addresses, separated by commas"""
+    kafka: dict[str, str] = flag("Broker", {}, metavar="VALUE", repr=False, scope="running")
+    """any librdkafka setting, for all clients: --kafka.security.protocol=SSL; repeatable"""
     group: str
 
     @field_validator("kafka", mode="before")
@@ -130,31 +132,8 @@ class BrokerFlags(BaseFlags):
 class DeliveryFlags(BrokerFlags):
     """How records get to the broker."""
 
-    delivery: Literal["exactly-once", "at-least-once"] = flag(
-        "Delivery",
-        "exactly-once",
-        "each record exactly once, with transactions; or at least once, for brokers without them",
-        scope="outputs",
-    )
-
-
-def _rule_of_flag(name: str, text: str) -> Rule:
-    """The rule that an element of --ignore or --valid says. Raises ValueError."""
-    feature, _, said = text.rpartition("=")
-    if not feature:
-        raise ValueError(f"{text[:60]} names no feature: write FEATURE={'2.5' if name == 'ignore' else '0:100'}")
-    about: dict[str, Any] = {"name": f"{option(name)} {feature}"[:100], "features": (feature,)}
-    if name == "valid":
-        low, colon, high = said.partition(":")
-        if not colon:
-            raise ValueError(f"{text[:60]}: write the lowest and the highest value with a colon between them: 0:100")
-        about["valid"] = tuple(end.strip() or None for end in (low, high))
-    else:
-        about["ignore"] = said
-    try:
-        return table_of(Rule, about)
-    except ValueError as error:
-        raise ValueError(f"{text[:60]}: {error}") from None
+    delivery: Literal["exactly-once", "at-least-once"] = flag("Delivery", "exactly-once", scope="outputs")
+    """each record exactly once, with transactions; or at least once, for brokers without them"""
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -181,23 +160,13 @@ class RegistryFlags(BaseFlags):
     """The registry that knows the schemas of values."""
 
     registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_as_table)] = flag(
-        "Schemas",
-        {},
-        "addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema; "
-        "--registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable",
-        metavar="URL",
-        repr=False,
-        scope="scores",
+        "Schemas", {}, metavar="URL", repr=False, scope="scores"
     )
-    schema_wait: float = flag(
-        "Schemas",
-        300.0,
-        "a record whose schema cannot be fetched waits so long for the registry, and all behind it; then it becomes a "
-        "dead letter",
-        metavar="SECONDS",
-        ge=0,
-        scope="scores",
-    )
+    """addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema;
+    --registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable"""
+    schema_wait: float = flag("Schemas", 300.0, metavar="SECONDS", ge=0, scope="scores")
+    """a record whose schema cannot be fetched waits so long for the registry, and all behind it; then it becomes a dead
+    letter"""
 
     @field_validator("registry")
     @classmethod
@@ -210,130 +179,41 @@ class RegistryFlags(BaseFlags):
         return table
 
 
-class SchemaFlags(RegistryFlags):
-    """How values are read and written that have a schema."""
-
-    schema_file: Path | None = flag(
-        "Schemas",
-        None,
-        "Avro schema of all values (.avsc), where these are Avro without a registry",
-        metavar="FILE",
-        scope="scores",
-    )
-    output_format: Literal["json", "registry"] = flag(
-        "Schemas",
-        "json",
-        "scored records are JSON; or of the kind that the record has, with a schema that is registered",
-        scope="outputs",
-    )
-    subject_strategy: Literal["topic", "record", "topic-record"] = flag(
-        "Schemas",
-        "topic",
-        "subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME",
-        scope="outputs",
-    )
-
-    @field_validator("schema_file")
-    @classmethod
-    def _schema_exists(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.is_file():
-            raise ValueError(f"no such file: {path}")
-        return path
-
-    @model_validator(mode="after")
-    def _formats_fit(self) -> Self:
-        if self.schema_file is not None and self.registry:
-            raise ValueError("with --registry each value names its own schema: leave --schema-file out")
-        if self.output_format == "registry" and not self.registry:
-            raise ValueError("--output-format registry needs --registry URL, to register the schemas of the outputs")
-        return self
-
-
 class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
-    model: str = flag(
-        "Detector", "default", "streams (the default), fusion-router, fusion, or a file", metavar="NAME", scope="state"
-    )
-    device: str = flag(
-        "Detector", "auto", "cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch", scope="scores"
-    )
-    kernel: Literal["auto", "numba", "torch"] = flag(
-        "Detector",
-        "auto",
-        "what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax "
-        "attention, else numba",
-        scope="state",
-    )
-    context_size: int = flag(
-        "Detector",
-        1000,
-        "largest number of records that a record is compared with, in each view",
-        metavar="ROWS",
-        ge=10,
-        le=MAX_CONTEXT,
-        scope="state",
-    )
-    min_context: int = flag(
-        "Detector", 200, "rows to collect before scores begin", metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores"
-    )
+    model: str = flag("Detector", "default", metavar="NAME", scope="state")
+    """streams (the default), fusion-router, fusion, or a file"""
+    device: str = flag("Detector", "auto", scope="scores")
+    """cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch"""
+    kernel: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
+    """what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax
+    attention, else numba"""
+    context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state", decides=REMEMBERED)
+    """largest number of records that a record is compared with, in each view"""
+    min_context: int = flag("Detector", 200, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores")
+    """rows to collect before scores begin"""
     alert_rate: float = flag(
-        "Detector",
-        ALERT_RATE,
-        "share of ordinary records that are flagged, at most; real incidents come on top",
-        metavar="P",
-        ge=1e-5,
-        le=0.5,
-        scope="scores",
+        "Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, scope="scores", decides=("remembered-scores",)
     )
-    admit: Literal["auto", "feedback", "all"] = flag(
-        "Detector",
-        "auto",
-        "records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; "
-        "those that feedback calls normal; or all, and nothing is left out",
-        scope="scores",
-    )
-    views: Names = flag(
-        "Detector",
-        ("default",),
-        "what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views",
-        metavar="A,B",
-        scope="state",
-    )
-    missing_is: Literal["unknown", "odd"] = flag(
-        "Detector",
-        "unknown",
-        "what a missing value is: unknown, so that it changes nothing; or odd, the more the rarer it is",
-        scope="state",
-    )
-    still: Literal["alert", "ignore"] = flag(
-        "Detector",
-        "alert",
-        "a value that stands still, of a feature that nearly always changes: an outlier, or ignored",
-        scope="scores",
-    )
-    adapt_after: int = flag(
-        "Detector",
-        1000,
-        "records after which a lasting shift is announced as a new regime; 0: never",
-        metavar="N",
-        ge=0,
-        le=1_000_000,
-        scope="scores",
-    )
-    seed: int = flag("Detector", 0, "seed of the random numbers", ge=0, scope="state")
-    explain: Literal["alerts", "all", "none"] = flag(
-        "Detector", "alerts", "records that are written with the features that make them odd", scope="scores"
-    )
-    threads: int = flag(
-        "Throughput",
-        1,
-        "threads for each computation, at most one per processor",
-        metavar="N",
-        ge=1,
-        le=1024,
-        scope="group",
-    )
+    """share of ordinary records that are flagged, at most; real incidents come on top"""
+    admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", scope="scores", decides=("views",))
+    """records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; those
+    that feedback calls normal; or all, and nothing is left out"""
+    views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
+    """what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views"""
+    missing_is: Literal["unknown", "odd"] = flag("Detector", "unknown", scope="state")
+    """what a missing value is: unknown, so that it changes nothing; or odd, the more the rarer it is"""
+    still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
+    """a value that stands still, of a feature that nearly always changes: an outlier, or ignored"""
+    adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
+    """records after which a lasting shift is announced as a new regime; 0: never"""
+    seed: int = flag("Detector", 0, ge=0, scope="state")
+    """seed of the random numbers"""
+    explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", scope="scores")
+    """records that are written with the features that make them odd"""
+    threads: int = flag("Throughput", 1, metavar="N", ge=1, le=1024, scope="group")
+    """threads for each computation, at most one per processor"""
 
     @model_validator(mode="after")
     def _past_is_known(self) -> Self:
@@ -366,193 +246,58 @@ class DetectorFlags(BaseFlags):
         names = DetectorFlags.model_fields.keys() - BaseFlags.model_fields.keys()
         return {name: getattr(self, name) for name in names}
 
-    def detector_config(self) -> DetectorConfig:
-        """The part of these settings that the detector takes."""
-        from fomo_stream.detector.config import DetectorConfig  # imports NumPy, which --help does not need
-
-        names = {field.name for field in fields(DetectorConfig)} & type(self).model_fields.keys()
-        return DetectorConfig(**{name: getattr(self, name) for name in names})
-
 
 class RecordFlags(DetectorFlags):
     """How records are read and how results are written; shared by `run` and `score`."""
 
-    features: Names | None = flag(
-        "Records",
-        None,
-        "features to score, as dotted paths (default: inferred from the first records)",
-        metavar="A,B.C",
-        scope="state",
-    )
-    categorical: Names = flag(
-        "Records",
-        (),
-        "fields to score as categories, by how often each value and each pair of values occurs, in addition to the "
-        "features",
-        metavar="A,B.C",
-        scope="state",
-    )
-    exclude: Names = flag("Records", (), "fields that are no features; all others stay", metavar="A,B.C", scope="state")
-    counters: Names = flag(
-        "Records",
-        ("auto",),
-        "fields that only grow, of which the growth a record is scored; auto: those that the first records show, if "
-        "features are inferred; or none",
-        metavar="A,B.C",
-        scope="state",
-    )
-    time: str | None = flag(
-        "Records",
-        None,
-        "field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO "
-        "8601 (default: the record's own time)",
-        metavar="FIELD",
-        min_length=1,
-        scope="group",
-    )
-    time_features: Names = flag(
-        "Records",
-        (),
-        "compare values with what is usual at their time: hour, weekday, month, or several",
-        metavar="A,B",
-        scope="state",
-    )
-    timezone: str = flag(
-        "Records",
-        "UTC",
-        "zone of the hours and days, and of times that have none in the configuration: Europe/Berlin",
-        metavar="ZONE",
-        scope="group",
-    )
-    lags: int = flag(
-        "Records",
-        0,
-        "compare each record also together with the K records before it of the same key (adds the view past)",
-        metavar="K",
-        ge=0,
-        le=MAX_LAGS,
-        scope="state",
-    )
-    key: str | None = flag(
-        "Records",
-        None,
-        "field that names the series of a record, such as its device (default: the record's own key; of a file: all "
-        "records are one series)",
-        metavar="FIELD",
-        min_length=1,
-        scope="group",
-    )
-    keys: int = flag(
-        "Records",
-        100_000,
-        "keys of a partition of which is known what is usual for them; those used least recently are forgotten",
-        metavar="N",
-        ge=1,
-        le=MOST_KEYS,
-        scope="state",
-    )
-    mute_key: Names = flag(
-        "Records",
-        (),
-        "keys that give no alerts; labels can mute keys, too",
-        metavar="A,B",
-        scope="group",
-    )
-    own_contexts: int = flag(
-        "Records",
-        64,
-        "keys of a partition, the busiest, that have contexts of their own, as if each had a topic",
-        metavar="N",
-        ge=0,
-        le=MOST_OWN_CONTEXTS,
-        scope="group",
-    )
-    result_field: str = flag(
-        "Output",
-        "fomo",
-        "field of the output record that holds the result",
-        metavar="NAME",
-        min_length=1,
-        scope="outputs",
-    )
-    scores_only: bool = flag("Output", False, "write only the result, without the original fields", scope="outputs")
-    incident_quiet: int = flag(
-        "Records",
-        10,
-        "an incident ends after N records of its series without an alert",
-        metavar="N",
-        ge=1,
-        le=1_000_000,
-        scope="group",
-    )
-    rules: tuple[Rule, ...] = flag("Alerts", (), "rules of what does not matter", table=True, scope="scores")
-    maintenance: tuple[Window, ...] = flag("Alerts", (), "windows of maintenance", table=True, scope="scores")
-    calendar: Path | None = flag(
-        "Alerts", None, "iCalendar file with windows of maintenance", metavar="FILE", scope="scores"
-    )
-    min_severity: Literal["warning", "critical"] = flag(
-        "Alerts", "warning", "records below this severity give no alert", scope="scores"
-    )
-    only_rises: Names = flag(
-        "Alerts", (), "features that give an alert only where they rise", metavar="A,B.C", scope="scores"
-    )
-    only_falls: Names = flag(
-        "Alerts", (), "features that give an alert only where they fall", metavar="A,B.C", scope="scores"
-    )
-    ignore: Names = flag(
-        "Alerts",
-        (),
-        "deviations from the expected value that give no alert: at most so much, or this share of it",
-        metavar="A=2.5,B=5%",
-        scope="scores",
-    )
-    valid: Names = flag(
-        "Alerts",
-        (),
-        "ranges outside of which a value always gives an alert; each end may be left out",
-        metavar="A=0:100",
-        scope="scores",
-    )
-    silence: Times | None = flag(
-        "Alerts",
-        None,
-        "an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default: "
-        "none)",
-        metavar="FACTOR",
-        scope="group",
-    )
-    silence_min: str = flag(
-        "Alerts", "60s", "the shortest silence that gives an alert, at least 10s", metavar="DURATION", scope="group"
-    )
-    silence_of: Names = flag(
-        "Alerts", LEVELS, "what is watched for silence: key, partition, topic, or several", metavar="A,B", scope="group"
-    )
-    batch_size: int = flag(
-        "Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096, scope="scores"
-    )
-
-    @field_validator("timezone")
-    @classmethod
-    def _zone_is_known(cls, name: str) -> str:
-        zone(name)
-        return name
-
-    @field_validator("silence_min")
-    @classmethod
-    def _silence_is_long_enough(cls, text: str) -> str:
-        if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
-            raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
-        return text
+    features: Names | None = flag("Records", None, metavar="A,B.C", scope="state")
+    """features to score, as dotted paths (default: inferred from the first records)"""
+    categorical: Names = flag("Records", (), metavar="A,B.C", scope="state")
+    """fields to score as categories, by how often each value and each pair of values occurs, in addition to the
+    features"""
+    exclude: Names = flag("Records", (), metavar="A,B.C", scope="state")
+    """fields that are no features; all others stay"""
+    counters: Names = flag("Records", ("auto",), metavar="A,B.C", scope="state")
+    """fields that only grow, of which the growth a record is scored; auto: those that the first records show, if
+    features are inferred; or none"""
+    time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
+    """field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO 8601
+    (default: the record's own time)"""
+    time_features: Cycles = flag("Records", (), metavar="A,B", scope="state")
+    """compare values with what is usual at their time: hour, weekday, month, or several"""
+    timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
+    """zone of the hours and days, and of times that have none in the configuration: Europe/Berlin"""
+    lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
+    """compare each record also together with the K records before it of the same key (adds the view past)"""
+    key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
+    """field that names the series of a record, such as its device (default: the record's own key; of a file: all
+    records are one series)"""
+    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MOST_KEYS, scope="state")
+    """keys of a partition of which is known what is usual for them; those used least recently are forgotten"""
+    mute_key: Names = flag("Records", (), metavar="A,B", scope="group")
+    """keys that give no alerts; labels can mute keys, too"""
+    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MOST_OWN_CONTEXTS, scope="group")
+    """keys of a partition, the busiest, that have contexts of their own, as if each had a topic"""
+    result_field: str = flag("Output", "fomo", metavar="NAME", min_length=1, scope="outputs")
+    """field of the output record that holds the result"""
+    scores_only: bool = flag("Output", False, scope="outputs")
+    """write only the result, without the original fields"""
+    incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, scope="group")
+    """an incident ends after N records of its series without an alert"""
+    silence: Times | None = flag("Alerts", None, metavar="FACTOR", scope="group")
+    """an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
+    none)"""
+    silence_min: Annotated[str, AfterValidator(_long_enough)] = flag("Alerts", "60s", metavar="DURATION", scope="group")
+    """the shortest silence that gives an alert, at least 10s"""
+    silence_of: Levels = flag("Alerts", LEVELS, metavar="A,B", scope="group")
+    """what is watched for silence: key, partition, topic, or several"""
+    batch_size: int = flag("Throughput", 256, metavar="N", ge=1, le=4096, scope="scores")
+    """maximum number of records scored at once"""
 
     @property
     def least_silence_ms(self) -> int:
         """The shortest silence that gives an alert, milliseconds."""
         return round(1000 * seconds_of(self.silence_min))
-
-    @field_validator("silence_of")
-    @classmethod
-    def _levels_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _in_order(names, LEVELS) or LEVELS
 
     def check_silence_of_file(self) -> None:
         """Raise ValueError if silence cannot be told because records of a file have no time of their own."""
@@ -565,33 +310,23 @@ class RecordFlags(DetectorFlags):
         if self.silence is not None and self.silence_of == ("topic",):
             raise ValueError("--silence-of topic is only for the service: of past records watch key or partition")
 
-    @field_validator("ignore", "valid")
-    @classmethod
-    def _rules_can_be_read(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        for text in texts:
-            _rule_of_flag(str(info.field_name), text)
-        return texts
-
     @model_validator(mode="after")
-    def _rules_fit(self) -> Self:
+    def _roles_fit(self) -> Self:
         named = (*(self.features or ()), *self.categorical, *self.counter_names, self.key, self.time)
         if both := {*self.exclude} & {*named}:
             raise ValueError(f"--exclude {min(map(str, both))[:60]} is named by another flag, too; leave one out")
-        check_names(self.all_rules, "rules")
-        check_names(self.windows, "windows of maintenance")
-        if self.explain == "none" and any(rule.valid is None for rule in self.all_rules):
-            raise ValueError("rules look at the reasons of alerts: leave --explain none out")
         return self
 
-    @field_validator("time_features")
-    @classmethod
-    def _cycles_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _in_order(names, CYCLES)
-
     def detector_config(self) -> DetectorConfig:
-        from fomo_stream.records.times import cycles_of  # imports NumPy, which --help does not need
+        """The part of these settings that the detector takes."""
+        from fomo_stream.detector.config import DetectorConfig  # imports NumPy, which --help does not need
+        from fomo_stream.records.times import cycles_of
 
-        return replace(super().detector_config(), cycles=cycles_of(self.time_features))
+        names = {field.name for field in fields(DetectorConfig)} & type(self).model_fields.keys()
+        values = {name: getattr(self, name) for name in names} | {"cycles": cycles_of(self.time_features)}
+        if getattr(self, "feedback", "") is None:  # without labels, nothing is remembered for them
+            values["feedback_memory"] = 0
+        return DetectorConfig(**values)
 
     @field_validator("counters")
     @classmethod
@@ -604,6 +339,75 @@ class RecordFlags(DetectorFlags):
     def counter_names(self) -> tuple[str, ...]:
         """The counters that are named."""
         return () if self.counters in (("auto",), ("none",)) else self.counters
+
+    @property
+    def quiet(self) -> tuple[int, int]:
+        """Records without an alert after which an incident ends: of its series, and of the whole partition."""
+        return self.incident_quiet, max(self.incident_quiet, 1000)
+
+    @field_validator("features", "categorical", "counters")
+    @classmethod
+    def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if names == () and info.field_name == "features":
+            raise ValueError("name at least one feature, or leave it out to have them inferred")
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError("a feature is named twice")
+        return names
+
+
+def _rule_of_flag(name: str, text: str) -> Rule:
+    """The rule that an element of --ignore or --valid says. Raises ValueError."""
+    feature, _, said = text.rpartition("=")
+    if not feature:
+        raise ValueError(f"{text[:60]} names no feature: write FEATURE={'2.5' if name == 'ignore' else '0:100'}")
+    about: dict[str, Any] = {"name": f"{option(name)} {feature}"[:100], "features": (feature,)}
+    if name == "valid":
+        low, colon, high = said.partition(":")
+        if not colon:
+            raise ValueError(f"{text[:60]}: write the lowest and the highest value with a colon between them: 0:100")
+        about["valid"] = tuple(end.strip() or None for end in (low, high))
+    else:
+        about["ignore"] = said
+    try:
+        return table_of(Rule, about)
+    except ValueError as error:
+        raise ValueError(f"{text[:60]}: {error}") from None
+
+
+class RuleFlags(RecordFlags):
+    """What gives no alert, or always does; shared by `run`, `score` and `replay`."""
+
+    rules: tuple[Rule, ...] = flag("Alerts", (), table=True, scope="scores")
+    """rules of what does not matter"""
+    maintenance: tuple[Window, ...] = flag("Alerts", (), table=True, scope="scores")
+    """windows of maintenance"""
+    calendar: Path | None = flag("Alerts", None, metavar="FILE", scope="scores")
+    """iCalendar file with windows of maintenance"""
+    min_severity: Literal["warning", "critical"] = flag("Alerts", "warning", scope="scores")
+    """records below this severity give no alert"""
+    only_rises: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    """features that give an alert only where they rise"""
+    only_falls: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    """features that give an alert only where they fall"""
+    ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", scope="scores")
+    """deviations from the expected value that give no alert: at most so much, or this share of it"""
+    valid: Names = flag("Alerts", (), metavar="A=0:100", scope="scores")
+    """ranges outside of which a value always gives an alert; each end may be left out"""
+
+    @field_validator("ignore", "valid")
+    @classmethod
+    def _rules_can_be_read(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for text in texts:
+            _rule_of_flag(str(info.field_name), text)
+        return texts
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> Self:
+        check_names(self.all_rules, "rules")
+        check_names(self.windows, "windows of maintenance")
+        if self.explain == "none" and any(rule.valid is None for rule in self.all_rules):
+            raise ValueError("rules look at the reasons of alerts: leave --explain none out")
+        return self
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -627,17 +431,3 @@ class RecordFlags(DetectorFlags):
         """The windows of maintenance of the configuration file, and those of the calendar. Raises ConfigError."""
         of_calendar = () if self.calendar is None else read_calendar(self.calendar, self.timezone)
         return in_zone((*self.maintenance, *of_calendar), self.timezone)
-
-    @property
-    def quiet(self) -> tuple[int, int]:
-        """Records without an alert after which an incident ends: of its series, and of the whole partition."""
-        return self.incident_quiet, max(self.incident_quiet, 1000)
-
-    @field_validator("features", "categorical", "counters")
-    @classmethod
-    def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        if names == () and info.field_name == "features":
-            raise ValueError("name at least one feature, or leave it out to have them inferred")
-        if names is not None and len(set(names)) < len(names):
-            raise ValueError("a feature is named twice")
-        return names

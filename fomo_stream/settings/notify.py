@@ -9,8 +9,9 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.flags import BrokerFlags, RegistryFlags
-from fomo_stream.settings.service import ServiceSettings, check_topic_names
+from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
+from fomo_stream.settings.topics import check_topic_names
 
 # Addresses may hold commas, so blanks and line breaks separate them.
 Urls = Annotated[
@@ -21,59 +22,41 @@ Urls = Annotated[
 class NotifySettings(BrokerFlags, RegistryFlags):
     """`fomo-stream notify`: tell people of incidents. Addresses and secrets are shown in no message."""
 
-    webhook: Urls = flag(
-        "Targets", (), "post each message as JSON to this address; repeatable", metavar="URL", repeated=True, repr=False
-    )
-    alertmanager: Urls = flag(
-        "Targets", (), "tell this Alertmanager of each incident; repeatable", metavar="URL", repeated=True, repr=False
-    )
-    to: Urls = flag(
-        "Targets",
-        (),
-        "tell people, by an address of the library apprise: slack://..., mailtos://...; repeatable",
-        metavar="URL",
-        repeated=True,
-        repr=False,
-    )
-    per_hour: int = flag(
-        "Messages",
-        60,
-        "messages to people within an hour, at most, for each --to; then one message says what was held back; 0: any "
-        "number",
-        metavar="N",
-        ge=0,
-        le=100_000,
-    )
-    status_url: str | None = flag(
-        "Messages", None, "address of the status page, which messages then link to", metavar="URL", min_length=1
-    )
-    dry_run: bool = flag("Messages", False, "print the messages in place of sending them")
-    alerts: str = flag("Topics", ..., "topic of alerts to read", metavar="TOPIC", min_length=1)
-    group: str = flag(
-        "Broker",
-        "",
-        "each target has a consumer group whose name begins so; instances share the work (default: <alerts>-notify)",
-        metavar="GROUP",
-    )
-    start: Literal["earliest", "latest"] = flag(
-        "Topics", "latest", "where a group without offsets starts; --dry-run reads from the first record on"
+    webhook: Urls = flag("Targets", (), metavar="URL", repeated=True, repr=False)
+    """post each message as JSON to this address; repeatable"""
+    alertmanager: Urls = flag("Targets", (), metavar="URL", repeated=True, repr=False)
+    """tell this Alertmanager of each incident; repeatable"""
+    to: Urls = flag("Targets", (), metavar="URL", repeated=True, repr=False)
+    """tell people, by an address of the library apprise: slack://..., mailtos://...; repeatable"""
+    per_hour: int = flag("Messages", 60, metavar="N", ge=0, le=100_000)
+    """messages to people within an hour, at most, for each --to; then one message says what was held back; 0: any
+    number"""
+    status_url: str | None = flag("Messages", None, metavar="URL", min_length=1)
+    """address of the status page, which messages then link to"""
+    dry_run: bool = flag("Messages", False)
+    """print the messages in place of sending them"""
+    alerts: str = flag("Topics", ..., metavar="TOPIC", min_length=1)
+    """topic of alerts to read"""
+    group: str = flag("Broker", "", metavar="GROUP")
+    """each target has a consumer group whose name begins so; instances share the work (default: <alerts>-notify)"""
+    start: Literal["earliest", "latest"] = with_default(
+        ServiceSettings,
+        "start",
+        "latest",
+        "where a group without offsets starts; --dry-run reads from the first record on",
     )
     result_field: str = with_default(ServiceSettings, "result_field", "fomo")
-    key: str | None = flag(
-        "Records",
+    key: str | None = with_default(
+        ServiceSettings,
+        "key",
         None,
         "field that names the series of a record, as for run (default: the record's own key)",
-        metavar="FIELD",
-        min_length=1,
     )
-    max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, "larger records are skipped", metavar="BYTES", ge=1)
-    health_port: int | None = flag(
-        "General",
-        None,
-        "serve /livez, /readyz and /metrics on this port (default: off)",
-        metavar="PORT",
-        ge=1,
-        le=65535,
+    max_record_bytes: int = with_default(
+        ServiceSettings, "max_record_bytes", MAX_RECORD_BYTES, "larger records are skipped"
+    )
+    health_port: int | None = with_default(
+        ServiceSettings, "health_port", None, "serve /livez, /readyz and /metrics on this port (default: off)"
     )
     http_host: str = with_default(ServiceSettings, "http_host", "127.0.0.1")
     wait: bool = with_default(ServiceSettings, "wait", False)

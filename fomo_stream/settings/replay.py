@@ -4,126 +4,58 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fomo_stream.settings.commands import GivenFlags
-from fomo_stream.settings.flags import Names, decimal_flag
+from fomo_stream.settings.flags import FileFlags, Names
 from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, option, with_default
+from fomo_stream.settings.topics import GivenFlags, InputFlags
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
 
 
-class ReplaySettings(GivenFlags):
-    """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
+class ReplaySettings(GivenFlags, InputFlags, FileFlags):
+    """`fomo-stream replay`: score past records. Of the service it has what results depend on."""
 
-    writes_alerts: ClassVar[bool] = False
-
-    topic: str = flag("Input", "", "topic to replay", metavar="TOPIC", scope="scores")
-    file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE", scope="scores")
-    format: Literal["auto", "csv", "jsonl", "avro", "parquet", "npz"] = flag(
-        "Input",
-        "auto",
-        "format of --file; auto: by the ending of its name, else by its first character",
-        scope="scores",
-    )
-    decimal: Literal["auto", "comma", "point"] = decimal_flag()
-    from_: str = flag(
-        "Input",
-        "",
-        "first record: a time (2026-10-01, 2026-10-01T12:00Z; without a zone: UTC), an offset, or an offset for "
-        "each partition (0:812,1:790) (default: the first record that the topic retains)",
-        metavar="PLACE",
-        scope="scores",
-    )
-    to: str = flag(
-        "Input",
-        "",
-        "end of the range, written as --from; its record is not replayed (default: all)",
-        metavar="PLACE",
-        scope="scores",
-    )
-    last: str = flag(
-        "Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION", scope="scores"
-    )
-    label: str | None = flag(
-        "Labels",
-        None,
-        "field that says whether a record is an outlier: true or false, 1 or 0",
-        metavar="FIELD",
-        scope="scores",
-    )
-    labels_topic: str | None = flag(
-        "Labels",
-        None,
-        "topic with labels, as the service takes them by --feedback",
-        metavar="TOPIC",
-        min_length=1,
-        scope="scores",
-    )
-    labels_file: Path | None = flag(
-        "Labels",
-        None,
-        "CSV or JSON lines with labels: offset or key, outlier, and perhaps partition",
-        metavar="FILE",
-        scope="scores",
-    )
-    compare: Names = flag(
-        "Detectors",
-        (),
-        "other detectors to compare with in the same pass: river.HalfSpaceTrees, river.OneClassSVM, knn, or "
-        "module:factory",
-        metavar="A,B",
-        scope="scores",
-    )
-    grid: tuple[str, ...] = flag(
-        "Detectors",
-        (),
-        "own settings to compare with, in all combinations: alert_rate=0.01,0.001 context_size=1000,5000",
-        metavar="NAME=A,B",
-        words=True,
-        scope="scores",
-    )
-    report: str = flag(
-        "Report",
-        "fomo-replay.html",
-        f"HTML file for the report; {NO_REPORT}: write none",
-        metavar="FILE",
-        scope="running",
-    )
-    json_: Path | None = flag(
-        "Report", None, "also write the report as JSON, for compare", metavar="FILE", scope="running"
-    )
-    scores_file: Path | None = flag(
-        "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE", scope="running"
-    )
-    suggest: Path | None = flag(
-        "Report",
-        None,
-        "write a configuration that the records suggest to this file (YAML): roles of fields, counters, and rules that "
-        "leave few incidents",
-        metavar="FILE",
-        scope="running",
-    )
-    incidents_per_day: float = flag(
-        "Report",
-        1.25,
-        "incidents a day, at most, that the configuration of --suggest should leave",
-        metavar="N",
-        gt=0,
-        scope="scores",
-    )
-    jobs: int = flag(
-        "Throughput",
-        0,
-        "partitions to replay at the same time (0: one per processor)",
-        metavar="N",
-        ge=0,
-        le=1024,
-        scope="running",
-    )
+    topic: str = flag("Input", "", metavar="TOPIC", scope="scores")
+    """topic to replay"""
+    file: Path | None = flag("Input", None, metavar="FILE", scope="scores")
+    """file to replay in place of a topic"""
+    format: Literal["auto", "csv", "jsonl", "avro", "parquet", "npz"] = flag("Input", "auto", scope="scores")
+    """format of --file; auto: by the ending of its name, else by its first character"""
+    from_: str = flag("Input", "", metavar="PLACE", scope="scores")
+    """first record: a time (2026-10-01, 2026-10-01T12:00Z; without a zone: UTC), an offset, or an offset for each
+    partition (0:812,1:790) (default: the first record that the topic retains)"""
+    to: str = flag("Input", "", metavar="PLACE", scope="scores")
+    """end of the range, written as --from; its record is not replayed (default: all)"""
+    last: str = flag("Input", "", metavar="DURATION", scope="scores")
+    """replay the last 90s, 30m, 12h or 7d, in place of --from"""
+    label: str | None = flag("Labels", None, metavar="FIELD", scope="scores")
+    """field that says whether a record is an outlier: true or false, 1 or 0"""
+    labels_topic: str | None = flag("Labels", None, metavar="TOPIC", min_length=1, scope="scores")
+    """topic with labels, as the service takes them by --feedback"""
+    labels_file: Path | None = flag("Labels", None, metavar="FILE", scope="scores")
+    """CSV or JSON lines with labels: offset or key, outlier, and perhaps partition"""
+    compare: Names = flag("Detectors", (), metavar="A,B", scope="scores")
+    """other detectors to compare with in the same pass: river.HalfSpaceTrees, river.OneClassSVM, knn, or
+    module:factory"""
+    grid: tuple[str, ...] = flag("Detectors", (), metavar="NAME=A,B", words=True, scope="scores")
+    """own settings to compare with, in all combinations: alert_rate=0.01,0.001 context_size=1000,5000"""
+    report: str = flag("Report", "fomo-replay.html", metavar="FILE", scope="running")
+    """HTML file for the report; none: write none"""
+    json_: Path | None = flag("Report", None, metavar="FILE", scope="running")
+    """also write the report as JSON, for compare"""
+    scores_file: Path | None = flag("Report", None, metavar="FILE", scope="running")
+    """also write the scored records to this file, as JSON lines"""
+    suggest: Path | None = flag("Report", None, metavar="FILE", scope="running")
+    """write a configuration that the records suggest to this file (YAML): roles of fields, counters, and rules that
+    leave few incidents"""
+    incidents_per_day: float = flag("Report", 1.25, metavar="N", gt=0, scope="scores")
+    """incidents a day, at most, that the configuration of --suggest should leave"""
+    jobs: int = flag("Throughput", 0, metavar="N", ge=0, le=1024, scope="running")
+    """partitions to replay at the same time (0: one per processor)"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 
     @model_validator(mode="after")
@@ -160,8 +92,10 @@ class ReplaySettings(GivenFlags):
 class CompareSettings(BaseFlags):
     """`fomo-stream compare`: what changed between two replays."""
 
-    before: Path = Field(..., description="JSON report of a replay", json_schema_extra={"positional": True})
-    after: Path = Field(..., description="JSON report of another replay", json_schema_extra={"positional": True})
+    before: Path = Field(..., json_schema_extra={"positional": True})
+    """JSON report of a replay"""
+    after: Path = Field(..., json_schema_extra={"positional": True})
+    """JSON report of another replay"""
 
 
 def option_values(settings: BaseFlags) -> dict[str, Any]:

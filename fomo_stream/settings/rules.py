@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import FIRST_YEAR, LAST_YEAR, MOST_RULES
@@ -41,6 +50,9 @@ def zone(name: str) -> ZoneInfo:
 
         hint = did_you_mean(name, sorted(available_timezones()))
         raise ValueError(f"there is no time zone {name[:60]}{hint or '; write it as Europe/Berlin'}") from None
+
+
+Zone = Annotated[str, AfterValidator(lambda name: zone(name).key), Field(max_length=100)]
 
 
 class Table(BaseModel):
@@ -133,7 +145,7 @@ class Window(Table):
 
     from_: datetime = Field(alias="from")  # on the clocks of `timezone`
     to: datetime
-    timezone: str = Field("", max_length=100)
+    timezone: Zone = ""
     repeat: str = ""  # a rule of iCalendar: FREQ=WEEKLY;BYDAY=SU
     without: tuple[datetime, ...] = Field((), max_length=1000)  # repetitions that do not take place, by their begin
     # what records in it have not: an alert; an effect on what later ones are compared with; or both
@@ -152,13 +164,6 @@ class Window(Table):
             return found if isinstance(found, datetime) else datetime(found.year, found.month, found.day)
         raise ValueError("write a time as 2026-10-01 or 2026-10-01T06:30, perhaps with a zone: Z, +02:00")
 
-    @field_validator("timezone")
-    @classmethod
-    def _zone_is_known(cls, name: str) -> str:
-        if name:
-            zone(name)
-        return name
-
     @field_validator("repeat")
     @classmethod
     def _rule_can_be_read(cls, text: str) -> str:
@@ -173,10 +178,8 @@ class Window(Table):
         for name in ("from_", "to"):
             moment: datetime = getattr(self, name)
             if moment.tzinfo is not None:
-                its = moment.astimezone(zone(self.timezone) if self.timezone else UTC)
-                object.__setattr__(self, name, its.replace(tzinfo=None))
-                if not self.timezone:
-                    object.__setattr__(self, "timezone", "UTC")
+                object.__setattr__(self, "timezone", self.timezone or "UTC")
+                object.__setattr__(self, name, _on_clocks(moment, self.timezone))
         if self.to <= self.from_:
             raise ValueError(f"it ends ({self.to}) before it begins ({self.from_})")
         if self.repeat:
@@ -254,15 +257,10 @@ def _window(event: Any, timezone: str) -> Window:
     if "DTSTART" not in event:
         raise ValueError(f"the event {name} has no DTSTART")
     begin, end = event["DTSTART"].dt, event.get("DTEND")
-    if end is not None:
-        end = end.dt
-    elif "DURATION" in event:
-        end = begin + event["DURATION"].dt
-    else:
-        end = begin + timedelta(days=1) if not isinstance(begin, datetime) else begin
-    own = getattr(getattr(begin, "tzinfo", None), "key", None) or (
-        "UTC" if getattr(begin, "tzinfo", None) is not None else timezone
-    )
+    usual = timedelta(0 if isinstance(begin, datetime) else 1)
+    end = end.dt if end is not None else begin + (event["DURATION"].dt if "DURATION" in event else usual)
+    its_zone = getattr(begin, "tzinfo", None)
+    own = timezone if its_zone is None else getattr(its_zone, "key", None) or "UTC"
     rules = event.get("RRULE")
     if isinstance(rules, list) or "RDATE" in event:
         raise ValueError(f"the event {name} repeats in a way that is not supported: it may have one RRULE")

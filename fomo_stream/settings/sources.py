@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +24,7 @@ from pydantic_settings import (
 )
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.config_file import line_of, read_config
+from fomo_stream.settings.config_file import at_line, read_config
 from fomo_stream.settings.gone import what_instead
 from fomo_stream.wording import did_you_mean
 
@@ -48,7 +48,6 @@ AGREED: tuple[Scope, ...] = ("state", "group", "outputs")
 def flag(
     group: str,
     default: Any,
-    text: str,
     *,
     scope: Scope = "",
     metavar: str = "",
@@ -56,28 +55,38 @@ def flag(
     short: str = "",
     table: bool = False,
     repeated: bool = False,
+    decides: tuple[str, ...] = (),
     **constraints: Any,
 ) -> Any:
-    """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
+    """A setting with its group in `--help` and its default (`...`: required). The text below it is its description.
 
-    scope: what the setting affects; all lists of this are made of it. words: whether the flag takes several words.
-    repeated: whether it may be given several times. short: a second name of the flag, such as -o. table: it has no
-    flag: the configuration file has tables of it.
+    scope: what it affects; all lists of this are made of it. decides: what else a group agrees on that depends on it.
+    words: it takes several words. repeated: it may be given several times. short: a second name, such as -o. table: it
+    has no flag, but tables in the configuration file.
     """
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
-    extra["repeated"] = repeated
-    return Field(default, description=text, json_schema_extra=extra, **constraints)
+    extra |= {"repeated": repeated, "decides": decides}
+    return Field(default, json_schema_extra=extra, **constraints)
 
 
 def near(name: str, known: Iterable[str]) -> str:
     """What to write in place of a setting that there is not."""
-    return what_instead(name) or did_you_mean(name, known)
+    field = name.strip("-").replace("-", "_")
+    others = [cls for cls in _commands() if field in (name.strip("_") for name in flags_of(cls))]
+    elsewhere = ", ".join(cls.__name__.removesuffix("Settings").lower().replace("service", "run") for cls in others)
+    return what_instead(name) or (f": it is a flag of {elsewhere}" if others else did_you_mean(name, known))
 
 
-def with_default(cls: type[BaseFlags], name: str, default: Any) -> Any:
-    """A setting of `cls`, for a command with another default."""
+def flags_of(cls: type[BaseFlags]) -> list[str]:
+    """The fields that have a flag: neither tables of the configuration file nor positional."""
+    about = {name: extra_of(field) for name, field in cls.model_fields.items()}
+    return [name for name, extra in about.items() if not (extra.get("table") or extra.get("positional"))]
+
+
+def with_default(cls: type[BaseFlags], name: str, default: Any, text: str = "") -> Any:
+    """A setting of `cls`, for a command with another default, and perhaps another text."""
     field = copy(cls.model_fields[name])
-    field.default = default
+    field.default, field.description = default, text or field.description
     return field
 
 
@@ -99,16 +108,21 @@ def extra_of(field: FieldInfo) -> dict[str, Any]:
 class BaseFlags(BaseSettings):
     """The settings of every command: the configuration file and the log level."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True, use_attribute_docstrings=True
+    )
 
     _flags: Mapping[str, Any] = PrivateAttr({})  # that `load` was given
 
-    config: Path | None = flag(
-        "General", None, "YAML or TOML file with settings, named like the flags", metavar="FILE", scope="running"
-    )
-    log_level: LogLevel = flag(
-        "General", "warning", "log lines of this level and of the levels above it", scope="running"
-    )
+    config: Path | None = flag("General", None, metavar="FILE", scope="running")
+    """YAML or TOML file with settings, named like the flags"""
+    log_level: LogLevel = flag("General", "warning", scope="running")
+    """log lines of this level and of the levels above it"""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for field in cls.model_fields.values():  # a text may have several lines
+            field.description = " ".join((field.description or "").split())
 
     @classmethod
     def settings_customise_sources(
@@ -180,21 +194,15 @@ def _check_environment() -> None:
 
     The message does not show their values.
     """
-    known = set(map(str.upper, _all_settings()))
-    problems = []
-    for name in _variables():
-        word = name.removeprefix(ENV_PREFIX)
-        if word in known or name.startswith(tuple(map(_table_prefix, TABLES))):
-            continue
-        problems.append(f"there is no setting {name}{what_instead(word) or did_you_mean(word, known, ENV_PREFIX)}")
+    known, tables = set(map(str.upper, _all_settings())), tuple(f"{name.upper()}_" for name in TABLES)
+    words = [name.removeprefix(ENV_PREFIX) for name in _variables()]
+    problems = [
+        f"there is no setting {ENV_PREFIX}{word}{what_instead(word) or did_you_mean(word, known, ENV_PREFIX)}"
+        for word in words
+        if word not in known and not word.startswith(tables)
+    ]
     if problems:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
-
-
-def _subclasses(cls: type[BaseFlags]) -> Iterator[type[BaseFlags]]:
-    for one in cls.__subclasses__():
-        yield one
-        yield from _subclasses(one)
 
 
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
@@ -236,7 +244,7 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -
         hint = did_you_mean(str(error["input"]), choices)
     shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     shown = shown.replace("_", "-").replace("from-", "from")
-    return f"--config {path}{_at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
+    return f"--config {path}{at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
 
 
 def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,20 +256,21 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         # one file can serve several commands
         if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):
             hint = near(key, [option(name)[2:] for name in fields])
-            raise ConfigError(f"--config {path}{_at_line(path, (key,))}: there is no setting {key}{hint}")
+            raise ConfigError(f"--config {path}{at_line(path, (key,))}: there is no setting {key}{hint}")
     return {key: value for key, value in values.items() if key in fields}
 
 
+def _commands() -> list[type[BaseFlags]]:
+    """The settings of each command."""
+    found = []
+    for name in ("service", "commands", "replay", "notify"):
+        module = import_module(f"{__package__}.{name}")
+        found += [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    return [one for one in found if issubclass(one, BaseFlags)]
+
+
 def _all_settings() -> set[str]:
-    """The settings of all commands."""
-    for module in ("commands", "notify", "replay", "service"):
-        import_module(f"{__package__}.{module}")
-    return {field.strip("_") for cls in _subclasses(BaseFlags) for field in cls.model_fields}
-
-
-def _at_line(path: Path, place: Sequence[str | int]) -> str:
-    line = line_of(path, place)
-    return "" if line is None else f" line {line}"
+    return {field.strip("_") for cls in _commands() for field in cls.model_fields}
 
 
 def _joinable(values: dict[str, Any]) -> dict[str, Any]:
@@ -270,15 +279,8 @@ def _joinable(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "registry": {"url": url}} if isinstance(url, str) else values
 
 
-def _table_prefix(name: str) -> str:
-    return f"{ENV_PREFIX}{name.upper()}_"
-
-
 def _table_of(name: str) -> dict[str, str]:
     """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"sasl.password": "x"}` for kafka, so that secrets need no flag."""
-    prefix = _table_prefix(name)
-    return {
-        variable.removeprefix(prefix).lower().replace("_", "."): value
-        for variable, value in _variables().items()
-        if variable.startswith(prefix)
-    }
+    prefix = f"{ENV_PREFIX}{name.upper()}_"
+    found = {key.removeprefix(prefix): value for key, value in _variables().items() if key.startswith(prefix)}
+    return {key.lower().replace("_", "."): value for key, value in found.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement
+from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement, shown
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.service import ServiceSettings
@@ -44,79 +44,73 @@ def members(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def agreement(log: Log, model: str = "m", kernel: str = "numba", **changes: Any) -> Agreement:
+def agreement(log: Log, model: str = "m", kernel: str = "numba", **changes: Any) -> Agreement[ServiceSettings]:
     first = {"topic": "t", "feedback": "f", "categorical": ("site",), "lags": 1, "context_size": 100}
     return Agreement(ServiceSettings(**{**first, **changes}), model, kernel, log)
 
 
-# For every agreed setting: another value, and the message about it.
-OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "model": ({"model": "other"}, "--model is m in the group, other here"),
-    "kernel": ({"kernel": "torch"}, "--kernel is numba in the group, torch here"),
-    "categorical": ({"categorical": ("kind",)}, "--categorical is site in the group, kind here"),
-    "lags": ({"lags": 2}, "--lags is 1 in the group, 2 here"),
-    "views": (
-        {"views": ("fast",)},
-        "--views is trimmed,all,recent,movement,past,key in the group, trimmed,all,past,key here",
-    ),
-    "keys": ({"keys": 500}, "--keys is 100000 in the group, 500 here"),
-    "key": ({"key": "device"}, "--key is none in the group, device here"),
-    "mute-key": ({"mute_key": ("p7",)}, "--mute-key is none in the group, p7 here"),
-    "exclude": ({"exclude": ("noise",)}, "--exclude is none in the group, noise here"),
-    "counters": ({"counters": ("energy",)}, "--counters is auto in the group, energy here"),
-    "time-features": ({"time_features": ("hour",)}, "--time-features is none in the group, hour here"),
-    "time": ({"time": "at"}, "--time is none in the group, at here"),
-    "timezone": ({"timezone": "Europe/Berlin"}, "--timezone is UTC in the group, Europe/Berlin here"),
-    "own-contexts": ({"own_contexts": 8}, "--own-contexts is 64 in the group, 8 here"),
-    "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
-    "missing-is": ({"missing_is": "odd"}, "--missing-is is unknown in the group, odd here"),
-    "seed": ({"seed": 7}, "--seed is 0 in the group, 7 here"),
+# What a group with these settings agrees on, as every version has written it.
+WRITTEN: dict[str, Any] = {
+    **{"model": "m", "kernel": "numba", "context-size": 100, "missing-is": "unknown", "seed": 0, "lags": 1},
+    **{"views": ["trimmed", "all", "recent", "movement", "past", "key"], "keys": 100000, "own-contexts": 64},
+    **{"categorical": ["site"], "exclude": [], "counters": ["auto"], "time-features": [], "mute-key": []},
+    **{"remembered-rows": 5000, "remembered-scores": 7032, "delivery": "exactly-once", "threads": 1},
+    **{"time": None, "timezone": "UTC", "key": None, "incident-quiet": 10, "feedback": "f", "feedback-memory": 5000},
+    **{"silence": None, "silence-min": "60s", "silence-of": ["key", "partition", "topic"], "result-field": "fomo"},
+    **{"scores-only": False, "output-format": "json", "subject-strategy": "topic"},
+    **{"out": "t-scores", "alerts": None, "dead-letters": "t-dead-letters"},
+}
+# Another value of each, if it is that of the flag.
+OTHERS: dict[str, Any] = {
+    **{"model": "other", "kernel": "torch", "context-size": 200, "missing-is": "odd", "seed": 7, "lags": 2},
+    **{"keys": 500, "own-contexts": 8, "categorical": ["kind"], "exclude": ["noise"], "counters": ["energy"]},
+    **{"time-features": ["weekday", "month"], "mute-key": ["p7"], "delivery": "at-least-once", "time": "at"},
+    **{"timezone": "Europe/Berlin", "key": "device", "incident-quiet": 5, "feedback": None, "feedback-memory": 100},
+    **{"silence-min": "90s", "silence-of": ["topic"], "result-field": "verdict", "scores-only": True},
+    **{"subject-strategy": "record", "out": "elsewhere", "alerts": "elsewhere", "dead-letters": "elsewhere"},
+}
+# For every agreed setting: settings in which it is another one, and the message about it.
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "views": ({"views": ("fast",)}, "--views is .* in the group, trimmed,all,past,key here"),
     "remembered-rows": ({"feedback_memory": 50_000}, r"remembered rows \(.*\) is 5000 in the group, 50000 here"),
-    "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is \d+ in the group, 70032 here"),
-    "feedback-memory": ({"feedback_memory": 100}, "--feedback-memory is 5000 in the group, 100 here"),
-    "output-format": (
-        {"output_format": "registry", "registry": "mock://m"},
-        "--output-format is json in the group, registry here",
-    ),
-    "subject-strategy": ({"subject_strategy": "record"}, "--subject-strategy is topic in the group, record here"),
-    "out": ({"out": "elsewhere"}, "--out is t-scores in the group, elsewhere here"),
-    "alerts": ({"alerts": "elsewhere"}, "--alerts is none in the group, elsewhere here"),
-    "dead-letters": ({"dead_letters": "elsewhere"}, "--dead-letters is t-dead-letters in the group, elsewhere here"),
-    "feedback": ({"feedback": None}, "--feedback is f in the group, none here"),
-    "result-field": ({"result_field": "verdict"}, "--result-field is fomo in the group, verdict here"),
-    "scores-only": ({"scores_only": True}, "--scores-only is false in the group, true here"),
+    "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is 7032 in the group, 70032 here"),
+    "output-format": ({"output_format": "registry", "registry": "mock://m"}, "is json in the group, registry here"),
     "silence": ({"silence": 5.0, "alerts": "a"}, "--silence is none in the group, 5.0 here"),
-    "silence-min": ({"silence_min": "90s"}, "--silence-min is 60s in the group, 90s here"),
-    "silence-of": ({"silence_of": ("topic",)}, "--silence-of is key,partition,topic in the group, topic here"),
-    "incident-quiet": ({"incident_quiet": 5}, "--incident-quiet is 10 in the group, 5 here"),
     "threads": ({"threads": 2}, r"--threads \(.*\) is 1 in the group, 2 here"),
-    "delivery": ({"delivery": "at-least-once"}, "--delivery is exactly-once in the group, at-least-once here"),
+    **{
+        name: ({name.replace("-", "_"): new}, f"--{name} is {shown(WRITTEN[name])} in the group, {shown(new)} here")
+        for name, new in OTHERS.items()
+    },
 }
 
 
 def test_every_agreed_setting_has_a_test() -> None:
-    assert OTHERS.keys() == {*STATE_SETTINGS, *CHANGEABLE_SETTINGS}
+    assert CHANGES.keys() == {*STATE_SETTINGS, *CHANGEABLE_SETTINGS}
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", CHANGES)
 def test_another_setting_is_refused_while_the_group_has_members(name: str, members: list[str]) -> None:
     log = Log()
     agreement(log).join()
     members.append("first")
-    changes, words = OTHERS[name]
+    changes, words = CHANGES[name]
     with pytest.raises(AgreementError, match=words) as error:
         agreement(log, **changes).join()
     assert error.value.exit_code == 10
     assert "--group" in str(error.value)
     assert ("--reset-state" in str(error.value)) == (name in STATE_SETTINGS)
-    free: dict[str, Any] = {
-        "alert_rate": 0.02,
-        "adapt_after": 50,
-        "min_context": 20,
-        "admit": "feedback",
-        "batch_size": 7,
-    }
+    free = {"alert_rate": 0.02, "adapt_after": 50, "min_context": 20, "admit": "feedback", "batch_size": 7}
     assert agreement(log, **free, categorical=()).join().categorical == ("site",)
+
+
+def test_an_agreement_is_written_and_read_as_ever() -> None:
+    log = Log()
+    agreement(log).join()
+    assert log.entries(b"settings/")[0].content == {"replaces": None, "settings": WRITTEN}
+    for gone in ("incident-quiet", "silence-of", "timezone"):
+        older = Log()
+        older.append(b"settings/", {"replaces": None, "settings": {n: v for n, v in WRITTEN.items() if n != gone}})
+        assert agreement(older).compare() == []
 
 
 def test_outputs_can_be_changed_while_a_group_has_no_members(caplog: pytest.LogCaptureFixture) -> None:

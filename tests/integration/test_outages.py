@@ -14,6 +14,9 @@ from brokers import kafka_home, wait_for
 from clusters import Cluster
 from services import command, make_settings, readings, unique
 
+from fomo_stream.kafka.broker.clients import make_producer
+from fomo_stream.kafka.delivery.transactions import START_S, Transactions
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to freeze (KAFKA_HOME)"),
@@ -62,7 +65,7 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
         coordinator = cluster.leader("__consumer_offsets", group)
         if coordinator is not controller and not cluster.leads(coordinator, settings.state_topic, 0):
             break
-    # A start does not wait for the log of transactions for so long, so the frozen broker must have nothing of it.
+    # With a part of the log of transactions, the frozen broker would hold up the start for too long.
     ids = (f"one{i}" for i in range(100))
     settings.instance_id = next(
         name
@@ -83,6 +86,19 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
             wait_for(lambda: cluster.committed(settings.group, topic) == 200, "the rest to be scored", 60)
     finally:
         coordinator.go_on()
+        wait_for(cluster.is_complete, "the cluster to be complete", 60)
+
+
+def test_a_start_outlasts_a_broker_that_hangs_and_has_a_copy_of_the_log_of_transactions(cluster: Cluster) -> None:
+    settings = make_settings(cluster, "sensors")
+    controller = cluster.controller()
+    frozen = next(node for node in cluster.nodes if node is not controller)
+    name = next(name for i in range(100) if frozen in cluster.holders("__transaction_state", name := f"one{i}"))
+    frozen.freeze()
+    try:
+        Transactions(make_producer(settings, name)).start_or_explain(START_S, name, name)
+    finally:
+        frozen.go_on()
         wait_for(cluster.is_complete, "the cluster to be complete", 60)
 
 

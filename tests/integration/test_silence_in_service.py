@@ -15,7 +15,7 @@ from brokers import Broker, wait_for
 from services import command, readings, sensors, unique
 
 pytestmark = pytest.mark.slow
-HISTORY_S = 1800  # of records that came before the service began, every 4 s from each key
+HISTORY_S = 1350  # of records that came before the service began, every 3 s from each key
 
 
 class Keys:
@@ -47,8 +47,8 @@ def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broke
     alerts = unique("alerts")
     broker.create_topic(alerts, 1)
     settings = sensors(broker, alerts=alerts, silence=5.0, silence_min="10s", explain="none", views="fast")
-    now, values = round(time.time()), [json.dumps(one).encode() for one in readings(3 * HISTORY_S // 4)]
-    times = [1000 * (now - HISTORY_S) + 4000 * i // 3 for i in range(len(values))]
+    now, values = round(time.time()), [json.dumps(one).encode() for one in readings(HISTORY_S)]
+    times = [1000 * (now - HISTORY_S) + 1000 * i for i in range(len(values))]
     broker.produce(settings.topic, values, keys=["abc"[i % 3] for i in range(len(values))], timestamps=times)
     keys = Keys(broker, settings.topic, {"a", "b", "c"})
 

@@ -93,7 +93,7 @@ class SilenceMachine(ExactlyOnceMachine):
 
 
 TestSilence = pytest.mark.slow(SilenceMachine.TestCase)
-TestSilence.settings = settings(stateful_step_count=15, max_examples=8)
+TestSilence.settings = settings(stateful_step_count=15, max_examples=6)
 
 
 @pytest.mark.slow

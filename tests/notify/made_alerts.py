@@ -41,17 +41,5 @@ def heard(offset: int, after: int, key: str = "s-17") -> dict[str, Any]:
     return {**silent(offset, key), "status": "closed", "to": back, "quiet_s": float(after - offset)}
 
 
-def rate(offset: int) -> dict[str, Any]:
-    """The opening of an unusual rate."""
-    place = {"topic": "sensors", "partition": 0, "from": {"offset": offset, "timestamp": TIME + 1000 * offset}}
-    more = {"incident": f"0-{offset}-partition-rate", "status": "rate", "of": "partition", "severity": "critical"}
-    numbers = {
-        "records_per_minute": 12.0,
-        "usual_per_minute": 1000.0,
-        "explanation": "12 records a minute, usually 1000",
-    }
-    return {**more, **place, **numbers}
-
-
 def event(result: dict[str, Any], key: str | None = "pump-7") -> Event:
     return read_event({"flow": 9.0, "fomo": result}, "fomo", key)

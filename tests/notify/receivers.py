@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +14,6 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 
 class Request(NamedTuple):
@@ -119,27 +113,22 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
 
 def certificate(folder: Path, name: str = "127.0.0.1") -> Path:
     """A file with a certificate that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    is_address = name[0].isdigit()
-    names = x509.IPAddress(ipaddress.ip_address(name)) if is_address else x509.DNSName(name)
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    builder = x509.CertificateBuilder(
-        subject, subject, key.public_key(), x509.random_serial_number(), now - day, now + day
-    )
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    for extension, is_critical in (
-        (x509.BasicConstraints(ca=True, path_length=None), True),
-        (usage, True),
-        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
-        (x509.SubjectAlternativeName([names]), False),
-    ):
-        builder = builder.add_extension(extension, is_critical)
-    made = builder.sign(key, hashes.SHA256())
-    plain = serialization.NoEncryption()
-    encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     path = folder / f"{name}.pem"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + encoded)
+    kind, names = (
+        ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"],
+        f"{'IP' if name[0].isdigit() else 'DNS'}:{name}",
+    )
+    about = [
+        "-subj",
+        f"/CN={name}",
+        "-addext",
+        f"subjectAltName={names}",
+        "-addext",
+        "keyUsage=keyCertSign,digitalSignature",
+    ]
+    files = ["-keyout", folder / "key.pem", "-out", path]
+    subprocess.run(["openssl", "req", "-x509", "-nodes", *kind, *about, *files], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + (folder / "key.pem").read_bytes())
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -96,45 +95,30 @@ def test_any_bytes_are_a_label_or_refused(value: bytes, key: bytes) -> None:
 
 # --- which record it finds
 @given(
-    st.integers(0, 8),
-    st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"])), max_size=30),
+    st.integers(0, 12),
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"]), st.booleans()), max_size=60),
 )
-def test_the_last_records_are_found_and_no_others(capacity: int, steps: list[tuple[int, bytes | None]]) -> None:
+def test_the_last_records_are_found_and_no_others_whatever_is_recovered(
+    capacity: int, steps: list[tuple[int, bytes | None, bool]]
+) -> None:
+    """The index is replaced, at any point, by one that is recovered from the entries written so far."""
     index, offset, seen = RecordIndex(capacity), -1, []
-    for number, (gap, key) in enumerate(steps, start=100):
+    log: dict[str, bytes | None] = {}
+    for number, (gap, key, restart) in enumerate(steps, start=100):
         offset += gap
         index.add(number, offset, key)
         seen.append((number, offset, key))
+        if restart:
+            log |= index.changes("index")
+            index = RecordIndex(capacity)
+            index.recover({name: value for name, value in log.items() if value is not None}, "index", number + 1)
+            assert index.changes("index") == {}
         kept = seen[-capacity:] if capacity else []
         assert len(index) == len(kept)
         by_offset = {at: (n, at) for n, at, _ in kept}
         by_key = {k: (n, at) for n, at, k in kept}
         assert all(index.find(Verdict(at, None, True)) == by_offset.get(at) for at in range(offset + 2))
         assert all(index.find(Verdict(None, k, True)) == by_key.get(k) for k in (b"a", b"b", b"c"))
-
-
-@given(
-    st.integers(0, 40),
-    st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"]), st.booleans()), max_size=60),
-)
-def test_a_recovered_index_behaves_as_one_that_was_never_stopped(
-    capacity: int, steps: list[tuple[int, bytes | None, bool]]
-) -> None:
-    """It is replaced, at any point, by an index recovered from the entries written so far."""
-    index, steady, offset = RecordIndex(capacity), RecordIndex(capacity), -1
-    log: dict[str, bytes | None] = {}
-    for number, (gap, key, restart) in enumerate(steps, start=100):
-        offset += gap
-        for each in (index, steady):
-            each.add(number, offset, key)
-        if restart:
-            log |= index.changes("index")
-            index = RecordIndex(capacity)
-            index.recover({name: value for name, value in log.items() if value is not None}, "index", number + 1)
-            assert index.changes("index") == {}
-        assert len(index) == len(steady)
-        wanted = [Verdict(at, None, True) for at in range(offset + 2)] + [Verdict(None, k, True) for k in (b"a", b"b")]
-        assert [index.find(label) for label in wanted] == [steady.find(label) for label in wanted]
 
 
 def test_few_new_records_are_written_in_few_bytes() -> None:
@@ -148,21 +132,6 @@ def test_few_new_records_are_written_in_few_bytes() -> None:
 
 
 # --- when it is due
-
-
-def queue_of(labels: Sequence[Label]) -> LabelQueue:
-    queue = LabelQueue()
-    for at, label in enumerate(labels):
-        assert queue.open(at)
-        queue.add(at, label)
-    return queue
-
-
-def index_of(offsets: Iterable[int], capacity: int = 100) -> RecordIndex:
-    index = RecordIndex(capacity)
-    for offset in offsets:
-        index.add(offset, offset, None)
-    return index
 
 
 events = st.lists(
@@ -250,11 +219,11 @@ def test_a_damaged_list_of_finished_labels_is_named(value: bytes) -> None:
 
 
 def test_of_two_verdicts_on_one_record_the_later_one_counts() -> None:
-    queue = queue_of(
-        [Verdict(None, b"p7", at % 2 == 0) if at % 2 else Verdict(5, None, at % 2 == 0) for at in range(4)]
-    )
-    index = RecordIndex(8)
+    queue, index = LabelQueue(), RecordIndex(8)
     index.add(0, 5, b"p7")
+    for at in range(4):
+        queue.open(at)
+        queue.add(at, Verdict(None if at % 2 else 5, b"p7" if at % 2 else None, at % 2 == 0))
     verdicts = queue.take_due(index, 6)
     assert [label[2] for label in verdicts.labels] == [True, False, True, False]
     assert verdicts.numbers == [0, 0, 0, 0]

@@ -59,17 +59,6 @@ def effects(delivery: Recording) -> list[dict[str, Any]]:
 # --- effects
 
 
-def test_a_key_names_its_last_record() -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery)
-    for offset in range(40):
-        pipeline.receive(record(offset, key=b"p%d" % (offset % 4)), 0.0)
-    pipeline.finish([0])
-    label(pipeline, 0, True, key=b"p2")
-    pipeline.score_due(0.0)
-    assert effects(delivery) == [{"input_offset": 40, "labels": [[0, 38, True]]}]
-
-
 def test_a_label_on_a_bad_or_forgotten_record_is_finished_without_effect() -> None:
     delivery, progress = Recording(), ProgressLog()
     pipeline = labelled(delivery, feedback_memory=10, observer=progress)

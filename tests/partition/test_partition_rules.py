@@ -216,21 +216,21 @@ def lines(seed: int = 0) -> tuple[Line, ...]:
     return tuple(Line(i, i * HOUR, {"a": x, "b": y}, f"pump-{i % 2}") for i, (x, y) in enumerate(values.tolist()))
 
 
-@cache
-def first() -> Detector:
-    return first_detector(QUICK["kind"](topic="t", **_quick()), cheap_model(), SCHEMA)
-
-
 SCHEMA = Schema(("a", "b"))
 
 
-def _quick() -> dict[str, Any]:
-    return {name: value for name, value in QUICK.items() if name != "kind"}
+@cache
+def flags() -> Any:
+    return QUICK["kind"](topic="t", **{name: value for name, value in QUICK.items() if name != "kind"})
+
+
+@cache
+def first() -> Detector:
+    return first_detector(flags(), cheap_model(), SCHEMA)
 
 
 def running(rules: Rules, restored: Restored = NOTHING, feedback: str | None = None) -> Running:
-    flags = {} if feedback is None else {"feedback": feedback}
-    waiting = Waiting(0, QUICK["kind"](topic="t", **flags, **_quick()), feedback=feedback, rules=rules)
+    waiting = Waiting(0, flags(), feedback=feedback, rules=rules)
     waiting.restore(restored)
     return Running(waiting, first(), SCHEMA)
 
@@ -363,12 +363,10 @@ def test_the_log_of_rules_says_the_same_after_it_was_written(steps: list[Any]) -
     assert [(one.offset, one.rules) for one in read.changes] == [(one.offset, one.rules) for one in log.changes]
     assert len(log.changes) <= MOST_CHANGES
     oldest = log.changes[0].offset
-    for at in range(oldest, len(held)):
-        assert read.at(at) == held[at]
     offsets = list(range(oldest, len(held)))
     parts = list(read.parts(offsets))
     assert [at for part, _ in parts for at in offsets[part]] == offsets
-    assert all(read.at(at) == its for part, its in parts for at in offsets[part])
+    assert all(held[at] == its for part, its in parts for at in offsets[part])
 
 
 @pytest.mark.parametrize(
@@ -403,9 +401,7 @@ def test_feedback_tells_of_windows_and_cancels_them() -> None:
     ("text", "words"),
     [
         (b'{"maintenance": "x"}', "from: Field required"),
-        (b'{"maintenance": "x", "from": "soon", "to": "2026-01-02"}', "from: write a time as 2026-10-01"),
         (b'{"maintenance": "x", "from": "2026-01-02", "to": "2026-01-01"}', "it ends (2026-01-01 00:00:00) before"),
-        (b'{"maintenance": "x", "from": "2026-01-01", "to": "2026-01-02", "kyes": []}', "kyes"),
         (b'{"maintenance": 3, "from": "2026-01-01", "to": "2026-01-02"}', "name"),
     ],
 )
@@ -450,14 +446,14 @@ def test_rules_that_cannot_apply_and_windows_that_overlap_are_warned_of() -> Non
 
 def test_what_the_state_has_is_read_with_the_bounds_of_now(caplog: pytest.LogCaptureFixture) -> None:
     kept = window("kept", SPRING, 5, timezone="UTC")
-    value = json.loads(_log_of(Rules([Rule(name="r", ignore=1)], [], [kept])).encode())
+    value = json.loads(RulesLog(Rules([Rule(name="r", ignore=1)], [], [kept])).encode())
     plain = kept.plain()
     value[0]["told"] += [
         {**plain, "name": "hangs", "repeat": "FREQ=DAILY;INTERVAL=0"},
         {**plain, "name": "ends it", "from": "0001-01-01T00:00:00", "to": "9998-01-01T00:00:00"},
         {**plain, "name": "many", "keys": [f"{n}*" for n in range(60_000)]},
     ]
-    partition = Waiting(0, QUICK["kind"](topic="t", feedback="f", **_quick()), feedback="f", rules=Rules())
+    partition = Waiting(0, flags(), feedback="f", rules=Rules())
     partition.restore(Restored(0, {"rules": json.dumps(value).encode()}))
     assert partition.rules.now.told == (kept,)
     assert [record.getMessage().split()[1] for record in caplog.records] == [
@@ -465,12 +461,6 @@ def test_what_the_state_has_is_read_with_the_bounds_of_now(caplog: pytest.LogCap
         'name="ends',
         'name="many"',
     ]
-
-
-def _log_of(made: Rules) -> RulesLog:
-    log = RulesLog()
-    log.change(made, 0)
-    return log
 
 
 def test_windows_by_feedback_are_bounded_in_number_and_size() -> None:
@@ -494,17 +484,8 @@ def test_keys_that_were_compared_are_not_kept_whole() -> None:
 
 def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
     begins = datetime(1970, 1, 1)
-    worst = [
-        window(
-            f"w{n}",
-            begins + timedelta(minutes=n),
-            160,
-            repeat="FREQ=DAILY",
-            timezone="Europe/Berlin",
-            keys=("*a" * 90,),
-        )
-        for n in range(500)
-    ]
+    daily: dict[str, Any] = {"repeat": "FREQ=DAILY", "timezone": "Europe/Berlin", "keys": ("*a" * 90,)}
+    worst = [window(f"w{n}", begins + timedelta(minutes=n), 160, **daily) for n in range(500)]
     made, time = Rules(told=worst), round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
     began = process_time()
     for n in range(20):

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.partition.gaps import NEVER, Gaps
+from fomo_stream.partition.gaps import NEVER, SilenceConfig
 from fomo_stream.partition.incidents import Notice
-from fomo_stream.partition.silence import Silence, SilenceConfig
+from fomo_stream.partition.silence import Silence
 
 FACTOR, LEAST = 5.0, 60_000
 CONFIG = SilenceConfig(FACTOR, LEAST)
@@ -141,52 +141,6 @@ def test_it_says_what_a_look_at_every_key_at_every_record_says(
         assert sorted(said, key=repr) == sorted(oracle.follow(record), key=repr)
 
 
-@pytest.mark.slow
-def test_ten_thousand_keys_with_very_different_gaps() -> None:
-    """A tenth of the keys stops; each is told once, when a look at all of them finds it, and no other is."""
-    rng, n = np.random.default_rng(3), 10_000
-    means = np.exp(rng.uniform(math.log(20), math.log(400), n))
-    stops = np.where(np.arange(n) % 10 == 0, 4_000.0, np.inf)
-    times, keys = [], []
-    for key in range(n):
-        at = rng.uniform(0, means[key]) + np.cumsum(rng.gamma(4, means[key] / 4, int(6_000 / means[key] * 1.5) + 20))
-        at = at[(at < 6_000) & (at < stops[key])]
-        times.append(at)
-        keys.append(np.full(len(at), key))
-    order = np.argsort(np.concatenate(times))
-    at, who = np.concatenate(times)[order], np.concatenate(keys)[order].tolist()
-    stamps = (BEGAN + 1000 * at).astype(int).tolist()
-    records: list[Record] = [(b"%d" % key, i, stamp) for i, (key, stamp) in enumerate(zip(who, stamps, strict=True))]
-    silence = Silence(CONFIG, "t", 0, by_records=True)
-    said = [(plain(notice)[0], int(notice.key or b"-1"), notice.offset) for notice in silence.follow(records)]
-
-    gaps, numbers = Gaps(FACTOR, LEAST), dict[int, int]()  # the estimates are another test's
-    last, mark, limit, is_silent = np.zeros(n, int), np.zeros(n, int), np.full(n, NEVER), np.zeros(n, bool)
-    expected: list[tuple[str, int, int]] = []
-    for key, offset, now in zip(who, range(len(who)), (np.array(stamps) - stamps[0]).tolist(), strict=True):
-        for late in np.flatnonzero((now >= last + limit) & ~is_silent).tolist():
-            if late != key:
-                is_silent[late] = True
-                expected.append(("silent", late, offset))
-        if is_silent[key]:
-            is_silent[key] = False
-            expected.append(("closed", key, offset))
-        if key not in numbers:
-            numbers[key] = len(numbers)
-            gaps.grow(len(numbers))
-            last[key] = mark[key] = now
-        gap, last[key] = now - last[key], now
-        if gap >= gaps.floor or now - mark[key] >= gaps.floor:
-            mark[key] = now
-            gaps.add(numbers[key], max(gap, gaps.floor))
-            limit[key] = gaps.limit[numbers[key]]
-    assert sorted(said) == sorted(expected)
-    silent = Counter(key for status, key, _ in said if status == "silent")
-    assert silent.keys() <= {*range(0, n, 10)}
-    assert set(silent.values()) == {1}
-    assert len(silent) > 0.6 * n / 10  # of the others too few records came before they stopped
-
-
 def test_in_a_fleet_of_like_keys_a_young_key_is_known_at_once() -> None:
     """It has had three gaps; alone it would take hours."""
     runs = [(b"%d" % key, 400, 1) for _ in range(25) for key in range(30)]
@@ -248,19 +202,6 @@ def test_of_too_many_keys_the_one_used_least_recently_is_forgotten_and_its_silen
     assert back.follow([(b"b", 10_000, after[-1][2])], after[-1][2]) == []
 
 
-def test_what_was_learned_with_other_settings_is_forgotten() -> None:
-    silence, log = Silence(CONFIG, "t", 0), dict[str, bytes]()
-    silence.follow(records_of(mixed([])))
-    restarted(silence, log)
-    another = Silence(CONFIG._replace(factor=8.0), "t", 0)
-    another.recover(log)
-    log |= {name: value for name, value in another.changes().items() if value is not None}
-    back = Silence(CONFIG._replace(factor=8.0), "t", 0)
-    back.recover(log)
-    records = [(b"b", 10_000 + second, BEGAN + (10_000 + second) * SECOND) for second in range(300)]
-    assert back.follow(records, records[-1][2]) == []  # nothing is known of a and c
-
-
 @pytest.mark.parametrize("name", ["head", "recent-1"])
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1,2]", b"\xff" * 300])
 def test_a_damaged_state_is_an_error(name: str, damage: bytes) -> None:
@@ -277,9 +218,11 @@ def test_a_damaged_state_is_an_error(name: str, damage: bytes) -> None:
 class Live:
     """A partition, the broker and a clock: records that are sent are read at once, unless the service stands still."""
 
-    def __init__(self, config: SilenceConfig = CONFIG, number: int = 0) -> None:
-        self.config, self.number = config, number
-        self.silence = Silence(config, "t", number)
+    def __init__(
+        self, config: SilenceConfig = CONFIG, number: int = 0, skew: dict[bytes, int] | None = None, **more: Any
+    ) -> None:
+        self.skew = skew or {}  # by key: how much its clock is ahead
+        self.silence = Silence(config, "t", number, **more)
         self.log: dict[str, bytes] = {}
         self.now = BEGAN
         self.end, self.others_end, self.looked = 0, 0, BEGAN
@@ -307,7 +250,7 @@ class Live:
                 continue
             key = next(key for key in due if due[key] == at)
             due[key] += round(keys[key] * SECOND)
-            self.unread.append((key, self.end, at))
+            self.unread.append((key, self.end, at + self.skew.get(key, 0)))
             self.end += 1
             self._read()
         self.now = until
@@ -386,28 +329,27 @@ def test_a_key_that_died_with_its_partition_is_told_when_the_partition_is_back()
     assert live.take() == [("silent", "key", "b")]
 
 
-@pytest.mark.parametrize("seconds", [40, 3600])
-@pytest.mark.parametrize("before", [0, 30])
-def test_no_silence_is_told_because_the_service_was_stopped_lags_or_has_no_broker(seconds: int, before: int) -> None:
+@pytest.mark.parametrize("what", ["stopped", "stopped with the producers", "lags", "no broker"])
+@pytest.mark.parametrize(("seconds", "before"), [(40, 0), (3600, 30), (40, 30)])
+def test_no_silence_is_told_because_the_service_was_stopped_lags_or_has_no_broker(
+    what: str, seconds: int, before: int
+) -> None:
     """before: seconds for which a key was quiet already."""
-    for what in ("stopped", "stopped with the producers", "lags", "no broker"):
-        live = Live()
-        live.run(3600, FAST)
-        live.run(before, SLOW)
-        if what == "stopped":
-            live.restart(seconds, FAST)
-        elif what == "stopped with the producers":
-            live.restart(seconds)
-        elif what == "lags":
-            live.lag(seconds, FAST)
-        else:
-            live.is_broker_up = False
-            live.run(seconds, {})
-            live.is_broker_up = True
-        live.run(600, FAST)
-        assert live.take() == [], what
-        live.run(600, SLOW)
-        assert live.take() == [("silent", "key", "b")], what
+    live = Live()
+    live.run(3600, FAST)
+    live.run(before, SLOW)
+    if what == "lags":
+        live.lag(seconds, FAST)
+    elif what == "no broker":
+        live.is_broker_up = False
+        live.run(seconds, {})
+        live.is_broker_up = True
+    else:
+        live.restart(seconds, FAST if what == "stopped" else {})
+    live.run(600, FAST)
+    assert live.take() == []
+    live.run(600, SLOW)
+    assert live.take() == [("silent", "key", "b")]
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=30))
@@ -428,26 +370,16 @@ def test_restarts_neither_repeat_nor_lose_a_silence(gaps: list[int]) -> None:
 @pytest.mark.parametrize("skew", [-3600, -90, 90, 3600])
 def test_clocks_of_producers_do_not_matter(skew: int) -> None:
     """One producer's clock is an hour off."""
-    silence, said = Silence(CONFIG, "t", 0), list[Notice]()
-    for second in range(7200):
-        now = BEGAN + second * SECOND
-        key, its = (b"a", now) if second % 2 else (b"b", now + skew * SECOND)
-        said += silence.follow([(key, second, its)], now)
-        if second % 3 == 0:
-            said += silence.look(now, True, second)
-    assert said == []
-    for second in range(7200, 7300):
-        now = BEGAN + second * SECOND
-        said += silence.follow([(b"a", second, now)], now)
-        if second % 3 == 0:
-            said += silence.look(now, True, second)
-    assert [plain(one)[:3] for one in said] == [("silent", "key", b"b")]
+    live = Live(skew={b"b": skew * SECOND})
+    live.run(7200, {b"a": 2.0, b"b": 2.0})
+    assert live.take() == []
+    live.run(100, {b"a": 1.0})
+    assert live.take() == [("silent", "key", "b")]
 
 
 def test_nobody_is_told_of_muted_keys_nor_in_windows_but_afterwards_if_it_lasts() -> None:
     muted_until = BEGAN + 10_000 * SECOND
-    live = Live()
-    live.silence = Silence(CONFIG, "t", 0, is_muted=lambda key, time: time < muted_until or key == b"c")
+    live = Live(is_muted=lambda key, time: time < muted_until or key == b"c")
     live.run(3600, {**FAST, b"c": 5.0})
     live.run(3600, {**SLOW, b"c": 5.0})
     assert live.take() == []
@@ -456,12 +388,14 @@ def test_nobody_is_told_of_muted_keys_nor_in_windows_but_afterwards_if_it_lasts(
 
 
 def test_nothing_is_written_while_nothing_can_happen() -> None:
-    live = Live()
+    live, only_keys = Live(), Live(CONFIG._replace(levels=("key",)))
     live.run(60, {})
     assert live.silence.changes() == {}  # no record ever came
-    live.run(3600, FAST)
-    live.silence.changes()
-    live.run(20, {})
+    for one in (live, only_keys):
+        one.run(3600, FAST)
+        one.silence.changes()
+        one.run(20, {})
+    assert only_keys.silence.changes() == {}  # the partition is not watched
     assert len(live.silence.changes()) == 2  # how long it has been quiet
     live.run(600, {})
     assert live.silence.changes() != {}  # it is silent
@@ -488,7 +422,6 @@ def test_a_clock_that_was_ahead_once_does_not_blind_it() -> None:
 )
 def test_what_was_told_ends_when_it_is_no_longer_watched(changed: SilenceConfig) -> None:
     live = Live()
-    live.silence = Silence(live.config, "t", 0)
     live.run(3600, {b"a": 0.2, b"b": 0.2})
     live.run(600, {b"a": 2.0})
     assert live.take() == [("silent", "key", "b")]
@@ -512,28 +445,17 @@ def test_keys_begin_again_when_the_topic_grows_because_they_may_have_moved() -> 
     (ended,) = live.silence.look(live.now, True, live.end, partitions=2)
     assert plain(ended)[:3] == ("closed", "key", b"b")
     live.silence.look(live.now + LOOK, True, live.end, partitions=2)
-    said = [
-        one for second in range(600) for one in live.silence.follow([(b"c", live.end + second, None)], live.now + 9999)
-    ]
-    assert said == []
+    records = [(b"c", live.end + second, None) for second in range(600)]
+    assert live.silence.follow(records, live.now + 9999) == []
 
 
-def test_only_what_is_watched_is_noted_while_it_is_quiet() -> None:
-    live = Live(CONFIG._replace(levels=("key",)))
-    live.run(3600, FAST)
-    live.silence.changes()
-    live.run(3600, {})
-    assert live.silence.changes() == {}
-
-
-def test_in_a_replay_a_silence_beyond_a_window_is_told_as_in_the_service() -> None:
+@pytest.mark.parametrize(("until", "told"), [(36_000, ["silent", "closed"]), (7_000, [])])
+def test_in_a_replay_a_silence_beyond_a_window_is_told_as_in_the_service(until: int, told: list[str]) -> None:
     opened = range(BEGAN + 3_700 * SECOND, BEGAN + 7_200 * SECOND)
-    by_records = Silence(CONFIG, "t", 0, by_records=True, is_muted=lambda _key, time: time in opened)
+    silence = Silence(CONFIG, "t", 0, by_records=True, is_muted=lambda _key, time: time in opened)
     records: list[Record] = [(b"a", second, BEGAN + second * SECOND) for second in range(0, 3_695, 5)]
-    notices = by_records.follow([*records, (b"a", 4_000, BEGAN + 36_000 * SECOND)])
-    assert [plain(one)[:2] for one in notices] == [("silent", "partition"), ("closed", "partition")]
-    within = Silence(CONFIG, "t", 0, by_records=True, is_muted=lambda _key, time: time in opened)
-    assert within.follow([*records, (b"a", 4_000, BEGAN + 7_000 * SECOND)]) == []
+    notices = silence.follow([*records, (b"a", 4_000, BEGAN + until * SECOND)])
+    assert [plain(one)[:2] for one in notices] == [(status, "partition") for status in told]
 
 
 def test_a_record_between_the_question_and_the_answer_is_no_quiet_time() -> None:

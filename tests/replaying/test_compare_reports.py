@@ -209,7 +209,7 @@ def test_other_files_are_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize(
-    "running", [{"warm": "7d"}, {"show_keys": True}, {"out": "x"}, {"jobs": 2}, {"suggest": Path("x.yaml")}], ids=str
+    "running", [{"log_level": "info"}, {"bootstrap": "b:1"}, {"jobs": 2}, {"suggest": Path("x.yaml")}], ids=str
 )
 def test_where_and_how_a_replay_runs_makes_it_no_other_replay(running: dict[str, Any]) -> None:
     plain, other = (settings_of(load(ReplaySettings, {"topic": "t", **more})) for more in ({}, running))

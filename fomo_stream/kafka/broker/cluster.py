@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, explained, make_admin, make_reader
 from fomo_stream.logs import kv
 from fomo_stream.settings.flags import BrokerFlags
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.topics import TopicFlags
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ def _ask(settings: BrokerFlags, **options: Any) -> Any:
         del admin, asked  # or the traceback of an error would keep the client alive
 
 
-def count_members(settings: ServiceSettings) -> int:
+def count_members(settings: TopicFlags) -> int:
     """Number of members of the group that read the input, or nothing yet: others may read another topic.
 
     Raises BrokerError when the broker does not answer.

@@ -40,6 +40,9 @@ NOT_A_MEMBER = (
 )
 
 SLICE_S = 1.0  # no call blocks for longer, because the main loop must go on
+# A start waits for longer than the brokers need to go on without one of them that hangs (broker.session.timeout.ms, by
+# default 9 s): until then, a hanging broker that has a copy of the log of transactions holds up every write to it.
+START_S = 15.0
 
 
 class Call:

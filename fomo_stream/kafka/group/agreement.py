@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fomo_stream.errors import AgreementError, ConfigError
 from fomo_stream.kafka.broker.cluster import count_members
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.logs import kv
-from fomo_stream.settings.service import ServiceSettings, check_topics
-from fomo_stream.settings.sources import AGREED, settings_of_scope
+from fomo_stream.settings.flags import REMEMBERED
+from fomo_stream.settings.sources import AGREED, extra_of, option
+from fomo_stream.settings.topics import OutputFlags, TopicFlags
 from fomo_stream.threads import usable_processors
 from fomo_stream.wording import counted
 
@@ -25,32 +26,30 @@ log = logging.getLogger(__name__)
 
 KIND = b"settings/"
 
+_FLAGS = {option(field)[2:]: extra_of(about) for field, about in OutputFlags.model_fields.items()}
 # Settings of the state can only change when the state is reset; the others can change while the group has no members.
 # The schema agrees on the features.
-_FLAGS = {name.replace("_", "-"): name for name in settings_of_scope(ServiceSettings, *AGREED) if name != "features"}
-_OF_STATE = settings_of_scope(ServiceSettings, "state")
-STATE_SETTINGS = (*(name for name in _FLAGS if _FLAGS[name] in _OF_STATE), "remembered-rows", "remembered-scores")
-CHANGEABLE_SETTINGS = tuple(name for name in _FLAGS if _FLAGS[name] not in _OF_STATE)
-# These settings are compared by derived values; the texts are their names in messages.
-DERIVED = {
-    "remembered-rows": "the number of remembered rows (by --feedback-memory and --context-size)",
-    "threads": "--threads (at most one for each processor that an instance may use)",
-    "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --context-size)",
-}
-
-# The flags that decide about a setting, where that is not only the flag of the same name.
+STATE_SETTINGS = (*(n for n, about in _FLAGS.items() if about["scope"] == "state" and n != "features"), *REMEMBERED)
+CHANGEABLE_SETTINGS = tuple(n for n, about in _FLAGS.items() if about["scope"] in AGREED[1:])
+# The flags that decide about a setting: its own, and those that say so.
 DECIDED_BY = {
-    "views": ("views", "lags", "admit"),
-    "remembered-rows": ("feedback-memory", "context-size", "feedback"),
-    "remembered-scores": ("feedback-memory", "context-size", "feedback", "alert-rate"),
+    name: {name, *(flag for flag, about in _FLAGS.items() if name in about["decides"])}
+    for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
+}
+# Groups that agreed before there was a setting have its default.
+_DEFAULTS = {
+    option(field)[2:]: list(about.default) if isinstance(about.default, tuple) else about.default
+    for field, about in OutputFlags.model_fields.items()
+}
+# Names in messages, where the value is not just that of a flag.
+_IN_WORDS = {
+    "remembered-rows": "the number of remembered rows (by --feedback-memory and --context-size)",
+    "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --context-size)",
+    "threads": "--threads (at most one for each processor that an instance may use)",
 }
 
 Values = dict[str, Any]
-# Groups that agreed before there was a setting have its default.
-_DEFAULTS: Values = {
-    name: list(value) if isinstance(value := ServiceSettings.model_fields[field].default, tuple) else value
-    for name, field in _FLAGS.items()
-}
+AnyTopic = TypeVar("AnyTopic", bound=TopicFlags)
 
 
 class Difference(NamedTuple):
@@ -60,8 +59,12 @@ class Difference(NamedTuple):
     agreed: str
     own: str
 
+    @property
+    def in_words(self) -> str:
+        return _IN_WORDS.get(self.name, f"--{self.name}")
 
-class Agreement:
+
+class Agreement(Generic[AnyTopic]):
     """Agrees with the group on the settings.
 
     model: name and digest of the checkpoint. kernel: what computes it, "numba" or "torch". is_given: whether a flag,
@@ -71,7 +74,7 @@ class Agreement:
 
     def __init__(
         self,
-        settings: ServiceSettings,
+        settings: AnyTopic,
         model: str,
         kernel: str,
         group_log: GroupLog,
@@ -84,7 +87,7 @@ class Agreement:
         self._is_given = is_given
         self.is_new = False  # the group has not run with these settings before
 
-    def join(self) -> ServiceSettings:
+    def join(self) -> AnyTopic:
         """Agree with the group before joining it; returns the settings, with the group's categorical fields.
 
         Raises AgreementError, which names the differences, when the group has agreed on other settings. While a group
@@ -112,8 +115,10 @@ class Agreement:
             raise AgreementError(f"group {self._settings.group} has agreed on nothing yet", "start an instance first")
         changes = self._compare(agreed)
         if changes:
+            settings = with_agreed(self._settings, self._own(agreed))
             try:
-                check_topics(with_agreed(self._settings, self._own(agreed)))
+                if isinstance(settings, OutputFlags):
+                    settings.check_topics()
             except ValueError as error:
                 raise ConfigError(f"with the other settings of the group: {error}") from None
             self._change(entry, agreed)
@@ -161,18 +166,16 @@ class Agreement:
     def _refuse(self, differences: list[Difference], remedy: str) -> None:
         """Raise AgreementError if there are any."""
         if differences:
-            named = "; ".join(
-                f"{DERIVED.get(one.name, '--' + one.name)} is {one.agreed} in the group, {one.own} here"
-                for one in differences
-            )
-            raise AgreementError(f"group {self._settings.group} has agreed on other settings: {named}", remedy)
+            what = "; ".join(f"{one.in_words} is {one.agreed} in the group, {one.own} here" for one in differences)
+            raise AgreementError(f"group {self._settings.group} has agreed on other settings: {what}", remedy)
 
     def _compare(self, agreed: Values) -> list[Difference]:
-        own = self._own(agreed)  # without categorical fields here, the group's are used
+        before = _DEFAULTS | agreed
         return [
-            Difference(name, shown(agreed.get(name, _DEFAULTS.get(name, "not recorded"))), shown(own[name]))
-            for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
-            if agreed.get(name, _DEFAULTS.get(name)) != own[name] and (name != "categorical" or own[name])
+            Difference(name, shown(before.get(name, "not recorded")), shown(own))
+            for name, own in self._own(agreed).items()
+            # without categorical fields here, the group's are used
+            if own != before.get(name) and (name != "categorical" or own)
         ]
 
     def _propose(self, replaced: Entry | None, values: Values) -> tuple[Entry, Values]:
@@ -194,32 +197,25 @@ class Agreement:
         return current, agreed
 
     def _own(self, agreed: Mapping[str, Any]) -> Values:
-        """This instance's values of all settings; the group's where no flag is given that decides about them."""
-        names = (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
-        flags = {name: DECIDED_BY.get(name, (name,)) for name in names}
-        kept = {name: agreed[name] for name in names if name in agreed and not any(map(self._is_given, flags[name]))}
+        """This instance's values of the settings that it has; the group's where no flag is given that decides."""
         settings = with_agreed(self._settings, {name: agreed[name] for name in agreed if not self._is_given(name)})
         config = settings.detector_config()
-        values = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in DERIVED}
-        return {
-            **values,
+        computed = {
             "model": self._model,
-            "views": list(config.wanted_views),
             "kernel": self._kernel,
-            "categorical": sorted(settings.categorical),
-            "mute-key": sorted(settings.mute_key),
-            "exclude": sorted(settings.exclude),
-            "counters": sorted(settings.counters),
-            "time-features": list(settings.time_features),
-            "silence-of": list(settings.silence_of),
+            "views": list(config.wanted_views),
+            "time-features": list(settings.time_features),  # in the order of the cycles
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,
             "remembered-scores": config.history_scores,
-            **kept,
         }
+        flags = {option(field)[2:]: getattr(settings, field) for field in type(settings).model_fields}
+        own = {name: sorted(v) if isinstance(v, tuple) else v for name, v in flags.items()} | computed
+        kept = {name for name in agreed if not any(map(self._is_given, DECIDED_BY.get(name, ())))}
+        return {name: agreed[name] if name in kept else own[name] for name in DECIDED_BY if name in own}
 
 
-def with_agreed(settings: ServiceSettings, agreed: Mapping[str, Any]) -> ServiceSettings:
+def with_agreed(settings: AnyTopic, agreed: Mapping[str, Any]) -> AnyTopic:
     """`settings` with the group's values of these settings, where a field of the same name holds them."""
     fields = {name.replace("-", "_"): tuple(v) if isinstance(v, list) else v for name, v in agreed.items()}
     update = {name: value for name, value in fields.items() if name in type(settings).model_fields}

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.broker.clients import explained, make_producer, wait_until_connected
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.topics import TopicFlags
 
 PARTITION = 0
 OF = "of"  # field of each record: the group and its input
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 class GroupLog:
     """Reads and appends to the log; calls raise BrokerError if the broker does not answer in time."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    def __init__(self, settings: TopicFlags) -> None:
         self._settings = settings
         self._topic = settings.state_topic
         self._owner = [settings.group, settings.topic]
@@ -106,7 +106,7 @@ class GroupLog:
         return BrokerError(what, "it must be compacted (cleanup.policy=compact)")
 
 
-def check_has_run(settings: ServiceSettings, partitions: Mapping[str, int], otherwise: str) -> None:
+def check_has_run(settings: TopicFlags, partitions: Mapping[str, int], otherwise: str) -> None:
     """Raise TopicError, with what to do otherwise, if the input or the state topic is not among these topics."""
     if settings.topic not in partitions:
         what = f"there is no topic {settings.topic} on {settings.bootstrap}"

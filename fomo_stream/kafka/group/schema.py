@@ -8,30 +8,29 @@ from __future__ import annotations
 
 from contextlib import closing
 from itertools import chain
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
-from fomo_stream.kafka.group.agreement import DERIVED, STATE_SETTINGS, Agreement, Difference, with_agreed
+from fomo_stream.kafka.group.agreement import STATE_SETTINGS, Agreement, Difference, with_agreed
 from fomo_stream.kafka.group.log import GroupLog, check_has_run
 from fomo_stream.records.schema import Schema, shown
-from fomo_stream.settings.commands import GivenFlags
-from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import settings_of_scope
+from fomo_stream.settings.topics import GivenFlags, TopicFlags
 
 KIND = b"schema/"
 
 AnyFlags = TypeVar("AnyFlags", bound=GivenFlags)
 
 # Agreed settings that results depend on.
-MATTERS = (*STATE_SETTINGS, *(name.replace("_", "-") for name in settings_of_scope(ServiceSettings, "group")))
+MATTERS = (*STATE_SETTINGS, *(name.replace("_", "-") for name in settings_of_scope(TopicFlags, "group")))
 
 
 class GroupSchema:
     """Reads and proposes the schema of a group; calls raise BrokerError if the broker does not answer in time."""
 
-    def __init__(self, settings: ServiceSettings, log: GroupLog | None = None) -> None:
+    def __init__(self, settings: TopicFlags, log: GroupLog | None = None) -> None:
         self._settings = settings
         self._log = log or GroupLog(settings)
 
@@ -101,12 +100,12 @@ def recorded_group(settings: AnyFlags) -> tuple[AnyFlags, Schema | None, list[st
         raise AgreementError(what, "check --group, or leave it out to replay with the settings given here")
     taken = {name: value for name, value in agreed.items() if not settings.is_given(name)}
     taken.pop("model", None)  # its name and digest; the flag is a name or a path
-    effective = cast(AnyFlags, with_agreed(settings, taken))
+    effective = with_agreed(settings, taken)
     from fomo_stream.model.checkpoint import shared_model  # imports torch
 
     model = shared_model(effective.model, effective.device, effective.kernel)
     differences = Agreement(effective, model.name, model.kernel, log).compare()
-    here = {DERIVED.get(one.name, f"--{one.name}"): one for one in differences if one.name in MATTERS}
+    here = {one.in_words: one for one in differences if one.name in MATTERS}
     schema, notes = GroupSchema(settings, log).stored(), []
     if settings.features is not None:
         own = Schema.of(settings.features, settings.categorical, settings.counter_names)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from fomo_stream.errors import needs_extra
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.json_codec import JsonCodec
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.topics import InputFlags, OutputFlags
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.registry.schemas import Schemas
 
 
-def codec_for(settings: ServiceSettings, of_service: bool) -> tuple[Codec, Schemas | None]:
+def codec_for(settings: InputFlags, of_service: bool) -> tuple[Codec, Schemas | None]:
     """The codec of the values of `settings.topic`, and the schemas from the registry, if there is one.
 
     of_service: schemas are fetched by a thread, while records wait (see `Schemas`); else results are written as JSON.
@@ -29,7 +29,7 @@ def codec_for(settings: ServiceSettings, of_service: bool) -> tuple[Codec, Schem
         from fomo_stream.records.schema_codec import SchemaCodec
 
         schemas = Schemas(settings, of_service)
-        as_json = not of_service or settings.output_format == "json"
+        as_json = not (of_service and isinstance(settings, OutputFlags) and settings.output_format == "registry")
         return SchemaCodec(schemas.find, *how, as_json), schemas
     if settings.schema_file is not None:
         with needs_extra("--schema-file"):

@@ -18,7 +18,7 @@ from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.records import avro, json_schema, protobuf
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.topics import InputFlags, OutputFlags
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Schemas:
     `find` waits for the answer, and raises RegistryError.
     """
 
-    def __init__(self, settings: ServiceSettings, of_service: bool) -> None:
+    def __init__(self, settings: InputFlags, of_service: bool) -> None:
         self._settings, self._of_service = settings, of_service
         self._client = RegistryClient(settings.registry)
         self.news: deque[News] = deque()  # for the caller to take
@@ -175,21 +175,22 @@ class Schemas:
         if question.header != VALUE_HEADER:
             return Registered(writer, writer, {})
         output, ids = writer, {}
-        if self._of_service and settings.output_format == "registry":
+        if self._of_service and isinstance(settings, OutputFlags) and settings.output_format == "registry":
             output = output_writer(writer, settings)
-            subjects = {topic: self._subject(topic, output.name) for topic in settings.scored_topics}
+            subjects = {topic: _subject(settings, topic, output.name) for topic in settings.scored_topics}
             ids = {topic: self._client.register(name, output.scored_schema()) for topic, name in subjects.items()}
         self.news.append(News(question.schema_id, writer, self._client.places(question.schema_id)))
         return Registered(writer, output, ids)
 
-    def _subject(self, topic: str, name: str) -> str:
-        strategy = self._settings.subject_strategy
-        if strategy != "topic" and not name:
-            raise RecordError(UNSUPPORTED, f"its type has no name, which --subject-strategy {strategy} needs")
-        return {"topic": f"{topic}-value", "record": name, "topic-record": f"{topic}-{name}"}[strategy]
+
+def _subject(settings: OutputFlags, topic: str, name: str) -> str:
+    strategy = settings.subject_strategy
+    if strategy != "topic" and not name:
+        raise RecordError(UNSUPPORTED, f"its type has no name, which --subject-strategy {strategy} needs")
+    return {"topic": f"{topic}-value", "record": name, "topic-record": f"{topic}-{name}"}[strategy]
 
 
-def compiled(schema: SchemaText, indexes: tuple[int, ...], settings: ServiceSettings) -> Writer:
+def compiled(schema: SchemaText, indexes: tuple[int, ...], settings: InputFlags) -> Writer:
     """The writer of this schema. Raises RecordError."""
     if schema.kind is Kind.AVRO:
         return avro.AvroWriter(schema, settings.result_field)
@@ -198,7 +199,7 @@ def compiled(schema: SchemaText, indexes: tuple[int, ...], settings: ServiceSett
     return json_schema.JsonSchemaWriter(schema, settings.result_field, settings.max_record_bytes)
 
 
-def output_writer(writer: Writer, settings: ServiceSettings) -> Writer:
+def output_writer(writer: Writer, settings: InputFlags) -> Writer:
     """The writer of a record's output; with --scores-only, of records that hold only a result."""
     return compiled(_EMPTY[writer.kind], (0,), settings) if settings.scores_only else writer
 

@@ -142,7 +142,7 @@ const severity = (a) => ({
 const isOpen = (a) => ({ key: String(a.open), nodes: () => (a.open ? [mark("bad", "live")] : ["ended"]) });
 function what(a) {
   if (a.about === "silent") return `${a.of} silent, for ${duration(a.quiet_s)} when it was told`;
-  return a.about === "rate" ? `odd rate of records of the ${a.of}` : a.features.length ? a.features.join(", ") : NONE;
+  return a.features.length ? a.features.join(", ") : NONE;
 }
 const ofAlerts = (a, text) => (a.alerts ? text(a) : NONE);
 const INCIDENTS = [
@@ -157,14 +157,6 @@ const INCIDENTS = [
   { name: "Surprise", show: (a) => (a.surprise == null ? NONE : a.surprise.toFixed(1)) },
   { name: "Incident", kind: "text", show: (a) => a.incident },
 ];
-function showKeys(keys) {
-  byId("keys-section").hidden = !keys.length;
-  const list = byId("keys"), shown = JSON.stringify(keys);
-  if (list.dataset.shown === shown) return;
-  list.dataset.shown = shown;
-  list.replaceChildren(...keys.map(([key, n]) => make("li", {}, make("span", {}, key), make("meter", { min: 0, max: keys[0][1], value: n, "aria-hidden": "true" }), number(n))));
-}
-
 // --- the whole page
 
 function headings(row, columns, sortable) {
@@ -278,7 +270,6 @@ function show(status) {
     ? "No incidents since this instance has started."
     : "No incidents yet. They begin when a partition has a context and enough scores to compare with.");
   byId("no-keys").hidden = status.shows_keys || !incidents.length;
-  showKeys(alerts.keys);
   fill(byId("incidents").tBodies[0], incidents, (a) => a.incident, INCIDENTS);
 }
 

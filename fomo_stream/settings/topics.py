@@ -1,0 +1,145 @@
+"""Settings of the commands that are about a topic and its group: `run`, `doctor`, `group` and `replay`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
+
+from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.settings.flags import (
+    REMEMBERED,
+    BrokerFlags,
+    DeliveryFlags,
+    ExistingFile,
+    RecordFlags,
+    RegistryFlags,
+    RuleFlags,
+)
+from fomo_stream.settings.sources import flag, option
+
+NO_TOPIC = "none"
+
+
+class TopicFlags(BrokerFlags, RecordFlags):
+    """The topic, the group, and what it learns by."""
+
+    topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
+    """topic to read records from; it must exist"""
+    feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group", decides=REMEMBERED)
+    """topic with labels for scored records; it needs as many partitions as --topic (default: none)"""
+    group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, scope="scores")
+    """consumer group; instances of the same group share the work"""
+    feedback_memory: int = flag("Detector", 5000, metavar="N", ge=0, le=1_000_000, scope="group", decides=REMEMBERED)
+    """last scored records of a partition that a label can still refer to"""
+
+    @model_validator(mode="after")
+    def _topics_have_names(self) -> Self:
+        check_topic_names({**self.named_topics, "the state topic": self.state_topic})
+        return self
+
+    @property
+    def named_topics(self) -> dict[str, str]:
+        """All topics but that of the state, by their flags."""
+        names = (name for name in ("topic", "out", "alerts", "dead_letters", "feedback") if hasattr(self, name))
+        found = {option(name): getattr(self, name) for name in names}
+        return {name: topic for name, topic in found.items() if topic and (name, topic) != ("--out", NO_TOPIC)}
+
+    @property
+    def state_topic(self) -> str:
+        """The group's own compacted topic, with the state of its partitions and the schema of all its instances."""
+        return f"{self.group}-{self.topic}-state"
+
+
+class InputFlags(TopicFlags, RuleFlags, RegistryFlags):
+    """How the records of a topic are read and judged."""
+
+    schema_file: ExistingFile | None = flag("Schemas", None, metavar="FILE", scope="scores")
+    """Avro schema of all values (.avsc), where these are Avro without a registry"""
+    max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, metavar="BYTES", ge=1, scope="scores")
+    """larger records become dead letters"""
+    seed_context: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
+    """CSV or JSON lines with trusted rows, to fill the context at the start"""
+
+    @model_validator(mode="after")
+    def _schemas_have_one_source(self) -> Self:
+        if self.schema_file is not None and self.registry:
+            raise ValueError("with --registry each value names its own schema: leave --schema-file out")
+        return self
+
+
+class OutputFlags(TopicFlags, DeliveryFlags):
+    """Where results go, and how they are written."""
+
+    out: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
+    """topic for scored records; none: write only alerts (default: <topic>-scores)"""
+    alerts: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="outputs")
+    """topic for outliers alone, with a record that sums up each incident (default: none)"""
+    dead_letters: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
+    """topic for records that cannot be scored (default: <topic>-dead-letters)"""
+    output_format: Literal["json", "registry"] = flag("Schemas", "json", scope="outputs")
+    """scored records are JSON; or of the kind that the record has, with a schema that is registered"""
+    subject_strategy: Literal["topic", "record", "topic-record"] = flag("Schemas", "topic", scope="outputs")
+    """subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME"""
+
+    @model_validator(mode="after")
+    def _outputs_have_names(self) -> Self:
+        self.out = self.out or f"{self.topic}-scores"
+        self.dead_letters = self.dead_letters or f"{self.topic}-dead-letters"
+        check_topic_names(self.named_topics)
+        return self
+
+    @property
+    def scored_topics(self) -> tuple[str, ...]:
+        """The topics that scored records go to: all to --out, if there is one, and alerts to --alerts."""
+        named = (None if self.out == NO_TOPIC else self.out, self.alerts)
+        return tuple(topic for topic in named if topic is not None)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The topics that records of the input go to."""
+        return (*self.scored_topics, self.dead_letters)
+
+    def check_topics(self) -> None:
+        """Raise ValueError unless scores are written, and every topic has one role."""
+        if self.alerts == NO_TOPIC:
+            raise ValueError(
+                f"--alerts {NO_TOPIC} names no topic; leave --alerts out to write no alerts to a topic of their own"
+            )
+        if not self.scored_topics:
+            raise ValueError(f"--out {NO_TOPIC} needs --alerts: without a topic for outliers, no score is written")
+        if self.silence is not None and self.alerts is None:
+            raise ValueError("--silence needs --alerts TOPIC, where its alerts are written")
+        roles = self.named_topics
+        if len({*roles.values(), self.state_topic}) < len(roles) + 1:
+            shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
+            raise ValueError(f"{shown} and the state topic {self.state_topic} must be different topics")
+
+
+class GivenFlags(TopicFlags):
+    """They know which of them are given: the group may decide about the others."""
+
+    _given: frozenset[str] = PrivateAttr(frozenset())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_given(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(values)
+        made._given = frozenset(values) if isinstance(values, Mapping) else frozenset()
+        return made
+
+    def is_given(self, name: str) -> bool:
+        """Whether a setting, named as its flag, has a value from a flag, the environment or the file."""
+        return name.replace("-", "_") in self._given
+
+
+def check_topic_names(topics: Mapping[str, str | None]) -> None:
+    """Raise ValueError, with the flag, for what cannot be the name of a topic."""
+    for flag_name, topic in topics.items():
+        if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
+            raise ValueError(
+                f"{flag_name} {topic[:60]!r} cannot be the name of a topic: it has at most 249 letters from a to z, "
+                "digits, and the characters . _ -"
+            )
