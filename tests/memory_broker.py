@@ -449,6 +449,10 @@ class MemoryReader:
     def poll(self, _seconds: float) -> Message | None:
         return self._messages.pop(0) if self._messages else None
 
+    def consume(self, most: int, _seconds: float) -> list[Message]:
+        taken, self._messages = self._messages[:most], self._messages[most:]
+        return taken
+
     def unassign(self) -> None:
         self._messages = []
 

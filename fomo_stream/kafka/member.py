@@ -151,7 +151,6 @@ class Member:
         interval_s = settings.commit_interval_ms / 1000
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
-        self._held: list[tuple[Waiting, float]] = []  # to restore, with delays, when it is certain what is owned
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
         self._poller = Poller(consumer, self._turn_s)
@@ -208,7 +207,6 @@ class Member:
         if self.commits.turn(now):
             self.has_joined = bool(self._consumer.memberid())
         self._keep_in_step(now)
-        self._restore_held()
         self.activate()
         self.control_flow()
         self._look_at_topics()
@@ -318,8 +316,8 @@ class Member:
         return [partition.partition for partition in partitions]
 
     def activate(self) -> None:
-        """Read the partitions that were restored."""
-        for task, restored in self.restorer.take_results():
+        """Read the partitions that were restored; restore others while it is certain that they are owned."""
+        for task, restored in self.restorer.take_results(lambda: self.membership.now() is not None):
             self.pipeline.activate(task, restored)
             self._observer.restored(time.monotonic() - self._waits_since[task.number])
             self.assignment.start(self.settings.topic, task.number, restored.start)
@@ -410,15 +408,8 @@ class Member:
 
     def _restore_again(self, tasks: list[Waiting], delay: float) -> None:
         self.assignment.hold(task.number for task in tasks)
-        self._held = [(task, delay) for task in tasks]
-        self._restore_held()
-
-    def _restore_held(self) -> None:
-        """Restore partitions after an abort, as soon as it is certain that they are owned."""
-        if self._held and self.membership.now() is not None:
-            for task, delay in self._held:
-                self._request(task, delay)
-            self._held = []
+        for task in tasks:
+            self._request(task, delay)
 
     def _look_at_topics(self) -> None:
         changes = self.topics.look(self.watch.seen)

@@ -216,27 +216,29 @@ class Restorer:
         """Ask for the state of the partition `task.number`, after `delay` seconds."""
         self._requested.append((time.monotonic() + delay, task))
 
-    def take_results(self) -> list[tuple[Waiting, Restored]]:
+    def take_results(self, may_begin: Callable[[], bool] = lambda: True) -> list[tuple[Waiting, Restored]]:
         """The tasks that were restored since the last call. Raises the error of a task that cannot be restored.
 
-        Call it again and again: it also begins what was requested.
+        It also begins what was requested, if that may begin now.
         """
         results: list[tuple[Waiting, Restored]] = []
-        begun = self._begun
-        self._begun = [one for one in begun if not one[1].done()]
-        for task, attempt in begun:
-            if attempt.done() and self._wanted(task):
-                try:
-                    results.append((task, attempt.result()))
-                    self.waits.pop(task.number, None)
-                except NotYetError as reason:
-                    self._retry(task, str(reason))
-                except KafkaException as error:
-                    self._retry(task, error.args[0].str())
-        now, requested = time.monotonic(), self._requested
-        self._requested = [one for one in requested if one[0] > now]
-        due = [task for at, task in requested if at <= now and self._wanted(task)]
-        self._begun += [(task, self._thread.submit(self._restore, task)) for task in due]
+        done = [one for one in self._begun if one[1].done()]
+        self._begun = [one for one in self._begun if one not in done]  # not asked again: it may be done by now
+        for task, attempt in done:
+            if not self._wanted(task):
+                continue
+            try:
+                results.append((task, attempt.result()))
+                self.waits.pop(task.number, None)
+            except NotYetError as reason:
+                self._retry(task, str(reason))
+            except KafkaException as error:
+                self._retry(task, error.args[0].str())
+        now = time.monotonic()
+        due = [one for one in self._requested if one[0] <= now]
+        if due and may_begin():
+            self._requested = [one for one in self._requested if one not in due]
+            self._begun += [(task, self._thread.submit(self._restore, task)) for _, task in due if self._wanted(task)]
         return results
 
     def stop(self) -> None:

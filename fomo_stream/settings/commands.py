@@ -111,9 +111,7 @@ class ScoreSettings(RuleFlags, FileFlags):
             )
         if self.context is not None and self.time_features:
             raise ValueError("--context compares a record with a file, at no time: leave --time-features out")
-        if self.time_features and self.time is None:
-            raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
-        self.check_silence_of_file()
+        self.check_times_of_file()
         return self
 
 

@@ -109,7 +109,9 @@ class Restoring:
     def request(self, task: Waiting, delay: float = 0.0) -> None:
         self._waiting.append(task)
 
-    def take_results(self) -> list[tuple[Waiting, Restored]]:
+    def take_results(self, may_begin: Callable[[], bool]) -> list[tuple[Waiting, Restored]]:
+        if not self._waiting or not may_begin():
+            return []
         unstable: set[tuple[str, int]] = set().union(*(producer.unstable for producer in self._broker.producers))
         results, waiting = [], self._waiting
         self._waiting = [task for task in waiting if unstable & {("t", task.number), ("f", task.number)}]

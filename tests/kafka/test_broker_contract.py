@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -115,20 +115,13 @@ class Stage:
         """Values and offsets of the committed records of a partition, and the offset of the end that was reported."""
         reader = self.clients.reader()
         reader.assign([TopicPartition(self.clients.topic, number, 0)])
-        values, offsets = [], []
-        deadline = time.monotonic() + WAIT_S
-        try:
-            while True:
-                assert time.monotonic() < deadline
-                message = reader.poll(0.2)
-                if message is not None and message.error() is None:
-                    values.append(message.value())
-                    offsets.append(message.offset())
-                elif message is not None:
-                    assert message.error().code() == KafkaError._PARTITION_EOF
-                    return values, offsets, message.offset()
-        finally:
-            reader.close()
+        found: list[Any] = []
+        with closing(reader):
+            while not found or found[-1].error() is None:
+                found += wait_for(lambda: reader.consume(1, 0.2), "the next record, or the end")
+        *records, end = found
+        assert end.error().code() == KafkaError._PARTITION_EOF
+        return [one.value() for one in records], [one.offset() for one in records], end.offset()
 
     def awaits(self, *values: bytes, number: int = 0) -> None:
         """These are committed, and no others; a real broker marks them as committed a moment after the commit."""
@@ -136,11 +129,8 @@ class Stage:
         assert self.read(number)[0] == list(values)
 
     def committed(self) -> int:
-        reader = self.clients.reader()
-        try:
+        with closing(self.clients.reader()) as reader:
             return int(reader.committed(self.offsets(-1), timeout=WAIT_S)[0].offset)
-        finally:
-            reader.close()
 
 
 @pytest.fixture(params=["memory", "real"])
@@ -178,25 +168,19 @@ def test_records_and_offsets_of_a_transaction_appear_together(stage: Stage) -> N
     assert stage.errors == [(b"1", None), (b"2", None)]
 
 
-def test_an_aborted_transaction_leaves_nothing(stage: Stage) -> None:
+def test_an_aborted_transaction_leaves_nothing_and_records_that_wait_to_be_sent_are_reported(stage: Stage) -> None:
     producer = stage.start()
     producer.begin_transaction()
     stage.produce(producer, b"aborted")
     assert producer.flush(WAIT_S) == 0
     producer.send_offsets_to_transaction(stage.offsets(5), stage.clients.member(), WAIT_S)
-    producer.abort_transaction(WAIT_S)
-    stage.commit(producer, b"kept")
-    stage.awaits(b"kept")
-    assert stage.committed() < 0
-
-
-def test_records_that_wait_to_be_sent_are_dropped_by_an_abort_and_reported(stage: Stage) -> None:
-    producer = stage.start()
-    producer.begin_transaction()
     stage.produce(producer, b"waits")
     producer.abort_transaction(WAIT_S)
     producer.poll(0)
-    assert [(value, error is not None) for value, error in stage.errors] == [(b"waits", True)]
+    assert [(value, error is not None) for value, error in stage.errors] == [(b"aborted", False), (b"waits", True)]
+    stage.commit(producer, b"kept")
+    stage.awaits(b"kept")
+    assert stage.committed() < 0
 
 
 def test_a_second_producer_of_a_name_fences_the_first_one_and_aborts_its_transaction(stage: Stage) -> None:
@@ -237,9 +221,7 @@ def test_a_batch_with_a_record_that_is_too_large_is_refused_as_a_whole(stage: St
     assert len(stage.errors) == 2
     assert error_of(lambda: producer.commit_transaction(WAIT_S)).txn_requires_abort()
     producer.abort_transaction(WAIT_S)
-    stage.commit(
-        stage.start(), b"small"
-    )  # a real broker misses the numbers of the batch in the old producer's sequence
+    stage.commit(stage.start(), b"small")  # a real broker misses the numbers of the batch in the old one's sequence
     stage.awaits(b"small")
 
 

@@ -182,12 +182,16 @@ def test_a_member_without_partitions_ends_too_when_its_consumer_was_fenced_and_b
 ) -> None:
     member = Instance("a", broker)
     consumer: Any = member.consumer
-    failures = [KafkaError(KafkaError._TRANSPORT, "connection refused")] * 20 + [error] * 1000
-    consumer.poll = lambda _: time.sleep(0.001) or message(("t", 0), 0, None, None, error=failures.pop(0))
+    other, deadline = KafkaError(KafkaError._TRANSPORT, "connection refused"), time.monotonic() + 60
+
+    def poll(_seconds: float) -> Message:
+        return message(("t", 0), 0, None, None, error=error if member.turned_at else other)  # not before the first turn
+
+    consumer.poll = poll
     consumer.consume = lambda *_: []
     with pytest.raises(FencedError, match="nothing is lost"):
-        member.run(lambda: not failures)
-    assert len(failures) < 1000
+        member.run(lambda: time.monotonic() > deadline)
+    assert member.turned_at
     member.restorer.stop()
 
 

@@ -136,56 +136,50 @@ def test_an_offset_that_is_not_retained_ends_the_instance_unless_a_setting_says_
     assert restored(broker, flags=flags).start == 20
 
 
-def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywhere() -> None:
-    """A broker marks a transaction as committed in one partition after the other."""
+def half_marked(committed: int, *entries: dict[str, bytes | None]) -> MemoryBroker:
+    """A broker on which the last of these entries are of a transaction that has not ended in the state topic yet."""
     broker = MemoryBroker()
-    broker.ends["t", 0] = 10
-    write(broker, {POSITION: Position(4).encode()})
-    broker.hidden[STATE, 0] = 1
-    write(broker, {POSITION: Position(8).encode()})
-    broker.offsets["t", 0] = 8
+    broker.ends["t", 0], broker.offsets["t", 0] = 10, committed
+    for one in entries:
+        broker.hidden[STATE, 0] = broker.ends[STATE, 0]
+        write(broker, one)
+    return broker
+
+
+def at(position: int) -> dict[str, bytes | None]:
+    return {POSITION: Position(position).encode()}
+
+
+@pytest.mark.parametrize(
+    ("committed", "last"),
+    [
+        (8, at(8)),  # a broker marks a transaction as committed in one partition after the other
+        (4, {**at(4), "detector/x": b"labelled"}),  # it may hold labels alone
+    ],
+)
+def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywhere(committed: int, last: Any) -> None:
+    broker = half_marked(committed, {**at(4), "detector/x": b"before"}, last)
     with restorer(broker) as one:
         one.request(task(0))
         waits(one, lambda: broker.waits >= 2)
         broker.hidden.clear()
         ((_, found),) = taken(one)
-    assert (found.start, found.learned_until) == (8, 8)
+    assert (found.start, found.learned_until) == (committed, committed)
+    assert found.entries == {"detector/x": b"before", **last}
 
 
 def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    broker = MemoryBroker()
-    broker.ends["t", 0] = 10
-    broker.hidden[STATE, 0] = 0
-    write(broker, {POSITION: Position(8).encode()})
-    broker.offsets["t", 0] = 8
-    with patch("fomo_stream.kafka.restore.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
+    with (
+        patch("fomo_stream.kafka.restore.HANGING_S", -46.0),  # as if a session had passed
+        restorer(half_marked(8, at(8))) as one,
+    ):
         one.request(task(0))
         waits(one, lambda: "open_transaction" in caplog.text)
 
 
 def test_a_transaction_that_cannot_change_the_committed_state_is_not_waited_for() -> None:
-    broker = MemoryBroker()
-    broker.ends["t", 0] = 10
-    write(broker, {POSITION: Position(4).encode()})
-    broker.offsets["t", 0] = 4
-    broker.hidden[STATE, 0] = 1
-    write(broker, {POSITION: Position(8).encode()})  # by a producer that cannot commit it any more
+    broker = half_marked(4, at(4), at(8))  # by a producer that cannot commit it any more
     assert restored(broker, flags=SETTINGS.model_copy(update={"feedback": None})).start == 4
-
-
-def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
-    broker = MemoryBroker()
-    broker.ends["t", 0] = 10
-    write(broker, {POSITION: Position(4).encode(), "detector/x": b"before"})
-    broker.offsets["t", 0] = 4
-    broker.hidden[STATE, 0] = 2
-    write(broker, {POSITION: Position(4).encode(), "detector/x": b"labelled"})
-    with restorer(broker) as one:
-        one.request(task(0))
-        waits(one, lambda: broker.waits)
-        broker.hidden.clear()
-        ((_, found),) = taken(one)
-    assert found.entries["detector/x"] == b"labelled"
 
 
 def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:

@@ -1,4 +1,1 @@
-"""The topics of the service.
-
-`setup` checks and creates them before the start, by the rules in `checks`; `watch` looks at them in a thread.
-"""
+"""The topics of the service: checked and created before the start, and looked at from then on."""
