@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,19 +18,20 @@ sys.path[:0] = [str(TESTS), str(TESTS / "integration"), str(TESTS / "notify")]
 from brokers import open_broker
 from made_alerts import alert
 from receivers import receiving
-from services import unique
-from test_notify import Command, write
+from services import Command, unique
+from test_notify import flags_of, write
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--incidents", type=int, default=10_000, help="that open, and stay open")
     count = parser.parse_args().incidents
-    with open_broker() as broker, receiving() as receiver:
+    with open_broker() as broker, receiving() as receiver, tempfile.TemporaryDirectory() as folder:
         topic = unique("alerts")
         broker.create_topic(topic, 4)
-        command = Command(broker, topic, "--webhook", receiver.url, "--start", "earliest")
-        command.ready()
+        flags = flags_of(broker, topic, "--webhook", receiver.url, "--start", "earliest", "--log-level", "info")
+        command = Command(Path(folder) / "log", "notify", *flags)
+        command.wait_for_log(" assigned ")
         status = Path(f"/proc/{command.process.pid}/status")
         at_rest = highest(status)
         began = time.monotonic()
@@ -38,7 +40,7 @@ def main() -> None:
         seconds = time.monotonic() - began
         found = {"incidents": count, "messages_per_s": round(count / seconds), "at_rest_mib": at_rest}
         print(json.dumps({**found, "highest_mib": highest(status)}))
-        command.stop()
+        assert command.terminate() == 0, command.text()
 
 
 def highest(status: Path) -> float:

@@ -14,12 +14,12 @@ import pytest
 from brokers import Broker, Kafka, kafka_home, open_broker, wait_for
 from browser import Browser, open_browser
 from hypothesis import HealthCheck, settings
-from registries import Registry, answers, registry_home
+from registries import Proxy, Registry, answers, registry_home
 
 from fomo_stream.kafka.topics import watch
 
 # A busy machine is slow: no time limit of an example.
-for name, examples in (("quick", 25), ("thorough", 200)):
+for name, examples in (("quick", 25), ("thorough", 100)):
     settings.register_profile(name, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples)
 settings.load_profile("quick")
 
@@ -146,6 +146,21 @@ def registry_url(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         with Registry(home) as registry:
             yield registry.url
+
+
+@pytest.fixture
+def client(registry_url: str) -> Any:
+    """A client of the registry."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # not for every process of a session
+
+    return SchemaRegistryClient({"url": registry_url})
+
+
+@pytest.fixture
+def proxy(registry_url: str) -> Iterator[Proxy]:
+    """Fails on demand, before the registry."""
+    with Proxy(registry_url) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

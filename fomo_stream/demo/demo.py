@@ -7,21 +7,18 @@ faults that were injected; the service does not know these faults. At the end a 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from confluent_kafka import Producer
 
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.demo.producer import send
-from fomo_stream.demo.sensors import PUMP, Readings, sensor_stream
-from fomo_stream.errors import needs_extra
+from fomo_stream.demo.sensors import Readings, sensor_stream
 from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import DemoSettings
 
 TOPIC, OUT = "sensors", "anomalies"
-REGISTRY = "mock://demo"  # the client keeps its schemas in memory
 PARTITION = 0  # as which a replay sees the records of a table
 RATE = 500.0  # readings a second
 FAULTS_EVERY_S = 3.0  # on average
@@ -90,7 +86,6 @@ class Tally(Observer):
 def run_demo(settings: DemoSettings) -> int:
     """Run until Ctrl-C or `settings.seconds`; returns the exit code. Raises an error of the service."""
     say("fomo-stream demo: starting an embedded broker and the service ...")
-    serialize = in_avro() if settings.format == "avro" else orjson.dumps
     path = None if settings.report == NO_REPORT else Path(settings.report).absolute()
     if path is not None:
         check_writable("--report", path)
@@ -110,7 +105,6 @@ def run_demo(settings: DemoSettings) -> int:
             bootstrap=broker.bootstrap,
             # The embedded broker waits this long with the answer to a fetch, even if records arrive in the meantime.
             kafka={"fetch.wait.max.ms": "10"},
-            registry={"url": REGISTRY} if settings.format == "avro" else {},
             health_port=0,  # any free one
             show_keys=True,
             **settings.of_detector(),
@@ -138,8 +132,8 @@ def run_demo(settings: DemoSettings) -> int:
                 say(f"broker {broker.bootstrap}: records in topic {TOPIC}, scored records in topic {OUT}")
                 say("delivery is at least once, because the embedded broker has no transactions")
                 tally.began = time.monotonic()
-                sending = (noted(settings, tally, sent), RATE, stop, PARTITION, serialize)
-                running.append(threads.submit(send, producer, TOPIC, *sending))
+                pump = noted(settings, tally, sent)
+                running.append(threads.submit(send, producer, TOPIC, pump, RATE, stop, PARTITION))
                 end = tally.began + (settings.seconds or float("inf"))
                 while time.monotonic() < end and not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
                     check()
@@ -160,21 +154,6 @@ def run_demo(settings: DemoSettings) -> int:
 def say(line: str) -> None:
     """Print a line at once, also into a pipe."""
     print(line, flush=True)
-
-
-def in_avro() -> Callable[[dict[str, Any]], bytes]:
-    """The client's own serializer for readings; it registers their schema when it sees the first."""
-    with needs_extra("--format avro"):
-        from confluent_kafka.schema_registry.avro import AvroSerializer
-        from confluent_kafka.serialization import MessageField, SerializationContext
-
-        from fomo_stream.kafka.registry.client import RegistryClient
-    own = [{"name": "pump", "type": "string"}, {"name": "reading", "type": "long"}]
-    sensors = [{"name": sensor.name, "type": ["null", "double"]} for sensor in PUMP]
-    schema = json.dumps({"type": "record", "name": "Reading", "fields": [*own, *sensors]})
-    serializer = AvroSerializer(RegistryClient({"url": REGISTRY}).client, schema)
-    place = SerializationContext(TOPIC, MessageField.VALUE)
-    return lambda reading: serializer(reading, place)
 
 
 def readings(settings: DemoSettings) -> Readings:

@@ -6,7 +6,7 @@ import argparse
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -29,11 +29,10 @@ def send(
     rate: float,
     stopped: threading.Event,
     partition: int = BY_KEY,
-    serialize: Callable[[dict[str, Any]], bytes] = orjson.dumps,
 ) -> None:
     """Send `rate` readings a second, each with its pump's name as key, until they end or `stopped` is set.
 
-    The key chooses the partition if none is given. serialize: makes the value.
+    The key chooses the partition if none is given.
     """
     due = time.monotonic()  # time of the next reading
     while not stopped.wait(max(PACE_S, due - time.monotonic())):
@@ -45,7 +44,7 @@ def send(
             if record is None:
                 stopped.set()
                 break
-            producer.produce(topic, serialize(record), key=record["pump"], partition=partition)
+            producer.produce(topic, orjson.dumps(record), key=record["pump"], partition=partition)
             due += 1 / rate
         producer.poll(0)
     producer.flush(2)

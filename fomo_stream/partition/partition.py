@@ -7,17 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from fomo_stream.detector.changelog import Entries
+from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
-from fomo_stream.partition.config import Config
 from fomo_stream.partition.labels import BAD_FEEDBACK, MOST_MUTED, Label, LabelQueue, Mute, Muted, Verdict
 from fomo_stream.partition.position import NOTHING, POSITION, Position, Restored
 from fomo_stream.partition.record import Item, MicroBatch, Pending
-from fomo_stream.partition.rules import Rules, RulesLog
+from fomo_stream.partition.rules import Rules, RulesConfig, RulesLog
 
 INDEX, LABELS, MUTED, RULES = "index", "labels", "muted", "rules"
+
+
+class Config(RulesConfig, Protocol):
+    """What a partition does with its records: the flags of the same names."""
+
+    lags: int
+    mute_key: tuple[str, ...]
+    time: str | None
+    time_features: tuple[str, ...]
+    timezone: str
+    silence: float | None
+    silence_of: tuple[str, ...]
+    keys: int
+
+    @property
+    def quiet(self) -> tuple[int, int]: ...
+
+    @property
+    def least_silence_ms(self) -> int: ...
+
+    def detector_config(self) -> DetectorConfig: ...
 
 
 @dataclass(eq=False, kw_only=True)

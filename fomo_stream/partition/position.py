@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import orjson
 
 from fomo_stream.errors import DamagedStateError, LostOffsetError
-from fomo_stream.partition.config import ResumeConfig
 
 POSITION = "position"  # the entry that every commit of a partition writes
 BEGINNING = -2  # as an offset, what Kafka's clients call it
 
 Note = tuple[str, dict[str, object]]  # an event, and what is known about it
+
+
+class ResumeConfig(Protocol):
+    """What decides where a partition resumes: the flags of the same names."""
+
+    delivery: Literal["exactly-once", "at-least-once"]
+    on_lost_offset: Literal["fail", "earliest", "latest"]
 
 
 @dataclass(frozen=True)

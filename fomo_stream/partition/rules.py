@@ -15,7 +15,7 @@ from datetime import datetime
 from fnmatch import translate
 from functools import lru_cache
 from itertools import accumulate, combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import orjson
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MOST_RULES
-from fomo_stream.partition.config import Config
 from fomo_stream.records.explanation import name_text, number_text
 from fomo_stream.records.repeats import days_in
 from fomo_stream.records.result import Result
@@ -49,6 +48,16 @@ log = logging.getLogger(__name__)
 
 Open = tuple[Window, ...]  # the windows that are open
 Span = tuple[int, int]  # from, and to just before, in milliseconds since 1970
+
+
+class RulesConfig(Protocol):
+    """The rules and windows of the settings, those of flags and calendars among them."""
+
+    @property
+    def all_rules(self) -> Sequence[Rule]: ...
+
+    @property
+    def windows(self) -> Sequence[Window]: ...
 
 
 @lru_cache(maxsize=10_000)
@@ -136,7 +145,7 @@ class Rules:
         self._striking = [rule for rule in self.rules if rule.valid is None]
 
     @classmethod
-    def of(cls, config: Config) -> Rules:
+    def of(cls, config: RulesConfig) -> Rules:
         """Those of the config."""
         return cls(config.all_rules, config.windows)
 

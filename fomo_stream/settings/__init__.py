@@ -6,6 +6,6 @@ TOML file given by `--config` or `FOMO_CONFIG`. Settings of the Kafka clients pa
 `--kafka.security.protocol=SSL`, `FOMO_KAFKA_SECURITY_PROTOCOL=SSL`, or a `[kafka]` table. Their values may be
 secrets and are never shown. Unknown names are refused.
 
-`sources` reads these sources and explains mistakes; no other module reads the environment. `flags` holds the settings
-that several commands share, `service` those of `run`, `replay` and `commands` those of the other commands.
+`sources` reads these sources and explains mistakes; no other module reads the environment. `flags` and `topics` hold
+groups of flags that several commands are made of; `service`, `replay`, `notify` and `commands` hold the commands.
 """

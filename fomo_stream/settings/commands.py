@@ -80,8 +80,6 @@ class DemoSettings(DetectorFlags):
     alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
     seconds: float | None = flag("Demo", None, metavar="SECONDS", gt=0)
     """stop after this long (default: until Ctrl-C)"""
-    format: Literal["json", "avro"] = flag("Demo", "json")
-    """format of the records; avro: with a registry in memory"""
     report: str = flag("Demo", "fomo-demo.html", metavar="FILE", min_length=1)
     """HTML file for the report at the end; none: write none"""
 
@@ -113,9 +111,7 @@ class ScoreSettings(RuleFlags, FileFlags):
             )
         if self.context is not None and self.time_features:
             raise ValueError("--context compares a record with a file, at no time: leave --time-features out")
-        if self.time_features and self.time is None:
-            raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
-        self.check_silence_of_file()
+        self.check_times_of_file()
         return self
 
 

@@ -299,10 +299,11 @@ class RecordFlags(DetectorFlags):
         """The shortest silence that gives an alert, milliseconds."""
         return round(1000 * seconds_of(self.silence_min))
 
-    def check_silence_of_file(self) -> None:
-        """Raise ValueError if silence cannot be told because records of a file have no time of their own."""
-        if self.silence is not None and self.time is None:
-            raise ValueError("--silence of a file needs --time FIELD, the field with the time of a record")
+    def check_times_of_file(self) -> None:
+        """Raise ValueError if something needs the times of records: those of a file have none of their own."""
+        for name, value in (("--time-features", self.time_features), ("--silence", self.silence)):
+            if value and self.time is None:
+                raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
         self.check_levels_of_past()
 
     def check_levels_of_past(self) -> None:

@@ -65,10 +65,8 @@ class ReplaySettings(GivenFlags, InputFlags, FileFlags):
         has_file = self.file is not None
         if has_file and (given := [name for name in FLAGS_OF_TOPIC if getattr(self, name)]):
             raise ValueError(f"{option(given[0])} needs --topic; a --file is replayed as a whole")
-        if has_file and self.time_features and self.time is None:
-            raise ValueError("--time-features of a file needs --time FIELD, the field with the time of a record")
         if has_file:
-            self.check_silence_of_file()
+            self.check_times_of_file()
         self.check_levels_of_past()
         if self.suggest is not None and self.explain == "none":
             raise ValueError("--suggest looks at the reasons of alerts: leave --explain none out")

@@ -99,7 +99,13 @@ def test_another_setting_is_refused_while_the_group_has_members(name: str, membe
     assert error.value.exit_code == 10
     assert "--group" in str(error.value)
     assert ("--reset-state" in str(error.value)) == (name in STATE_SETTINGS)
-    free = {"alert_rate": 0.02, "adapt_after": 50, "min_context": 20, "admit": "feedback", "batch_size": 7}
+    free: dict[str, Any] = {
+        "alert_rate": 0.02,
+        "adapt_after": 50,
+        "min_context": 20,
+        "admit": "feedback",
+        "batch_size": 7,
+    }
     assert agreement(log, **free, categorical=()).join().categorical == ("site",)
 
 

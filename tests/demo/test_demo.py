@@ -13,13 +13,10 @@ from typing import Any
 
 import pytest
 from brokers import Embedded
-from confluent_kafka.schema_registry.avro import AvroDeserializer
 
 from fomo_stream.demo import demo, producer
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
-from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.observer import Observation, Outlier
-from fomo_stream.kafka.registry.client import RegistryClient
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.settings.commands import DemoSettings
@@ -51,9 +48,8 @@ def test_each_fault_and_each_run_of_false_alarms_has_one_line(capsys: pytest.Cap
     assert "faults caught 2 of 3; false alarms 3 records (0.97%)" in tally.summary()
 
 
-@pytest.mark.parametrize("form", ["json", "avro"])
 def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_results(
-    form: str, model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     live: list[Result] = []
     replayed: list[dict[str, Any]] = []
@@ -78,7 +74,6 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
     monkeypatch.setattr(demo, "demo_report", reported)
     path = tmp_path / "demo.html"
     flags: dict[str, Any] = {
-        "format": form,
         "min_context": 100,
         "context_size": 200,
         "views": "fast",
@@ -103,20 +98,6 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
     shown = {alert["offset"]: alert["p_value"] for alert in report["alerts"]}
     assert shown == {offset: of_live[offset] for offset in shown}
     assert len(shown) == min(100, len({result["incident"] for result in outliers})) > 0  # one of each incident
-
-
-def test_readings_in_avro_have_all_that_they_have_in_json() -> None:
-    serialize, read = demo.in_avro(), AvroDeserializer(RegistryClient({"url": demo.REGISTRY}).client)
-    for record, _ in islice(demo.readings(SETTINGS), 1000):
-        assert read(serialize(record), None) == record
-
-
-def test_the_demo_names_the_extra_that_avro_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastavro", None)
-    monkeypatch.delitem(sys.modules, "confluent_kafka.schema_registry.avro")
-    monkeypatch.delitem(sys.modules, "confluent_kafka.schema_registry._sync.avro")
-    with pytest.raises(ConfigError, match=r"--format avro needs fastavro.*fomo-stream\[registry\]"):
-        demo.run_demo(DemoSettings(format="avro"))
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from charts import (
     settings_of,
     validate,
 )
-from documents import Document, helm_values, table_rows
+from documents import Document, table_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -314,26 +314,6 @@ def test_other_settings_restart_the_pods_and_other_values_do_not() -> None:
 # --- documentation
 
 KUBERNETES = Document.read(ROOT / "deploy" / "README.md").section("Kubernetes")
-
-
-def documented_values(folder: Path) -> Iterator[Object]:
-    """The values of every command in the documentation that installs the chart, on top of those before it."""
-    values: Object = {}
-    for block in KUBERNETES.blocks:
-        for name, text in re.findall(r"^cat > (\S+) <<'END'\n(.*?)^END$", block.code, re.MULTILINE | re.DOTALL):
-            (folder / name).write_text(text)
-        for line in block.code.replace("\\\n", " ").splitlines():
-            if line.startswith("helm ") and " deploy/chart" in line:
-                yield (values := helm_values(line, values, lambda name: folder / name))
-
-
-def test_the_commands_of_the_documentation_install_the_chart(tmp_path: Path) -> None:
-    renderings = [Rendered(values) for values in documented_values(tmp_path)]
-    assert [len(found.all("ScaledObject")) for found in renderings] == [0, 1, 1, 0, 0, 0, 0]
-    images = {found.container["image"] for found in renderings[:3]}
-    pushed = set(re.findall(r"docker push (\S+)", "".join(block.code for block in KUBERNETES.blocks)))
-    assert images == pushed
-    assert NAME + "-0" in KUBERNETES.text
 
 
 def test_the_documented_values_exist_with_their_defaults() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,12 +90,6 @@ def test_settings_that_cannot_be_used_are_a_problem(registry: dict[str, str], mo
 
 
 # --- against a real registry
-
-
-@pytest.fixture
-def proxy(registry_url: str) -> Iterator[Proxy]:
-    with Proxy(registry_url) as running:
-        yield running
 
 
 @pytest.fixture

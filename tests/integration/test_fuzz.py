@@ -24,7 +24,7 @@ from services import Command, make_settings, unique
 from fomo_stream.settings.service import ServiceSettings
 
 FOREVER = str(2**63 - 1)
-SECONDS = 40.0  # of each of three configurations
+SECONDS = 30.0  # of each of three configurations
 ROUNDS = 20  # are drawn at once
 STALL_S = 30.0  # also on a busy machine
 START_S = 60.0  # after a restart, until records are scored again

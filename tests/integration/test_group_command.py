@@ -62,7 +62,6 @@ def member(broker: Broker, real_kafka: None) -> Iterator[Running]:
     ("changes", "words"),
     [
         ({"features": "temperature"}, "--features temperature,site differs .* temperature,motor.rpm,site"),
-        ({"lags": 1}, "--lags is 0 in the group, 1 here"),
         ({"out": "elsewhere", "wait": True}, "--out is .*-scores in the group, elsewhere here"),
     ],
 )

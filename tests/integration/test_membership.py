@@ -23,77 +23,56 @@ PARTITIONS = 4
 LONG_S = 300  # the longest that the client allows; no test waits for it
 
 
-class Pods:
-    """Two instances named as the pods of a StatefulSet, which have two partitions each."""
-
-    def __init__(self, broker: Broker, folder: Path, stack: ExitStack) -> None:
-        if not broker.is_kafka:
-            pytest.skip("the embedded broker has no static membership")
-        self._broker = broker
-        self._folder = folder
-        self._stack = stack
-        self._topic = unique("sensors")
-        broker.create_topic(self._topic, PARTITIONS)
-        self.instances: dict[int, Command] = {}
-        for number in range(2):
-            self.start(number)
-        for instance in self.instances.values():
-            instance.wait_for_log(" assigned ")
-        wait_for(lambda: self.shares() == {"pod-0": 2, "pod-1": 2}, "both instances to have partitions", 120)
-        self.score()
-
-    def settings(self, number: int) -> ServiceSettings:
-        client = {**CLIENT, "session.timeout.ms": str(1000 * LONG_S)}
-        return make_settings(self._broker, self._topic, instance_id=f"pod-{number}", kafka=client)
-
-    def start(self, number: int) -> None:
-        log = self._folder / unique(f"pod-{number}")
-        self.instances[number] = self._stack.enter_context(command(log, self.settings(number)))
-
-    def assigned(self) -> dict[str, set[int]]:
-        """The partitions of every member of the group, by its name."""
-        return self._broker.members(self.settings(0).group)
-
-    def shares(self) -> dict[str, int]:
-        return {name: len(partitions) for name, partitions in self.assigned().items()}
-
-    def has_all(self) -> bool:
-        return self.shares() == {"pod-0": PARTITIONS}
-
-    def score(self) -> None:
-        """Write records to all partitions, and wait until all are scored: every partition then has an owner."""
-        settings = self.settings(0)
-        before = len(self._broker.read(settings.out)) if self._broker.partitions(settings.out) else 0
-        for partition in range(PARTITIONS):
-            self._broker.produce(self._topic, readings(20), partition=partition)
-        assert len(self._broker.read(settings.out, at_least=before + PARTITIONS * 20)) == before + PARTITIONS * 20
-
-
 def test_an_instance_that_is_killed_gets_its_partitions_back_and_one_that_is_stopped_frees_them(
-    broker: Broker, tmp_path: Path
+    broker: Broker, real_kafka: None, tmp_path: Path
 ) -> None:
-    with ExitStack() as stack:
-        pods = Pods(broker, tmp_path, stack)
-        before, log = pods.assigned(), pods.instances[0].text()
-        pods.instances[1].kill()
-        assert pods.assigned() == before
-        pods.start(1)
-        pods.score()
-        assert pods.assigned() == before
-        assert pods.instances[0].text().count(" assigned ") == log.count(" assigned ")
-        assert pods.instances[1].terminate() == 0, pods.instances[1].text()
-        assert "group_not_left" not in pods.instances[1].text()
-        wait_for(pods.has_all, "the other instance to have all partitions, before the session ends")
-        pods.score()
-        assert pods.instances[0].terminate() == 0, pods.instances[0].text()
-        wait_for(lambda: not pods.assigned(), "the group to have no members")
+    """Two instances named as the pods of a StatefulSet, which have two partitions each."""
+    topic, stack = unique("sensors"), ExitStack()
+    instances: dict[int, Command] = {}
+    broker.create_topic(topic, PARTITIONS)
+    client = {**CLIENT, "session.timeout.ms": str(1000 * LONG_S)}
+    settings = [make_settings(broker, topic, instance_id=f"pod-{number}", kafka=client) for number in range(2)]
+    group, out, scored = settings[0].group, settings[0].out, 0
+
+    def start(number: int) -> None:
+        instances[number] = stack.enter_context(command(tmp_path / unique(f"pod-{number}"), settings[number]))
+
+    def shares() -> dict[str, int]:
+        return {name: len(partitions) for name, partitions in broker.members(group).items()}
+
+    def score() -> None:
+        """Write records to all partitions, and wait until all are scored: every partition then has an owner."""
+        nonlocal scored
+        scored += PARTITIONS * 20
+        for partition in range(PARTITIONS):
+            broker.produce(topic, readings(20), partition=partition)
+        assert len(broker.read(out, at_least=scored)) == scored
+
+    with stack:
+        for number in range(2):
+            start(number)
+        for instance in instances.values():
+            instance.wait_for_log(" assigned ")
+        wait_for(lambda: shares() == {"pod-0": 2, "pod-1": 2}, "both instances to have partitions", 120)
+        score()
+        before, log = broker.members(group), instances[0].text()
+        instances[1].kill()
+        assert broker.members(group) == before
+        start(1)
+        score()
+        assert broker.members(group) == before
+        assert instances[0].text().count(" assigned ") == log.count(" assigned ")
+        assert instances[1].terminate() == 0, instances[1].text()
+        assert "group_not_left" not in instances[1].text()
+        wait_for(lambda: shares() == {"pod-0": PARTITIONS}, "it to have all partitions, before the session ends")
+        score()
+        assert instances[0].terminate() == 0, instances[0].text()
+        wait_for(lambda: not broker.members(group), "the group to have no members")
 
 
 def test_with_the_protocol_consumer_a_named_instance_keeps_its_place_and_says_so(
-    broker: Broker, tmp_path: Path
+    broker: Broker, real_kafka: None, tmp_path: Path
 ) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker has no static membership")
     topic = unique("sensors")
     broker.create_topic(topic)
     settings = make_settings(broker, topic, instance_id="pod-0", kafka={"group.protocol": "consumer"})

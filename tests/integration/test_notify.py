@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ from brokers import Broker, wait_for
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 from registries import Proxy
-from services import unique
+from services import Command, unique
 
 sys.path.append(str(Path(__file__).parents[1] / "notify"))
 
@@ -91,25 +90,6 @@ def telling(broker: Broker, topic: str, *flags: str) -> Iterator[Service]:
         assert not thread.is_alive()
         for error in errors:
             raise error
-
-
-class Command:
-    """The command in a process."""
-
-    def __init__(self, broker: Broker, topic: str, *flags: str) -> None:
-        command = [sys.executable, "-m", "fomo_stream.cli", "notify", "--log-level", "info"]
-        self.process = subprocess.Popen([*command, *flags_of(broker, topic, *flags)], stderr=subprocess.PIPE, text=True)
-
-    def ready(self) -> None:
-        assert self.process.stderr is not None
-        assert any(" assigned " in line for line in self.process.stderr)
-
-    def stop(self, number: int = signal.SIGTERM) -> str:
-        """Its log."""
-        self.process.send_signal(number)
-        _, log = self.process.communicate(timeout=40)
-        assert self.process.returncode == (0 if number == signal.SIGTERM else -number), log
-        return log
 
 
 def group_of(topic: str, receiver: Receiver) -> str:
@@ -212,14 +192,18 @@ def test_while_what_was_held_back_cannot_be_told_the_group_keeps_its_member_and_
 
 
 def test_what_a_killed_process_has_not_committed_is_told_again_with_the_same_name(
-    broker: Broker, topic: str, receiver: Receiver
+    broker: Broker, topic: str, receiver: Receiver, tmp_path: Path
 ) -> None:
+    def start(name: str) -> Command:
+        flags = flags_of(broker, topic, "--webhook", receiver.url, "--log-level", "info")
+        return Command(tmp_path / name, "notify", *flags)
+
     write(broker, topic, alert(1))
-    first = Command(broker, topic, "--webhook", receiver.url)
-    first.ready()
-    first.stop(signal.SIGKILL)
+    first = start("first")
+    first.wait_for_log(" assigned ")
+    first.kill()
     write(broker, topic, alert(2))  # after the first start, and while nobody reads
-    second = Command(broker, topic, "--webhook", receiver.url)
+    second = start("second")
 
     def killing(request: Request) -> Reply:
         if request.json["kind"] == "closed":
@@ -229,12 +213,12 @@ def test_what_a_killed_process_has_not_committed_is_told_again_with_the_same_nam
     receiver.answer = killing
     write(broker, topic, closed(2, 4))
     receiver.wait_for(lambda requests: len(requests) == 2)
-    second.process.communicate()
+    second.process.wait(60)
     receiver.answer = None
-    third = Command(broker, topic, "--webhook", receiver.url)
+    third = start("third")
     receiver.wait_for(lambda requests: len(requests) >= 3)
     wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 3, "the commit")
-    third.stop()
+    assert third.terminate() == 0, third.text()
     assert set(names(receiver)) == {"sensors:0-2:opened", "sensors:0-2:closed"}
     assert names(receiver)[-1] == "sensors:0-2:closed", "the one that was answered and not committed came again"
 

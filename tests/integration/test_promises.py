@@ -74,7 +74,7 @@ def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(bro
 
 
 def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: Broker, tmp_path: Path) -> None:
-    settings = sensors(broker, partitions=2, alerts=unique("alerts"), lags=1, categorical="site")
+    settings = sensors(broker, partitions=2, alerts=unique("alerts"), lags=1, categorical="site", instance_id="a")
     records = readings(400)
     records[250] |= {"temperature": 95.0, "motor": {"rpm": 0.0}}
     broker.produce(settings.topic, records, keys=(f"k{n % 2}" for n in range(400)))

@@ -127,23 +127,6 @@ def test_each_is_sent_once_and_new_ones_by_the_next_run(broker: Broker, topics: 
     )
 
 
-def test_reasons_not_asked_for_are_left_for_a_later_run(broker: Broker, topics: tuple[str, str]) -> None:
-    source, dead = topics
-    reasons = ("not_json", "too_large", "not_json", "not_utf8")
-    write(broker, dead, [dead_letter(source, reason.encode(), reason) for reason in reasons])
-    only = run(broker, dead, reason="not_json")
-    assert only.sent == Counter(not_json=2)
-    assert only.left == Counter({"too_large for a later run": 1, "not_utf8 for a later run": 1})
-    write(broker, dead, [dead_letter(source, b"not_json", "not_json")])
-    assert run(broker, dead, reason="not_json,not_utf8").sent == Counter(not_json=1, not_utf8=1)
-    assert run(broker, dead).sent == Counter(too_large=1)
-    assert run(broker, dead).sent == Counter()
-    assert values(broker, source) == sorted([b"not_json"] * 3 + [b"not_utf8", b"too_large"])
-    write(broker, dead, [dead_letter(source, b"a", "of a later version"), dead_letter(source, b"b", reason=None)])
-    assert run(broker, dead, reason="unknown").sent == Counter(unknown=1)
-    assert run(broker, dead).sent == Counter({"of a later version": 1})
-
-
 def test_letters_that_can_never_be_sent_are_counted_and_a_dry_run_changes_nothing(
     broker: Broker, topics: tuple[str, str]
 ) -> None:

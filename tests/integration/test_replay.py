@@ -122,19 +122,6 @@ def test_records_are_decoded_as_the_service_decodes_them(broker: Broker, topic: 
     assert len(read(plan.part(1), 1)) == 10
 
 
-def test_a_replay_counts_tombstones_and_takes_the_flag_of_the_service(
-    broker: Broker, topic: str, replay: Replay, tmp_path: Path
-) -> None:
-    settings = ServiceSettings(bootstrap=broker.bootstrap, topic=topic)
-    skipped = []
-    for tombstones in ("skip", "dead-letter"):
-        path = tmp_path / f"{tombstones}.json"
-        code, errors = replay(settings, "--tombstones", tombstones, "--min-context", "10", "--json", str(path))
-        assert code == 0, errors
-        skipped.append(json.loads(path.read_text())["source"]["skipped"])
-    assert skipped == [{"not_json": 1, "tombstone": 1}] * 2
-
-
 def test_a_later_start_warms_up_and_says_so(broker: Broker, topic: str) -> None:
     plan = plan_of(broker, topic, from_="5", features=("flow",))
     assert plan.notes[0].startswith("Warms up: the first 200 records of each partition have no score")

@@ -68,11 +68,6 @@ class Known:
         return self.codec.encode(fields, RESULT, None, self.settings.out)
 
 
-@pytest.fixture
-def client(registry_url: str) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": registry_url})
-
-
 @contextmanager
 def known(url: str, **changes: Any) -> Iterator[Known]:
     one = Known(url, **changes)
@@ -187,14 +182,7 @@ def test_the_subject_of_outputs(strategy: str, registry_url: str, client: Schema
         assert schema["fields"][-1]["type"][1]["namespace"] == "fomo_stream"
 
 
-def test_only_scores(registry_url: str, client: SchemaRegistryClient) -> None:
-    with known(registry_url, scores_only=True) as one:
-        fields = one.decode(AvroSerializer(client, json.dumps(READING))({"flow": 1.0}, one.value()))
-        back = AvroDeserializer(client)(one.scored(fields), None)
-        assert list(back) == ["fomo"]
-
-
-# --- evolution --------------------------------------------------------------------------------------------------
+# --- evolution
 
 
 def evolved(*fields: Any) -> str:
@@ -227,13 +215,7 @@ def test_an_output_that_its_subject_refuses_says_which_and_why(registry_url: str
         assert caught.value.reason == "output_schema_refused"
 
 
-# --- a registry that does not answer ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def proxy(registry_url: str) -> Iterator[Proxy]:
-    with Proxy(registry_url) as running:
-        yield running
+# --- a registry that does not answer
 
 
 def reading(client: SchemaRegistryClient, one: Known, **fields: Any) -> bytes:
@@ -241,12 +223,12 @@ def reading(client: SchemaRegistryClient, one: Known, **fields: Any) -> bytes:
     return AvroSerializer(client, text)({"flow": 1.0, "site": None, **fields}, one.value())  # type: ignore[no-any-return]  # the client has no types
 
 
-@pytest.mark.parametrize("trouble", ["down", "forbidden", "garbage"])
+@pytest.mark.parametrize("trouble", ["forbidden", "garbage"])
 def test_records_wait_while_the_registry_fails(trouble: str, proxy: Proxy, client: SchemaRegistryClient) -> None:
     with known(proxy.url, registry={"url": proxy.url, "timeout": "2"}) as one:
         before, after = reading(client, one), reading(client, one)
         assert one.decode(before)["flow"] == 1.0
-        {"down": proxy.down, "forbidden": lambda: proxy.deny("GET .*"), "garbage": proxy.garbage}[trouble]()
+        {"forbidden": lambda: proxy.deny("GET .*"), "garbage": proxy.garbage}[trouble]()
         with pytest.raises(SchemaPendingError):
             one.codec.decode(after)
         wait_for(lambda: one.schemas.trouble, "the error of the registry")
@@ -257,24 +239,6 @@ def test_records_wait_while_the_registry_fails(trouble: str, proxy: Proxy, clien
         proxy.heal()
         assert one.decode(after)["flow"] == 1.0
         wait_for(lambda: not one.schemas.trouble, "the end of the trouble")
-
-
-def test_after_the_limit_a_record_is_no_longer_waited_for(proxy: Proxy, client: SchemaRegistryClient) -> None:
-    with known(proxy.url, schema_wait=0.5) as one:
-        data = reading(client, one)
-        proxy.fail(500)
-        with pytest.raises(RecordError, match="HTTP 500") as caught:
-            one.decode(data)
-        assert caught.value.reason == "registry_unavailable"
-        proxy.heal()
-
-        def is_back() -> bool:
-            try:
-                return bool(one.codec.decode(data)["flow"] == 1.0)
-            except (RecordError, SchemaPendingError):
-                return False
-
-        wait_for(is_back, "the schema")
 
 
 def test_passwords_and_tokens_reach_the_registry(proxy: Proxy, client: SchemaRegistryClient) -> None:

@@ -1,26 +1,20 @@
-"""The service with a schema registry: outages, schemas that change, corrupt values, and the page that explains it."""
+"""The service with a schema registry: outages, schemas that change, and the page that explains it."""
 
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
-from confluent_kafka.schema_registry import Schema as RegistrySchema
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from documents import ROOT, Document
-from made_schemas import proto_class
 from registries import Proxy
 from services import Running, make_settings, readings, results, sensors, unique
 
 from fomo_stream.admin.redrive import redrive
-from fomo_stream.kafka.registry.protoc import descriptors
 from fomo_stream.settings.commands import RedriveSettings
 
 READING: dict[str, Any] = {
@@ -34,21 +28,6 @@ READING: dict[str, Any] = {
         {"name": "site", "type": "string"},
     ],
 }
-PROTO = """syntax = "proto3"; package plant;
-message Motor { double rpm = 1; }
-message Reading { int64 n = 1; double temperature = 2; Motor motor = 3; string site = 4; }
-"""
-
-
-@pytest.fixture
-def client(registry_url: str) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": registry_url})
-
-
-@pytest.fixture
-def proxy(registry_url: str) -> Iterator[Proxy]:
-    with Proxy(registry_url) as running:
-        yield running
 
 
 def avro(client: SchemaRegistryClient, topic: str, records: list[dict[str, Any]], schema: Any = READING) -> list[bytes]:
@@ -155,60 +134,6 @@ def test_a_schema_that_changes_needs_no_restart(
     assert "missing_features=motor.rpm" in told[1]
     [wrong] = [line for line in lines if line.startswith("schema_incompatible")]
     assert f"subject={settings.topic}-value version=3 versions=1,3 field=temperature was=double now=bytes" in wrong
-
-
-def corrupted(value: bytes, rng: random.Random) -> bytes:
-    """A value cut, changed, with another id or magic byte, or with a huge number or deep nesting in it."""
-    at = rng.randrange(5, len(value))
-    huge = rng.choice([b"\xff" * 12, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\xfa\xff\xff\xff\x0f"])
-    other = b"\0" + rng.randrange(2**31, 2**32).to_bytes(4, "big"), bytes([rng.randrange(1, 256)]) + value[1:5]
-    begun = [value[:5] + end for end in (huge, b"[" * 10_000, b"\x1a" * 10_000)]
-    heads = [one + value[5:] for one in other]
-    return rng.choice([value[: rng.randrange(len(value))], *heads, value[:at] + huge + value[at:], *begun])
-
-
-@pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF", "JSON"])
-def test_corrupt_values_become_dead_letters(
-    kind: str, broker: Broker, registry_url: str, client: SchemaRegistryClient
-) -> None:
-    settings = sensors(broker, 1, registry=registry_url)
-    records = readings(120)
-    if kind == "AVRO":
-        values = avro(client, settings.topic, records)
-    elif kind == "JSON":
-        text = json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "title": "Reading", "type": "object"})
-        number = client.register_schema(f"{settings.topic}-value", RegistrySchema(text, "JSON"))
-        values = [b"\0" + number.to_bytes(4, "big") + json.dumps(record).encode() for record in records]
-    else:
-        number = client.register_schema(f"{settings.topic}-value", RegistrySchema(PROTO, "PROTOBUF"))
-        reading = proto_class(descriptors(PROTO, "reading.proto", ()), "plant.Reading")
-        head = b"\0" + number.to_bytes(4, "big") + b"\2\2"
-        values = [head + reading(**record).SerializeToString() for record in records]
-    rng = random.Random(1)
-    types: Any = "int"
-    for level in range(26):  # fields that multiply
-        fields = [{"name": "a", "type": types}, {"name": "b", "type": f"T{level - 1}" if level else "int"}]
-        types = {"type": "record", "name": f"T{level}", "fields": fields}
-    hostile = client.register_schema(unique("hostile"), RegistrySchema(json.dumps(types), "AVRO"))
-    bad = [corrupted(rng.choice(values), rng) for _ in range(190)] + [b"\0" + hostile.to_bytes(4, "big")] * 10
-    with Running(settings):
-        broker.produce(settings.topic, values[:100], partition=0)
-        broker.produce(settings.topic, bad, partition=0)
-        broker.produce(settings.topic, values[100:], partition=0)
-        outputs = broker.read(settings.out, 120)
-        wait_for(lambda: numbers(broker.read(settings.out))[-1] == 119, "the last record")
-        outputs = broker.read(settings.out)
-        letters = broker.read(settings.dead_letters, 300 + 20 - len(outputs))
-    assert len(outputs) + len(letters) == 320
-    reasons = Counter(dict(letter.headers())["fomo-reason"].decode() for letter in letters)
-    own = {"AVRO": "not_avro", "PROTOBUF": "not_protobuf", "JSON": "not_json"}[kind]
-    assert reasons[own] > 40, reasons
-    assert reasons.pop("unsupported_schema") == 10
-    expected = {"unknown_schema", "no_schema_id", own}
-    assert expected <= reasons.keys() <= {*expected, "not_utf8"}
-    # A few changes give what is a record, too.
-    assert len(outputs) < 130
-    assert {letter.value() for letter in letters} <= set(bad)
 
 
 def test_the_page_works_as_it_is_written(broker: Broker, registry_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,13 @@ from brokers import Broker, wait_for
 from services import command, readings, sensors, unique
 
 pytestmark = pytest.mark.slow
+# `fomo-stream`, which looks at its topics more often: the topic is silent only after some looks.
+PROGRAM = """
+from fomo_stream.cli.main import program
+from fomo_stream.kafka.topics import watch
+watch.WATCH_INTERVAL_S = 0.5
+program()
+"""
 HISTORY_S = 1350  # of records that came before the service began, every 3 s from each key
 
 
@@ -46,7 +53,8 @@ class Keys:
 def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broker, tmp_path: Path) -> None:
     alerts = unique("alerts")
     broker.create_topic(alerts, 1)
-    settings = sensors(broker, alerts=alerts, silence=5.0, silence_min="10s", explain="none", views="fast")
+    its: dict[str, Any] = {"silence_min": "10s", "explain": "none", "views": "fast", "instance_id": "one"}
+    settings = sensors(broker, alerts=alerts, silence=5.0, **its)
     now, values = round(time.time()), [json.dumps(one).encode() for one in readings(HISTORY_S)]
     times = [1000 * (now - HISTORY_S) + 1000 * i for i in range(len(values))]
     broker.produce(settings.topic, values, keys=["abc"[i % 3] for i in range(len(values))], timestamps=times)
@@ -58,14 +66,14 @@ def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broke
 
     expected: list[tuple[str, str, str | None]] = []
     with keys.running():
-        with command(tmp_path / "first.log", settings) as first:
+        with command(tmp_path / "first.log", settings, program=["-c", PROGRAM]) as first:
             first.wait_for_log(" restored ")
             wait_for(lambda: broker.committed(settings.group, settings.topic) > len(values), "records of now")
             keys.sending = {"a", "c"}
             expected.append(("silent", "key", "b"))
             wait_for(lambda: told() == expected, "the silence of b", 90, every=1)
             first.kill()
-        with command(tmp_path / "second.log", settings) as second:
+        with command(tmp_path / "second.log", settings, program=["-c", PROGRAM]) as second:
             second.wait_for_log(" restored ")
             keys.sending = {"a", "b"}
             expected += [("closed", "key", "b"), ("silent", "key", "c")]
@@ -74,7 +82,7 @@ def test_each_silence_is_told_once_whatever_happens_to_the_service(broker: Broke
             expected.append(("silent", "topic", None))
             wait_for(lambda: told() == expected, "the silence of the topic", 90, every=1)
             second.kill()
-        with command(tmp_path / "third.log", settings) as third:
+        with command(tmp_path / "third.log", settings, program=["-c", PROGRAM]) as third:
             third.wait_for_log(" restored ")
             keys.sending = {"a", "b", "c"}
             expected += [("closed", "key", "c"), ("closed", "topic", None)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -139,19 +137,6 @@ def state_topic(broker: Broker, *entries: tuple[bytes, object]) -> GroupSchema:
         producer.produce(settings.state_topic, key=key, value=json.dumps(content), partition=0)
     assert producer.flush(20) == 0
     return GroupSchema(settings)
-
-
-def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: Broker) -> None:
-    schema, together = state_topic(broker), threading.Barrier(4)
-
-    def propose(number: int) -> Schema:
-        together.wait()
-        return schema.agree(Schema((f"feature{number}",)))
-
-    with ThreadPoolExecutor(4) as pool:
-        agreed = set(pool.map(propose, range(4)))
-    assert len(agreed) == 1
-    assert schema.stored() in agreed
 
 
 @pytest.mark.parametrize("content", [{"features": ["a"], "categorical": ["b"]}, {"categorical": []}, 3])

@@ -114,10 +114,8 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
 def certificate(folder: Path, name: str = "127.0.0.1") -> Path:
     """A file with a certificate that signs itself, and its key."""
     path = folder / f"{name}.pem"
-    kind, names = (
-        ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"],
-        f"{'IP' if name[0].isdigit() else 'DNS'}:{name}",
-    )
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    names = f"{'IP' if name[0].isdigit() else 'DNS'}:{name}"
     about = [
         "-subj",
         f"/CN={name}",

@@ -30,8 +30,7 @@ def settings(*flags: object) -> NotifySettings:
 
 
 def targets(*flags: object) -> list[Target]:
-    made = settings(*flags)
-    return targets_of(made, lambda: NOW)
+    return targets_of(settings(*flags), lambda: NOW)
 
 
 def target(*flags: object) -> Target:
@@ -48,13 +47,7 @@ def receiver() -> Iterator[Receiver]:
 # --- webhooks
 
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
-
-
-ENDS = [b"Content-Length: 10\r\n\r\nab", b"\r\nab", b"Transfer-Encoding: chunked\r\n\r\n2\r\nab"]
-
-
-@pytest.mark.parametrize("rest", ENDS, ids=range(len(ENDS)))
+@pytest.mark.parametrize("rest", [b"Content-Length: 10\r\n\r\nab", b"Transfer-Encoding: chunked\r\n\r\n2\r\nab"])
 def test_a_message_that_was_taken_is_sent_whatever_the_rest_of_the_answer(rest: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -62,7 +55,7 @@ def test_a_message_that_was_taken_is_sent_whatever_the_rest_of_the_answer(rest: 
             connection, _ = server.accept()
             with connection:
                 connection.recv(100_000)
-                connection.sendall(HEAD + rest)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n" + rest)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -74,11 +67,9 @@ def test_targets_at_one_host_keep_their_names_whatever_stands_beside_them() -> N
     both = [one.name for one in targets("--webhook", "http://gw/a", "--webhook", "http://gw/b")]
     turned = [one.name for one in targets("--webhook", "http://gw/b", "--webhook", "http://gw/a")]
     assert both == turned[::-1]
-    assert [one.name for one in targets("--webhook", "http://gw/a", "--webhook", "http://other")] == [
-        "http://gw",
-        "http://other",
-    ]
     assert len({*both}) == 2
+    apart = [one.name for one in targets("--webhook", "http://gw/a", "--webhook", "http://other")]
+    assert apart == ["http://gw", "http://other"]
 
 
 def test_two_targets_never_share_a_consumer_group() -> None:
@@ -87,10 +78,11 @@ def test_two_targets_never_share_a_consumer_group() -> None:
 
 
 def test_a_webhook_gets_a_message_that_it_can_recognise(receiver: Receiver) -> None:
-    made = target("--webhook", f"{receiver.url}/hook?a=1")
+    made = target("--webhook", receiver.url.replace("//", "//me:p%40ss@") + "/hook?a=1")
+    assert made.name == receiver.url
     assert [made.send(OPENED), made.send(OPENED)] == [Answer("sent")] * 2
     first, again = receiver.requests
-    assert first.path == "/hook?a=1"
+    assert (first.path, first.headers["Authorization"]) == ("/hook?a=1", "Basic bWU6cEBzcw==")
     assert first.headers["Idempotency-Key"] == again.headers["Idempotency-Key"] == "sensors:0-7:opened"
     said = first.json
     assert (said["id"], said["kind"], said["incident"]) == ("sensors:0-7:opened", "opened", "0-7")
@@ -99,25 +91,16 @@ def test_a_webhook_gets_a_message_that_it_can_recognise(receiver: Receiver) -> N
     assert said["explanation"] in said["text"]
 
 
-def test_user_and_password_of_an_address_are_sent_as_a_login(receiver: Receiver) -> None:
-    made = target("--webhook", receiver.url.replace("//", "//me:p%40ss@"))
-    assert made.send(OPENED) == Answer("sent")
-    assert receiver.requests[0].headers["Authorization"] == "Basic bWU6cEBzcw=="
-    assert "me" not in made.name.replace("fomo", "")
-
-
 @pytest.mark.parametrize(
     ("reply", "answer"),
     [
         (Reply(204), Answer("sent")),
         (Reply(500), Answer("again", "HTTP 500")),
-        (Reply(503), Answer("again", "HTTP 503")),
         (Reply(429), Answer("again", "HTTP 429")),
         (Reply(-1), Answer("again", "no answer for 0.5 s")),
         (Reply(408), Answer("again", "HTTP 408")),
         (Reply(425), Answer("again", "HTTP 425")),
         (Reply(400), Answer("refused", "HTTP 400")),
-        (Reply(410), Answer("refused", "HTTP 410")),
         (Reply(307, (("Location", "/other"),)), Answer("refused", "HTTP 307, and redirects are not followed")),
         (Reply(0), Answer("again", "Connection reset by peer")),
     ],
@@ -133,9 +116,8 @@ def test_answers_say_whether_to_try_again(
 
 
 def test_nobody_there_is_tried_again() -> None:
-    assert target("--webhook", f"http://127.0.0.1:{free_ports(1)}").send(OPENED) == Answer(
-        "again", "Connection refused"
-    )
+    nobody = target("--webhook", f"http://127.0.0.1:{free_ports(1)}")
+    assert nobody.send(OPENED) == Answer("again", "Connection refused")
     assert target("--webhook", "http://no-such-host.invalid").send(OPENED).kind == "again"
 
 

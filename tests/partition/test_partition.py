@@ -12,8 +12,10 @@ from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, detector_of
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
+from fomo_stream.kafka.topics.watch import InputEnd
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.partition.position import POSITION, Position, Restored
+from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
 
 labels = st.lists(st.tuples(st.integers(-40, 30), st.booleans(), st.booleans()), max_size=6)
@@ -206,6 +208,40 @@ def test_without_transactions_a_damaged_state_is_replaced(kind: str, caplog: pyt
     fresh.commit(wanted)
     other.commit(entries)
     assert entries == wanted | {"labels": before["labels"]}
+
+
+def test_a_silence_is_told_again_only_where_its_commit_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries: dict[str, bytes] = {}
+    seconds, offset = 1_700_000_000, 0
+    monkeypatch.setattr("time.time", lambda: float(seconds))
+    flags: dict[str, Any] = {"alerts": "t-alerts", "silence": 5.0, "silence_min": "10s", "silence_of": ("partition",)}
+
+    def follow(instance: Instance, n: int, sends: bool) -> list[str]:
+        """For n times two seconds. Returns what was told."""
+        nonlocal seconds, offset
+        for _ in range(n):
+            seconds += 2
+            if sends:
+                instance.pipeline.receive(as_record(offset)._replace(timestamp=1000 * seconds), 0.0)
+                instance.pipeline.finish([0])
+                offset += 1
+            partition = instance.pipeline.tasks[0]
+            assert isinstance(partition, Running)
+            instance.pipeline.look(partition, InputEnd(1000 * seconds, {0: offset}, 1, offset), is_read=True)
+        told = [json.loads(output.value or b"")["fomo"] for output in instance.delivery.to("t-alerts")]
+        instance.delivery.outputs.clear()
+        return [one["status"] for one in told if "of" in one]
+
+    one, other, third = (Instance(**flags) for _ in range(3))
+    assert follow(one, 60, sends=True) == []
+    committed = one.commit(entries)
+    assert follow(one, 60, sends=False) == ["silent"]
+    other.restore(restored(entries, committed))
+    assert follow(other, 60, sends=False) == ["silent"]
+    committed |= other.commit(entries)
+    third.restore(restored(entries, committed))
+    assert follow(third, 60, sends=False) == []
+    assert follow(third, 1, sends=True) == ["closed"]
 
 
 def test_what_was_known_of_a_topic_of_that_name_before_is_deleted_with_the_next_commit() -> None:

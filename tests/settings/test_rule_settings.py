@@ -49,11 +49,6 @@ name = "small moves"
 keys = ["pump-*", "fan-1"]
 ignore = "5%"
 
-[[rules]]
-name = "range"
-features = "rpm"
-valid = [0, inf]
-
 [[maintenance]]
 name = "cleaning"
 from = 2026-03-28T01:00:00
@@ -75,9 +70,9 @@ def refusal(folder: Path, text: str, name: str = "fomo.yaml") -> str:
 
 
 def test_both_kinds_of_files_say_the_same(tmp_path: Path) -> None:
-    one, other = of_file(tmp_path, YAML), of_file(tmp_path, TOML.replace("[0, inf]", "[0, 1e300]"), "fomo.toml")
+    one, other = of_file(tmp_path, YAML), of_file(tmp_path, TOML, "fomo.toml")
     assert [rule.name for rule in one.all_rules] == ["warm is fine", "small moves", "range"]
-    assert one.all_rules[:2] == other.all_rules[:2]
+    assert one.all_rules[:2] == other.all_rules
     assert one.windows == other.windows
     assert (one.time, one.exclude, one.windows[0].timezone) == ("at", ("energy",), "Europe/Berlin")
 
@@ -118,7 +113,7 @@ def test_a_mistake_is_one_error_with_its_file_line_and_field(
 def test_a_mistake_in_toml_has_a_line_too(tmp_path: Path) -> None:
     said = refusal(tmp_path, TOML.replace('only = "falls"', 'only = "fals"'), "fomo.toml")
     assert f"--config {tmp_path}/fomo.toml line 8: rules[1].only: 'fals' is not one of" in said
-    said = refusal(tmp_path, TOML.replace('ignore = "5%"', 'ignroe = "5%"').replace("inf", "1"), "fomo.toml")
+    said = refusal(tmp_path, TOML.replace('ignore = "5%"', 'ignroe = "5%"'), "fomo.toml")
     assert "line 13: rules[2].ignroe: there is no such field; did you mean ignore?" in said
 
 

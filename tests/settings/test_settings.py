@@ -98,6 +98,26 @@ def test_defaults_are_the_detectors_own() -> None:
 
 
 NOT_TAKEN = ["größe-0", "x" * 260, " pod", "pod\n", "a\tb"]  # by a broker
+OF_SERVICE: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
+    ({"alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
+    ({"out": "t"}, "must be different topics"),
+    ({"alerts": "a/b"}, "--alerts 'a/b' cannot be the name of a topic"),
+    ({"dead_letters": ".."}, "--dead-letters '..' cannot be the name of a topic"),
+    ({"group": "my group"}, "the state topic 'my group-t-state' cannot be the name of a topic"),
+    ({"feedback": "t-scores"}, "--feedback t-scores and the state topic"),
+    ({"feedback": "fomo-stream-t-state"}, "must be different topics"),
+    ({"kafka": {"partition.assignment.strategy": "range"}}, "partitions move one at a time"),
+    ({"kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
+    ({"admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
+    ({"features": ","}, "--features ,: name at least one feature"),
+    ({"features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
+    ({"categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
+    ({"seed_context": "missing.csv"}, "no such file: missing.csv"),
+    ({"config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
+    *(({"instance_id": name}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),
+    *(({"kafka": {"client.id": name}}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),
+]
 MISTAKES: list[tuple[type[BaseFlags], dict[str, Any], str]] = [
     (GroupSettings, {"topic": "a/b"}, "--topic 'a/b' cannot be"),
     (GroupSettings, {"topic": "t", "out": "a/b"}, "--out 'a/b' cannot be"),
@@ -109,29 +129,7 @@ MISTAKES: list[tuple[type[BaseFlags], dict[str, Any], str]] = [
     (ScoreSettings, {"context": "normal.csv", "lags": 2}, "leave --lags and --key out"),
     (ScoreSettings, {"context_size": 50, "min_context": 60}, "scores would never begin"),
     (ServiceSettings, {}, "--topic is required"),
-    *(
-        (ServiceSettings, {"topic": "t", **flags}, words)
-        for flags, words in (
-            ({"batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
-            ({"alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
-            ({"out": "t"}, "must be different topics"),
-            ({"alerts": "a/b"}, "--alerts 'a/b' cannot be the name of a topic"),
-            ({"dead_letters": ".."}, "--dead-letters '..' cannot be the name of a topic"),
-            ({"group": "my group"}, "the state topic 'my group-t-state' cannot be the name of a topic"),
-            ({"feedback": "t-scores"}, "--feedback t-scores and the state topic"),
-            ({"feedback": "fomo-stream-t-state"}, "must be different topics"),
-            ({"kafka": {"partition.assignment.strategy": "range"}}, "partitions move one at a time"),
-            ({"kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
-            ({"admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
-            ({"features": ","}, "--features ,: name at least one feature"),
-            ({"features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
-            ({"categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
-            ({"seed_context": "missing.csv"}, "no such file: missing.csv"),
-            ({"config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
-            *(({"instance_id": name}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),
-            *(({"kafka": {"client.id": name}}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),
-        )
-    ),
+    *((ServiceSettings, {"topic": "t", **flags}, words) for flags, words in OF_SERVICE),
 ]
 
 
