@@ -271,11 +271,6 @@ class Topics:
         found = [(one, json.loads(one.value() or b"")["fomo"]) for one in self._broker.logs[ALERTS, number]]
         return [(one, summary) for one, summary in found if summary["status"] == "closed" and "of" not in summary]
 
-    def silence(self, number: int) -> list[dict[str, Any]]:
-        """What was told of silence."""
-        found = [json.loads(value or b"")["fomo"] for value in self._broker.values(ALERTS, number)]
-        return [notice for notice in found if "of" in notice]
-
     def dead_letters(self, topic: str, number: int) -> list[int]:
         headers = [dict(message.headers()) for message in self._broker.logs[DEAD, number]]
         ours = [found for found in headers if found["fomo-source-topic"] == topic.encode()]
