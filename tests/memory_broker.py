@@ -32,9 +32,6 @@ class Produced(NamedTuple):
     stamp: int
     on_delivery: Callable[[KafkaError | None, Any], None]
 
-    def topic(self) -> str:
-        return self.place[0]
-
 
 class Member(NamedTuple):
     """A membership in one generation of the group."""

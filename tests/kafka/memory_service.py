@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -95,33 +94,16 @@ class Prompt(ExactlyOnce):
         return super().proceed(LONG_S)
 
 
-class Restoring:
-    """Restores at once, unless an open transaction may still change the state."""
-
-    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[Waiting], bool], warm: WarmStart) -> None:
-        self._broker = broker
-        self._is_wanted = is_wanted
-        watch: Any = broker  # it answers what a TopicWatch does
-        self._restorer = Restorer(SETTINGS, watch, is_wanted, warm=warm)
-        self._waiting: list[Waiting] = []
-        self.stop = self._restorer.stop
+class Restoring(Restorer):
+    """Waits for what it has begun, and repeats what has to wait in the next turn."""
 
     def request(self, task: Waiting, delay: float = 0.0) -> None:
-        self._waiting.append(task)
+        super().request(task)
 
-    def take_results(self, may_begin: Callable[[], bool]) -> list[tuple[Waiting, Restored]]:
-        if not self._waiting or not may_begin():
-            return []
-        unstable: set[tuple[str, int]] = set().union(*(producer.unstable for producer in self._broker.producers))
-        results, waiting = [], self._waiting
-        self._waiting = [task for task in waiting if unstable & {("t", task.number), ("f", task.number)}]
-        for task in waiting:
-            if task not in self._waiting and self._is_wanted(task):
-                self._restorer.request(task)
-                while not (found := self._restorer.take_results()):
-                    time.sleep(0.0001)
-                results += found
-        return results
+    def take_results(self, may_begin: Callable[[], bool] = lambda: True) -> list[tuple[Waiting, Restored]]:
+        results = super().take_results(may_begin)
+        wait([attempt for _, attempt in self._begun])
+        return results + super().take_results(lambda: False)
 
 
 class Watch:
@@ -152,13 +134,14 @@ class Instance(Member):
         recorder = EffectRecorder(SETTINGS, lambda: delivery)
         pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions, recorder)
         pipeline.begin(SCHEMA)
-        self.restoring = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task, warm)
+        watch: Any = Watch(broker)  # it answers what a TopicWatch does
+        restorer = Restoring(SETTINGS, watch, lambda task: pipeline.tasks.get(task.number) is task, warm=warm)
         topics = TopicReport(SETTINGS)
         topics.begin(broker.seen)
         clients: dict[str, Any] = {
             "consumer": self.consumer,
-            "restorer": self.restoring,
-            "watch": Watch(broker),
+            "restorer": restorer,
+            "watch": watch,
             "search": SimpleNamespace(trouble=""),
         }
         super().__init__(
@@ -287,11 +270,6 @@ class Topics:
         """The records that sum up incidents, and their content."""
         found = [(one, json.loads(one.value() or b"")["fomo"]) for one in self._broker.logs[ALERTS, number]]
         return [(one, summary) for one, summary in found if summary["status"] == "closed" and "of" not in summary]
-
-    def silence(self, number: int) -> list[dict[str, Any]]:
-        """What was told of silence."""
-        found = [json.loads(value or b"")["fomo"] for value in self._broker.values(ALERTS, number)]
-        return [notice for notice in found if "of" in notice]
 
     def dead_letters(self, topic: str, number: int) -> list[int]:
         headers = [dict(message.headers()) for message in self._broker.logs[DEAD, number]]
