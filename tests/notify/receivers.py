@@ -124,7 +124,7 @@ def certificate(folder: Path, name: str = "127.0.0.1") -> Path:
         "-addext",
         "keyUsage=keyCertSign,digitalSignature",
     ]
-    files = ["-keyout", folder / "key.pem", "-out", path]
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(path)]
     subprocess.run(["openssl", "req", "-x509", "-nodes", *kind, *about, *files], check=True, capture_output=True)
     path.write_bytes(path.read_bytes() + (folder / "key.pem").read_bytes())
     return path
