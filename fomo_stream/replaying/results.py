@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMAT = 2  # before, false incidents were counted by another rule
-COUNTS = ("records", "outliers", "alerts", "incidents", "true_alerts", "segments")
+COUNTS = ("records", "outliers", "alerts", "incidents", "true_incidents", "true_alerts", "segments")
 PAGE = Path(__file__).parent / "report" / "page"
 STYLES = ("uPlot.min.css", "report.css")
 SCRIPTS = (

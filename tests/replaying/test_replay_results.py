@@ -176,10 +176,11 @@ def test_quality_segments_and_other_detectors_are_described() -> None:
     own = report["detectors"][0]
     auroc, n = own["metrics"]["auroc"], own["counts"]
     assert f"AUROC {auroc['value']:.2f} ({auroc['low']:.2f} to {auroc['high']:.2f})" in said
-    assert f"Of {n['segments']} labelled anomalous segments {n['segments_detected']} were detected" in said
+    assert f": of {n['segments']} labelled faults {n['segments_detected']} were found; half of these " in said
     rate = own["metrics"]["false_incidents"]["value"]
-    assert f"{n['false_incidents']} false incidents (alerts near each other without a labelled outlier): " in said
-    assert f" {rate:.3g} in 10,000 normal records." in said
+    judged = n["true_incidents"] + n["false_incidents"]
+    which = f"{judged} incidents with labels {n['true_incidents']} have a labelled fault in them"
+    assert f"of {which}; the others are {rate:.3g} in 10,000 normal records." in said
     assert f"Labels are known for {n['labelled']:,} of 30,000 records that could be scored." in said
     assert "than fomo-stream, which is more than chance." in said
     assert "before it was stopped" in said

@@ -29,6 +29,7 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
     recorded = sorted(recorded, key=lambda one: one.partition)
     records = Records(recorded, spec)
     segments = all_segments([(one.partition, one.rows) for one in recorded])
+    keys = {(one.partition, offset): key for one in recorded for offset, key in one.keys_of_outliers.items()}
     detectors, by_detector = [], {}
     for d, name in enumerate(spec.detectors):
         quality = Quality(spec, records, segments, d)
@@ -52,7 +53,7 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
         "detectors": detectors,
         "windows": {**_windows(records, spec), "by_detector": by_detector},
         "timeline": _timeline(records, spec),
-        "segments": segments.report(spec.axis == "time"),
+        "segments": segments.report(spec.axis == "time", keys),
         "drift": drift,
         "partitions": partitions,
         "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),

@@ -18,7 +18,7 @@ Bool = NDArray[np.bool_]
 
 RANKING_METRICS = ("auroc", "average_precision")
 OF_ALERTS = ("alert_precision", "alert_recall", "alert_rate")
-OF_INCIDENTS = ("segments_detected", "false_incidents", "delay_records", "delay_s")
+OF_INCIDENTS = ("incident_precision", "segments_detected", "false_incidents", "delay_records", "delay_s")
 METRICS = (*RANKING_METRICS, *OF_ALERTS, *OF_INCIDENTS)
 PER = 10_000  # labelled inliers that false incidents are counted in
 CELLS = 4096  # of a ranking that is drawn again and again, at most
@@ -50,9 +50,11 @@ class Quality:
         self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
         self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
         found = [incidents_of(rows, rows["alert"][:, d], spec.quiet) for rows in records.parts]
-        for name, begun in zip(("incidents", "false_incidents"), zip(*found, strict=True), strict=True):
+        names = ("incidents", "true_incidents", "false_incidents")
+        for name, begun in zip(names, zip(*found, strict=True), strict=True):
             windows = [records.window[its][at] for its, at in zip(records.slices, begun, strict=True)]
             self.by_window[name] = _by_window(np.concatenate(windows))
+        self.by_window["judged_incidents"] = self.by_window["true_incidents"] + self.by_window["false_incidents"]
         ranked = records.is_ranked
         self._ranked = self._score[ranked], records.is_outlier[ranked], records.window[ranked]
         self._by_class = counts(*self._ranked[:2])
@@ -92,6 +94,7 @@ class Quality:
                 "alert_precision": np.where(has_both, n["true_alerts"] / n["labelled_alerts"], np.nan),
                 "alert_recall": n["true_alerts"] / n["outliers"],
                 "alert_rate": n["alerts"] / n["scored"],
+                "incident_precision": np.where(has_both, n["true_incidents"] / n["judged_incidents"], np.nan),
                 "segments_detected": n["segments_detected"] / n["segments"],
                 "false_incidents": PER * n["false_incidents"] / n["inliers"],
             }
@@ -104,6 +107,7 @@ class Quality:
         share_of = {
             "alert_precision": "labelled_alerts",
             "alert_rate": "scored",
+            "incident_precision": "judged_incidents",
             "segments_detected": "segments",
             "false_incidents": "inliers",
             "delay_records": "segments_detected",
@@ -115,7 +119,7 @@ class Quality:
         """What the metrics count; `records` are those with a score."""
         n = {name: int(by_window.sum()) for name, by_window in self.by_window.items()}
         n["ranked"] = len(self._ranked[0])
-        incidents = ("segments", "segments_detected", "false_incidents")
+        incidents = ("segments", "segments_detected", "true_incidents", "false_incidents")
         of_labels = ("labelled", "ranked", "outliers", "labelled_alerts", "true_alerts", *incidents)
         known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
         return {"records": n["scored"], "alerts": n["alerts"], "incidents": n["incidents"], **known}

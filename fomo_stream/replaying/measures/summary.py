@@ -20,14 +20,12 @@ def summary(report: dict[str, Any]) -> list[str]:
     own = report["detectors"][0]
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
-        *_about_incidents(report["incidents"]),
+        *_about_incidents(report["incidents"], own),
         *_about_silence(report.get("silence") or {}),
         *_about_reasons(report["reasons"]),
         *_about_keys(report["keys"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
-        *_about_segments(own),
-        *_about_false_incidents(own),
         *[_against(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
         *_about_drift(report["drift"]),
     ]
@@ -49,14 +47,32 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked}){often}."]
 
 
-def _about_incidents(incidents: dict[str, Any]) -> list[str]:
-    """How often somebody would have had to look: once for each incident, not once for each alert."""
-    if not incidents["count"]:
-        return []
-    n, is_open = counted(incidents["count"], "incident"), f"{incidents['open']:,} still open at the end; "
-    median, most = incidents["median_records"], incidents["most_records"]
-    said = f"half have {median:,} or fewer alerts, the longest {most:,}."
-    return [f"The alerts are {n}: {is_open if incidents['open'] else ''}{said}"]
+def _about_incidents(incidents: dict[str, Any], own: dict[str, Any]) -> list[str]:
+    """How often somebody would have had to look: once for each incident; and whether it was for a labelled fault."""
+    said, n, of, metrics = [], incidents["count"], own["counts"], own["metrics"]
+    if n:
+        is_open = f"{incidents['open']:,} still open at the end; " if incidents["open"] else ""
+        median, most = incidents["median_records"], incidents["most_records"]
+        half = f"half have {median:,} or fewer alerts, the longest {most:,}."
+        said.append(f"The alerts are {counted(n, 'incident')}: {is_open}{half}")
+    if precision := metrics["incident_precision"]:
+        judged = of["true_incidents"] + of["false_incidents"]
+        which = counted(judged, "incident") + (" with labels" if judged < of["incidents"] else "")
+        rate = metrics["false_incidents"]
+        others = f"; the others are {rate['value']:.3g} in {PER:,} normal records" if rate and rate["value"] else ""
+        said.append(
+            f"Precision by incident {percent(precision['value'])}: of {which} {of['true_incidents']:,} "
+            f"{_have(of['true_incidents'])} a labelled fault in them{others}."
+        )
+    if found := metrics["segments_detected"]:
+        delay = metrics["delay_records"]
+        after = f"within {counted(round(delay['value']), 'record')} of its first" if delay and delay["value"] else ""
+        when = f"; half of these {after or 'at the first record'}" if of["segments_detected"] else ""
+        said.append(
+            f"Recall by incident {percent(found['value'])}: of {counted(of['segments'], 'labelled fault')} "
+            f"{of['segments_detected']:,} {_was(of['segments_detected'])} found{when}."
+        )
+    return said
 
 
 def _about_silence(silence: dict[str, Any]) -> list[str]:
@@ -123,27 +139,6 @@ def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _about_segments(own: dict[str, Any]) -> list[str]:
-    n, detected, delay = own["counts"]["segments"], own["counts"]["segments_detected"], own["metrics"]["delay_records"]
-    if not n:
-        return []
-    if not detected or not delay:
-        return [f"None of {counted(n, 'labelled anomalous segment')} was detected."]
-    where = (
-        f"within {counted(round(delay['value']), 'record')} of the first" if delay["value"] else "at the first record"
-    )
-    said = f"Of {counted(n, 'labelled anomalous segment')} {detected:,} {_was(detected)} detected"
-    return [f"{said}, {'half of them ' if detected > 1 else ''}{where}."]
-
-
-def _about_false_incidents(own: dict[str, Any]) -> list[str]:
-    rate, n = own["metrics"]["false_incidents"], own["counts"]["false_incidents"]
-    if rate is None:
-        return []
-    said = f"{counted(n, 'false incident')} (alerts near each other without a labelled outlier)"
-    return [f"{said}: {rate['value']:.3g} in {PER:,} normal records."]
-
-
 def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
     auroc = difference(other, own, "auroc", is_paired=True)
     if auroc is None:
@@ -195,6 +190,10 @@ def _per_time(n: int, ms: int) -> str:
         if ms <= n * unit and unit <= ms:
             return f", about {n * unit / ms:,.0f} {name}"
     return ""  # less than one in a day, or in a shorter range
+
+
+def _have(n: int) -> str:
+    return "has" if n == 1 else "have"
 
 
 def _was(n: int) -> str:

@@ -12,6 +12,7 @@ function showSegments(box) {
   box.append(sentence(`${plural(total, "run")} of labelled outliers${isKnown(found) ? `, of which ${count(found)} raised an alert` : ""}.${total > segments.length ? ` The first ${count(segments.length)} are listed.` : ""}`));
   box.append(table("segments-table", "Labelled faults", segments, [
     { name: isTimed ? "Start (UTC)" : "Start", of: (one) => one.start, node: (one) => placeButton(one.start, one.end), head: true },
+    { name: "Key", kind: "text", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
     ...(source.partitions > 1 ? [{ name: "Partition", of: (one) => one.partition, as: count }] : []),
     { name: isTimed ? "End (UTC)" : "End", of: (one) => one.end, as: place },
     { name: "Offsets", of: (one) => one.from, node: (one) => (one.from === one.to ? count(one.from) : `${count(one.from)} to ${count(one.to)}`) },
