@@ -310,7 +310,9 @@ def test_segments_of_a_key_are_those_of_its_records_alone(one: Any, other: Any, 
         np.zeros(len(turns)), [label for label, _ in records], alerts=np.array([alert for _, alert in records])
     )
     made.results.series[:] = turns
-    found = [(s["from"], s["to"], s["records"], s["delay_records"]) for s in measured([made])["segments"]]
+    listed = measured([replace(made, keys=[f"k{key}" for key in turns])])["segments"]
+    assert [s["key"] for s in listed] == [f"k{turns[s['from']]}" for s in listed]
+    found = [(s["from"], s["to"], s["records"], s["delay_records"]) for s in listed]
     places = [np.flatnonzero(np.array(turns) == key) for key in (1, 2)]
     expected = [
         (int(its[first]), int(its[last]), n, delay)

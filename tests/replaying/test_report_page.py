@@ -240,6 +240,27 @@ def test_hard_reports_are_shown_without_errors_on_a_phone(name: str, browser: Br
     page.close()
 
 
+# Elements that hide a part of their content, or lie beyond the window.
+CUT_OFF = """[...document.querySelectorAll('main *, header *')].filter((one) => {
+  if (one.closest('.hidden, .plot, svg, noscript')) return false;
+  const style = getComputedStyle(one), hides = style.overflowX !== 'visible' || style.webkitLineClamp !== 'none';
+  const isHigh = style.overflowY === 'hidden' && one.scrollHeight > one.clientHeight + 1;
+  const isWide = hides && one.scrollWidth > one.clientWidth + 1;
+  return isWide || (hides && isHigh) || one.getBoundingClientRect().right > innerWidth + 1;
+}).map((one) => one.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_cut_off(width: int, browser: Browser, tmp_path: Path) -> None:
+    report, said = made_report(), "; ".join(["temperature_of_the_outer_ring is 98.21, usually 45.2 (41.1 to 49.9)"] * 3)
+    for one in (*report["incidents"]["worst"], *report["alerts"], *report["segments"]):
+        one |= {"explanation": said, "key": "plant-north/hall-7/line-3/station-12/pump-17"}
+    page = opened(browser, report, tmp_path, width=width, height=900)
+    assert page.run(CUT_OFF) == []
+    assert "pump-17: " in page.run("document.querySelector('.missed li').textContent")  # a fault names its key
+    page.close()
+
+
 def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> None:
     report = hard("hostile")
     report["notes"] = report["summary"] = [HOSTILE]

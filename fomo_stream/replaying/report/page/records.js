@@ -12,7 +12,7 @@ function showSegments(box) {
   box.append(sentence(`${plural(total, "run")} of labelled outliers${isKnown(found) ? `, of which ${count(found)} raised an alert` : ""}.${total > segments.length ? ` The first ${count(segments.length)} are listed.` : ""}`));
   box.append(table("segments-table", "Labelled faults", segments, [
     { name: isTimed ? "Start (UTC)" : "Start", of: (one) => one.start, node: (one) => placeButton(one.start, one.end), head: true },
-    { name: "Key", kind: "text", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
+    { name: "Key", kind: "text key-cell", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
     ...(source.partitions > 1 ? [{ name: "Partition", of: (one) => one.partition, as: count }] : []),
     { name: isTimed ? "End (UTC)" : "End", of: (one) => one.end, as: place },
     { name: "Offsets", of: (one) => one.from, node: (one) => (one.from === one.to ? count(one.from) : `${count(one.from)} to ${count(one.to)}`) },
@@ -105,7 +105,7 @@ function showSilence(box) {
   if (!told.length) return "Nothing was silent.";
   box.append(table("silence-table", "Silence", told, [
     { name: "Last record before", of: (one) => one.from?.timestamp, node: (one) => placeButton(one.from?.timestamp), head: true },
-    { name: "Of", kind: "text", of: (one) => one.of, as: String }, { name: "Key", kind: "text", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
+    { name: "Of", kind: "text", of: (one) => one.of, as: String }, { name: "Key", kind: "text key-cell", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
     { name: "What", kind: "text long", of: (one) => one.explanation ?? one.status, as: String },
     { name: "Quiet for", of: (one) => one.quiet_s, as: duration, optional: true }, { name: "Usual gap", of: (one) => one.usual_gap_s, as: duration, optional: true },
   ]));
