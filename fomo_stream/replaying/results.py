@@ -80,7 +80,6 @@ class ReplayResult:
     `report` has all of it, as plain data. The DataFrames, which need pandas, have one row per ...
         `metrics`      detector; `auroc_low` and `auroc_high` are the ends of the interval, and so on
         `timeline`     span of time with records (up to 4,096 of them)
-        `windows`      window and detector
         `alerts`       top alert, highest first
         `drift`        window and feature
         `incidents()`  incident, those of most surprise first
@@ -140,13 +139,6 @@ class ReplayResult:
         """Records, highest and mean score, alerts and outliers of our own detector over time."""
         frame = self._frame([self._report["timeline"]])
         return frame.set_index("start") if len(frame) else frame
-
-    @property
-    def windows(self) -> pd.DataFrame:
-        """Quality and alerts of every detector in windows of equal length."""
-        shared = dict(self._report["windows"])
-        by_detector = shared.pop("by_detector").items()
-        return self._frame([{**shared, "detector": name, **columns} for name, columns in by_detector])
 
     @property
     def alerts(self) -> pd.DataFrame:

@@ -19,9 +19,8 @@ IS_SHOWN = "document.documentElement.dataset.shownMs"
 FIRST_SCREEN = ["answer", "timeline", "words"]
 PARTS = {
     "incidents": ["alerts", "reasons"],
-    "time": ["over-time"],
     "quality": ["detectors", "segments", "curves"],
-    "data": ["drift", "partitions"],
+    "data": ["drift"],
     "settings": ["notes", "origin", "throughput"],
 }
 IS_OPEN = "[...document.querySelectorAll('.part[open]')].map((one) => one.id)"
@@ -78,7 +77,7 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     assert hashes == [*FIRST_SCREEN, *PARTS]
     assert usual.run("document.title") == "Replay of sensors · fomo-stream"
     assert usual.run("document.querySelector('#notes li').textContent").startswith("Warms up")
-    assert usual.run("document.querySelectorAll('.uplot').length") == 2
+    assert usual.run("document.querySelectorAll('.uplot').length") == 1
     assert usual.run("document.querySelectorAll('svg.curves').length") == 2
     assert usual.run("document.documentElement.scrollWidth <= window.innerWidth")
     named = "one.ariaLabel || one.textContent.trim() || one.labels?.length"
@@ -187,7 +186,7 @@ def test_the_timeline_zooms_by_drag_and_key_and_reads_values(usual: Page) -> Non
     assert re.match(r"2025-10-1\d ", usual.run(readout))
 
 
-def test_layers_detectors_and_metrics_can_be_chosen(usual: Page) -> None:
+def test_layers_and_detectors_can_be_chosen(usual: Page) -> None:
     before = ticks(usual)
     for name in ("alerts", "labelled outliers"):
         buttons = "[...document.querySelectorAll('#timeline .legend button')]"
@@ -203,11 +202,6 @@ def test_layers_detectors_and_metrics_can_be_chosen(usual: Page) -> None:
     usual.press("Home")
     assert "fomo-stream" not in usual.run("document.querySelector('#curves .readout').textContent")
     assert "knn 0" in usual.run("document.querySelector('#curves .readout').textContent")
-    usual.run("document.querySelector('#over-time select').value = 2")
-    usual.run("document.querySelector('#over-time select').dispatchEvent(new Event('change'))")
-    usual.run("document.querySelector('#over-time .plot').focus()")
-    usual.press("End")
-    assert ": Alert rate fomo-stream " in usual.run("document.querySelector('#over-time .readout').textContent")
 
 
 def hard(name: str) -> dict[str, Any]:

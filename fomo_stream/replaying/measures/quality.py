@@ -1,4 +1,4 @@
-"""Metrics of one detector with their intervals, its curves, and its metrics by window."""
+"""Metrics of one detector with their intervals, and its curves."""
 
 from __future__ import annotations
 
@@ -128,40 +128,10 @@ class Quality:
         """ROC and PR curves."""
         return curves(*self._by_class)
 
-    def windows(self) -> dict[str, Float | Int | None]:
-        """Metrics in each window of the axis, NaN in windows without what they need."""
-        n = len(self._records.axis.starts)
-        score, is_outlier, window = self._ranked
-        ranked = {name: np.full(n, np.nan) for name in RANKING_METRICS}
-        for w, its in _groups(window, n):
-            for name, value in ranking_metrics(*counts(score[its], is_outlier[its])).items():
-                ranked[name][w] = value[0]
-        median, scores = np.full(n, np.nan), self._score[self._is_scored]
-        for w, its in _groups(self._records.window[self._is_scored], n):
-            median[w] = np.median(scores[its]) if len(its) else np.nan
-        own = {name: by_window[:n] for name, by_window in self.by_window.items()}
-        with np.errstate(invalid="ignore", divide="ignore"):
-            alert_rate = own["alerts"] / own["scored"]
-        return {
-            "auroc": ranked["auroc"],
-            "average_precision": ranked["average_precision"],
-            "alerts": own["alerts"],
-            "alert_rate": alert_rate,
-            "true_alerts": own["true_alerts"] if self._spec.has_labels else None,
-            "median_score": median,
-        }
-
 
 def _by_window(windows: Int) -> Int:
     """How many are in each window (WINDOWS,)."""
     return np.bincount(windows, minlength=WINDOWS)
-
-
-def _groups(windows: Int, n: int) -> list[tuple[int, Int]]:
-    """Each of n windows, with the places of those that are in it."""
-    order = np.argsort(windows, kind="stable")
-    ends = np.searchsorted(windows[order], np.arange(n + 1))
-    return [(w, order[ends[w] : ends[w + 1]]) for w in range(n)]
 
 
 def _medians(values: Int, windows: Int, weights: Float) -> Float:

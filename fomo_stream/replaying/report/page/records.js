@@ -1,4 +1,4 @@
-// Labelled faults, partitions, throughput, the highest alerts, silence, and how the report came to be.
+// Labelled faults, throughput, the highest alerts, silence, and how the report came to be.
 
 /** A place in a table, which shows itself in the timeline. */
 function placeButton(from, to, name = place(from)) {
@@ -21,19 +21,6 @@ function showSegments(box) {
     { name: "Delay, records", of: (one) => one.delay_records, as: count, optional: true },
     { name: "Delay", of: (one) => one.delay_s, as: duration, optional: true },
     { name: "Highest score", of: (one) => one.peak, optional: true },
-  ]));
-  return null;
-}
-
-function showPartitions(box) {
-  const ranges = new Map((source.ranges ?? []).map((one) => [one.partition, one])), range = (one) => ranges.get(one.partition);
-  if (!report.partitions?.length) return "The range has no records.";
-  box.append(table("partitions-table", "Partitions", report.partitions, [
-    { name: "Partition", of: (one) => one.partition, as: count, head: true },
-    { name: "From", of: (one) => range(one)?.from, as: count, optional: true }, { name: "To", of: (one) => range(one)?.to, as: count, optional: true },
-    { name: "Records", of: (one) => one.records, as: count }, { name: "Scored", of: (one) => one.scored, as: count, optional: true },
-    { name: "Alerts", of: (one) => one.alerts, as: count, optional: true }, { name: "Alert rate", of: (one) => one.alert_rate, as: paddedShare, optional: true },
-    { name: "Outliers", of: (one) => one.outliers, as: count, optional: true }, { name: "AUROC", of: (one) => one.auroc, as: decimals, optional: true },
   ]));
   return null;
 }

@@ -147,57 +147,5 @@ function showTimeline(box) {
   return null;
 }
 
-// --- metrics of windows
-
-const OVER_TIME = [
-  ["AUROC", "auroc", decimals], ["AUPR", "average_precision", decimals], ["Alert rate", "alert_rate", share],
-  ["Alerts", "alerts", count], ["Alerts that are outliers", "true_alerts", count], ["Median score", "median_score", number],
-];
-
-function overTimeSummary(name, as, columns, middles) {
-  const parts = detectors.map((one, i) => {
-    const values = known(columns[i]), least = lowest(values);
-    return values.length ? `${one.name}: ${as(least)} to ${as(highest(values))}, lowest at ${place(middles[columns[i].indexOf(least)])}` : null;
-  });
-  return `${name} by window. ${known(parts).slice(0, 3).join("; ")}.`;
-}
-
-function showOverTime(box) {
-  const windows = report.windows, starts = windows?.start ?? [];
-  const of = (one, key) => own(own(windows.by_detector, one.name), key) ?? [];
-  const found = windows ? OVER_TIME.filter(([, key]) => detectors.some((one) => has(of(one, key)))) : [];
-  if (!found.length) return "No window of this range has a score, so that there is nothing to draw.";
-  if (starts.length < 2) return "The range is too short to be split into windows; the table of detectors has its numbers.";
-  const middles = starts.map((x, i) => (x + windows.end[i]) / 2);
-  let [name, key, as] = found[0];
-  const columns = () => detectors.map((one) => starts.map((_, i) => of(one, key)[i] ?? null));
-  const hidden = new Set();
-  const describe = (i) => {
-    const values = columns().map((column, k) => (hidden.has(k) || !isKnown(column[i]) ? null : `${detectors[k].name} ${as(column[i])}`));
-    const size = `${plural(windows.records?.[i], "record")}${isKnown(windows.outliers?.[i]) ? `, ${plural(windows.outliers[i], "outlier")}` : ""}`;
-    return `${place(starts[i])} to ${place(windows.end[i])} (${size}): ${name} ${known(values).join(", ") || NONE}`;
-  };
-  const figure = timePlot({
-    label: "Metrics over time", data: [middles, ...columns()], full: [starts[0], lastOf(windows.end)], describe,
-    y: { text: (x) => as(x) },
-    series: detectors.map((one, i) => ({
-      stroke: () => colour(lineColour(i)), width: i ? 1.5 : 2.25, dash: dashes(i), points: { show: starts.length <= 200, size: i ? 4 : 5, fill: () => colour(lineColour(i)) },
-    })),
-  });
-  const words = sentence(overTimeSummary(name, as, columns(), middles));
-  let plot = null;
-  const change = (one) => {
-    [name, key, as] = one;
-    figure.setData([middles, ...columns()]);
-    words.textContent = overTimeSummary(name, as, columns(), middles);
-  };
-  box.append(
-    make("div", { class: "bar" }, choice("Metric", found.map((one) => [one, one[0]]), change)),
-    detectorLegend((i, isShown) => { hidden[isShown ? "delete" : "add"](i); plot.setSeries(i + 1, { show: isShown }); }),
-    figure.box, words,
-  );
-  plot = figure.start();
-  return null;
-}
 const detectorLegend = (toggle, chosen = detectors) =>
   legend("Detectors", chosen.map((one, i) => ({ name: one.name, colour: lineColour(detectors.indexOf(one)) })), toggle);
