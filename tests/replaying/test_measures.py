@@ -19,7 +19,7 @@ from fomo_stream.errors import FomoError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block
 from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts
 from fomo_stream.replaying.measures.intervals import resamples
-from fomo_stream.replaying.measures.quality import counts, curves, ranking_metrics
+from fomo_stream.replaying.measures.quality import counts, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
 from fomo_stream.replaying.measures.segments import GAP
 from fomo_stream.replaying.measures.summary import summary
@@ -47,20 +47,11 @@ def ranked(draw: st.DrawFn) -> tuple[Float, Bool]:
 
 
 @given(ranked())
-def test_auroc_average_precision_and_roc_are_those_of_scikit_learn(case: tuple[Float, Bool]) -> None:
+def test_auroc_and_average_precision_are_those_of_scikit_learn(case: tuple[Float, Bool]) -> None:
     scores, labels = case
-    by_class = counts(scores, labels)
-    values = ranking_metrics(*by_class)
+    values = ranking_metrics(*counts(scores, labels))
     assert values["auroc"][0] == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores))
     assert values["average_precision"][0] == pytest.approx(sklearn_metrics.average_precision_score(labels, scores))
-    drawn = curves(*by_class)
-    assert drawn is not None
-    fpr, tpr, _ = sklearn_metrics.roc_curve(labels, scores)
-    assert sklearn_metrics.auc(*drawn["roc"]) == pytest.approx(sklearn_metrics.auc(fpr, tpr))
-    precision, recall, _ = sklearn_metrics.precision_recall_curve(labels, scores)
-    points = np.stack([recall, precision], axis=1)
-    for point in np.stack(drawn["pr"], axis=1):
-        assert np.abs(points - point).max(axis=1).min() < 1e-9
 
 
 # -- a whole replay --------------------------------------------------------------------------------------------------

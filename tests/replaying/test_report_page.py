@@ -19,7 +19,7 @@ IS_SHOWN = "document.documentElement.dataset.shownMs"
 FIRST_SCREEN = ["answer", "timeline", "words"]
 PARTS = {
     "incidents": ["alerts", "reasons"],
-    "quality": ["detectors", "segments", "curves"],
+    "quality": ["detectors", "segments"],
     "data": ["drift"],
     "settings": ["notes", "origin", "throughput"],
 }
@@ -78,10 +78,9 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     assert usual.run("document.title") == "Replay of sensors · fomo-stream"
     assert usual.run("document.querySelector('#notes li').textContent").startswith("Warms up")
     assert usual.run("document.querySelectorAll('.uplot').length") == 1
-    assert usual.run("document.querySelectorAll('svg.curves').length") == 2
     assert usual.run("document.documentElement.scrollWidth <= window.innerWidth")
     named = "one.ariaLabel || one.textContent.trim() || one.labels?.length"
-    parts = "[...document.querySelectorAll('.plot, .curves, .small, .scroll, select, button')]"
+    parts = "[...document.querySelectorAll('.plot, .small, .scroll, select, button')]"
     unnamed = f"{parts}.filter((one) => !({named})).length"
     assert usual.run(unnamed) == 0
     assert "is 9, usually 3 (2 to 4)" in usual.run("document.querySelector('#alerts-table tbody tr').textContent")
@@ -122,7 +121,7 @@ def test_a_link_to_a_section_opens_its_part(browser: Browser, tmp_path: Path) ->
     page.until(IS_SHOWN)
     assert page.run(IS_OPEN) == ["data"]
     assert page.run("document.getElementById('drift').checkVisibility()")
-    page.run("location.hash = '#curves'")
+    page.run("location.hash = '#segments'")
     page.until(f"{IS_OPEN}.length === 2")
     assert page.paper().startswith(b"%PDF")
     assert page.run(IS_OPEN) == ["quality", "data"]
@@ -186,7 +185,7 @@ def test_the_timeline_zooms_by_drag_and_key_and_reads_values(usual: Page) -> Non
     assert re.match(r"2025-10-1\d ", usual.run(readout))
 
 
-def test_layers_and_detectors_can_be_chosen(usual: Page) -> None:
+def test_layers_can_be_chosen(usual: Page) -> None:
     before = ticks(usual)
     for name in ("alerts", "labelled outliers"):
         buttons = "[...document.querySelectorAll('#timeline .legend button')]"
@@ -195,13 +194,6 @@ def test_layers_and_detectors_can_be_chosen(usual: Page) -> None:
         after = ticks(usual)
         assert after != before, name
         before = after
-    usual.run("document.querySelector('#curves .legend button').click()")
-    hidden = "[...document.querySelectorAll('#curves path.curve')].filter((one) => one.style.display === 'none').length"
-    assert usual.run(hidden) == 2  # in both plots
-    usual.run("document.querySelector('#curves .curves').focus()")
-    usual.press("Home")
-    assert "fomo-stream" not in usual.run("document.querySelector('#curves .readout').textContent")
-    assert "knn 0" in usual.run("document.querySelector('#curves .readout').textContent")
 
 
 def hard(name: str) -> dict[str, Any]:
@@ -268,7 +260,7 @@ def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> 
     is_sound(page)
     text = "document.querySelector('{}').textContent"
     of_text = "#alerts-table td.long,#alerts-table pre,#title,#notes"
-    of_first = "#words .words,.incident .said,.incident .key,figcaption,#curves .legend"
+    of_first = "#words .words,.incident .said,.incident .key,figcaption"
     of_tables = "#detectors-table,#drift-table,#reasons-table,#settings-table,#versions-table"
     for place in f"{of_text},{of_first},{of_tables}".split(","):
         assert "<script>window.hacked=1</script>" in page.run(text.format(place)), place

@@ -39,7 +39,6 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
                 "name": name,
                 "metrics": metrics,
                 "counts": quality.counts(),
-                "curves": quality.curves(),
                 "replicates": replicates,
             }
         )

@@ -1,4 +1,4 @@
-"""Metrics of one detector with their intervals, and its curves."""
+"""Metrics of one detector with their intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ OF_INCIDENTS = ("incident_precision", "segments_detected", "false_incidents", "d
 METRICS = (*RANKING_METRICS, *OF_ALERTS, *OF_INCIDENTS)
 PER = 10_000  # labelled inliers that false incidents are counted in
 CELLS = 4096  # of a ranking that is drawn again and again, at most
-CURVE_POINTS = 400
 
 
 class Quality:
@@ -124,10 +123,6 @@ class Quality:
         known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
         return {"records": n["scored"], "alerts": n["alerts"], "incidents": n["incidents"], **known}
 
-    def curves(self) -> dict[str, list[Float]] | None:
-        """ROC and PR curves."""
-        return curves(*self._by_class)
-
 
 def _by_window(windows: Int) -> Int:
     """How many are in each window (WINDOWS,)."""
@@ -188,27 +183,3 @@ def ranking_metrics(inliers: Float, outliers: Float) -> dict[str, Float]:
     has_both = (n_in > 0) & (n_out > 0)
     values = (np.where(has_both, value, np.nan) for value in (auroc, average_precision))
     return dict(zip(RANKING_METRICS, values, strict=True))
-
-
-def curves(inliers: Float, outliers: Float) -> dict[str, list[Float]] | None:
-    """ROC and PR curves of one ranking (k, 1), with at most CURVE_POINTS points each.
-
-    "roc": false and true positive rates, from (0, 0) to (1, 1); "pr": recall and precision after each cell. None where
-    a class is missing.
-    """
-    true, false = np.cumsum(outliers), np.cumsum(inliers)
-    if not len(true) or not true[-1] or not false[-1]:
-        return None
-    fpr, tpr = np.append(0.0, false / false[-1]), np.append(0.0, true / true[-1])
-    rank = np.log1p(true + false)
-    roc = _spread((fpr + tpr) / 2)
-    pr = _spread((rank / rank[-1] + tpr[1:]) / 2)  # the precision moves most at the first records
-    return {"roc": [fpr[roc], tpr[roc]], "pr": [tpr[1:][pr], (true / (true + false))[pr]]}
-
-
-def _spread(position: Float) -> Int:
-    """At most CURVE_POINTS places in ascending positions (k,), evenly spread over them, with the first and the last."""
-    wanted = np.linspace(position[0], position[-1], CURVE_POINTS)
-    places = np.unique(np.searchsorted(position, wanted))
-    places[0], places[-1] = 0, len(position) - 1
-    return np.unique(places)

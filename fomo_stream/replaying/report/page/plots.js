@@ -7,7 +7,6 @@ function colour(name) {
   return colours.get(name);
 }
 const lineColour = (i) => `c${i % COLOURS}`;
-const dashes = (i) => [[], [8, 4], [2, 3], [10, 3, 2, 3]][Math.floor(i / COLOURS) % 4];
 
 const redraws = []; // of everything on a canvas, after the theme or the size has changed
 function setTheme(name) {

@@ -8,7 +8,7 @@ const PARTS = [
     ["alerts", "Highest alerts", showAlerts], ["keys", "Keys that alert most", showKeys], ["reasons", "Features that are most often the first reason", showReasons],
     ["silence", "Silence", showSilence]]],
   ["quality", "Quality", hasLabels ? "how well labelled faults are found, and by which detector" : "the detectors", !isCompared ? [] : [
-    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves]]],
+    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments]]],
   ["data", "Data", "drift of features", [["drift", "Drift of features", showDrift]]],
   ["settings", "Settings", "notes, settings, versions, how long it took", [["notes", "Notes", showNotes], ["origin", "Settings and versions", showOrigin], ["throughput", "Throughput", showThroughput]]],
 ].filter(([, , , sections]) => sections.length);

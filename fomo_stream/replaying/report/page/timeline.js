@@ -146,6 +146,3 @@ function showTimeline(box) {
   };
   return null;
 }
-
-const detectorLegend = (toggle, chosen = detectors) =>
-  legend("Detectors", chosen.map((one, i) => ({ name: one.name, colour: lineColour(detectors.indexOf(one)) })), toggle);
