@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fomo_stream.errors import ConfigError, needs_extra
+from fomo_stream.replaying.measures.drift import MEASURES
 from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.output import json_text, plain, write_whole
 from fomo_stream.wording import counted
@@ -37,7 +38,6 @@ SCRIPTS = (
     "records.js",
     "report.js",
 )
-DRIFT = ("psi", "missing", "median")
 OF_ALERTS = (
     *("partition", "offset", "time", "score", "incident", "logit", "p_value", "severity", "label", "record"),
     *("reasons", "explanation"),
@@ -79,7 +79,7 @@ class ReplayResult:
         `metrics`      detector; `auroc_low` and `auroc_high` are the ends of the interval, and so on
         `timeline`     span of time with records (up to 4,096 of them)
         `alerts`       top alert, highest first
-        `drift`        window and feature
+        `drift`        feature
         `incidents()`  incident, those of most surprise first
 
     A DataFrame is empty where the report has nothing on it. Times are UTC; without times they are record numbers.
@@ -145,11 +145,9 @@ class ReplayResult:
 
     @property
     def drift(self) -> pd.DataFrame:
-        """How far each feature has moved from the first records (PSI), its median and its missing share."""
-        drift, shared = self._report["drift"], {name: self._report["windows"][name] for name in ("start", "end")}
-        of_features = enumerate(drift["features"])
+        """How far each feature has moved from the first records to the last (PSI), its medians and missing shares."""
         return self._frame(
-            [{**shared, "feature": name, **{key: drift[key][i] for key in DRIFT}} for i, name in of_features]
+            [{"feature": self._report["drift"]["features"], **{k: self._report["drift"][k] for k in MEASURES}}]
         )
 
     def incidents(self) -> pd.DataFrame:

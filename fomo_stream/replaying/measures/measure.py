@@ -43,7 +43,7 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
             }
         )
     source = _source(recorded, records, spec)
-    drift = drift_report([(one.rows["time"], one.values) for one in recorded], spec.features, records.axis)
+    drift = drift_report([one.values for one in recorded], spec.features)
     parts = {
         "source": source,
         "notes": _notes(spec, detectors, source),

@@ -154,7 +154,7 @@ def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _about_drift(drift: dict[str, Any]) -> list[str]:
     """Only what has moved, and stays there."""
-    pairs = [pair for pair in zip(drift["features"], drift["lasting_psi"], strict=True) if (pair[1] or 0.0) >= MOVED]
+    pairs = [pair for pair in zip(drift["features"], drift["psi"], strict=True) if (pair[1] or 0.0) >= MOVED]
     moved = [
         f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONGLY else 'somewhat'})"
         for name, psi in sorted(pairs, key=lambda pair: -pair[1])
