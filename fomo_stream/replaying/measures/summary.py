@@ -20,7 +20,7 @@ def summary(report: dict[str, Any]) -> list[str]:
     own = report["detectors"][0]
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
-        *_about_incidents(report["incidents"], own),
+        *_about_incidents(report["incidents"], own, report["source"]),
         *_about_silence(report.get("silence") or {}),
         *_about_reasons(report["reasons"]),
         *_about_keys(report["keys"]),
@@ -33,8 +33,7 @@ def summary(report: dict[str, Any]) -> list[str]:
 
 def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | None) -> list[str]:
     begin, end = source.get("from_ms") or 0, source.get("to_ms") or 0
-    has_times = end > begin
-    when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if has_times else ""
+    when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if end > begin else ""
     stopped = "" if source.get("is_complete", True) else ", before it was stopped"
     said = (
         f"{counted(source['records'], 'record')} of {source['name']}{when} {_was(source['records'])} replayed{stopped}"
@@ -42,19 +41,20 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
         return [f"{said}; none of them got a score."]
-    often = _per_time(alerts, end - begin) if has_times else ""
     asked = f"; {percent(wanted)} of ordinary records, at most, was asked for" if wanted else ""
-    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked}){often}."]
+    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked})."]
 
 
-def _about_incidents(incidents: dict[str, Any], own: dict[str, Any]) -> list[str]:
+def _about_incidents(incidents: dict[str, Any], own: dict[str, Any], source: dict[str, Any]) -> list[str]:
     """How often somebody would have had to look: once for each incident; and whether it was for a labelled fault."""
     said, n, of, metrics = [], incidents["count"], own["counts"], own["metrics"]
     if n:
         is_open = f"{incidents['open']:,} still open at the end; " if incidents["open"] else ""
         median, most = incidents["median_records"], incidents["most_records"]
         half = f"half have {median:,} or fewer alerts, the longest {most:,}."
-        said.append(f"The alerts are {counted(n, 'incident')}: {is_open}{half}")
+        days = ((source.get("to_ms") or 0) - (source.get("from_ms") or 0)) / DAY_MS
+        often = f", about {float(f'{n / days:.2g}'):,.12g} a day" if days >= 2 else ""
+        said.append(f"The alerts are {counted(n, 'incident')}{often}: {is_open}{half}")
     if precision := metrics["incident_precision"]:
         judged = of["true_incidents"] + of["false_incidents"]
         which = counted(judged, "incident") + (" with labels" if judged < of["incidents"] else "")
@@ -183,13 +183,6 @@ def percent(share: float) -> str:
     ('0.981 %', '50 %', '0.001 %')
     """
     return f"{float(f'{100 * share:.3g}'):.15g} %"
-
-
-def _per_time(n: int, ms: int) -> str:
-    for name, unit in (("a day", DAY_MS), ("an hour", DAY_MS // 24), ("a minute", 60_000), ("a second", 1000)):
-        if ms <= n * unit and unit <= ms:
-            return f", about {n * unit / ms:,.0f} {name}"
-    return ""  # less than one in a day, or in a shorter range
 
 
 def _have(n: int) -> str:
