@@ -420,8 +420,8 @@ def _remedies(settings: ReplaySettings, found: Found, blamed: Sequence[tuple[str
 
 def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str] | None:
     """The window of maintenance on each day in which most of these times are; None if there is no such hour."""
-    if settings.time is None:
-        return None
+    if settings.file is not None and settings.time is None:
+        return None  # records of a topic have a time
     local = sorted(datetime.fromtimestamp(time / 1000, zone(settings.timezone)) for time in times)
     hour, n = Counter(one.hour for one in local).most_common(1)[0]
     days = {one.date() for one in local if one.hour == hour}
