@@ -88,7 +88,7 @@ def test_configuration_files_are_read_without_a_warning(block: Block, tmp_path: 
     settings = parse(SETTINGS["run"], ["--config", str(path)])
     rules = Rules.of(settings)  # type: ignore[arg-type]  # of the service
     features = ("flow", "pressure", "rpm", "A_temp")
-    assert len(rules.rules) == 4
+    assert len(rules.rules) == (4 if "rules:" in block.code else 0)
     assert list(rules.warnings(Schema(features), has_keys=True)) == []
 
 
@@ -128,7 +128,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "readings.jsonl").write_text("\n".join(lines) + "\n")
     for page in PAGES:  # a configuration file is the one of its page
         for block in page.blocks:
-            if block.language == "yaml":
+            if block.language == "yaml" and "rules:" in block.code:
                 (folder / "plant.yaml").write_text(block.code)
     (folder / "fomo.toml").write_text(blocks("toml", GUIDES)[0].code)
     (folder / "deploy").symlink_to(ROOT / "deploy")

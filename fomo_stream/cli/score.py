@@ -23,6 +23,7 @@ from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
 from fomo_stream.partition.running import MAINTENANCE
+from fomo_stream.records.explanation import key_text
 from fomo_stream.records.files import Line, RecordFile, open_records
 from fomo_stream.records.inference import NAMES_SHOWN, text_columns
 from fomo_stream.records.lines import Note
@@ -123,8 +124,8 @@ class Scoring:
         if n := self._n_ended + len(still_open):
             self._note(f"{counted(n, 'incident')}, the most surprising first:")
         for one in most_surprising([*self._ended, *still_open]):
-            line, explanation = one["from"]["offset"], one.get("explanation", "")
-            self._note(f"incident at line {line} ({counted(one['records'], 'outlier')}): {explanation}")
+            place = f"line {one['from']['offset']}" + (f", key {key_text(one['key'])}" if "key" in one else "")
+            self._note(f"incident at {place} ({counted(one['records'], 'outlier')}): {one.get('explanation', '')}")
 
     def check_skipped(self) -> None:
         """Raise SkippedError if too many lines could not be scored."""

@@ -69,7 +69,8 @@ class Explainer:
         scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == (usual is not None)]
         found = self._found(batch, i, scorers)
         if usual is not None:
-            found = tuple(_of_key(reason, batch, i, usual) for reason in found)
+            values = [build.blueprint.rows for view, build in builds(i) if view.sees not in ("movement", "relative")]
+            found = tuple(_of_key(reason, batch, i, usual, values) for reason in found)
         return (*self._still(batch, i), *found)[: self.config.reasons]
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:
@@ -137,8 +138,11 @@ class Explainer:
         return Build(self.model, blueprint, None)
 
 
-def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled) -> Reason:
-    """A reason of the i-th record whose numbers are relative to its key, or to its time, in raw units."""
+def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float]) -> Reason:
+    """A reason of the i-th record whose numbers are relative to its key, or to its time, in raw units.
+
+    values: contexts (c, w) that begin with raw values: where none of a feature is below 0, no usual value is.
+    """
     level, spread = batch.usual[i, :, reason.feature].tolist()
     names = ("value", "median", "low", "high", "expected")
     numbers = np.array([getattr(reason, name) for name in names])
@@ -148,5 +152,7 @@ def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled) -> Reason:
         raw = pooled.raw(level + spread * numbers, reason.feature)
     if reason.cause is Cause.VALUE:
         raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
+        if values and not any((rows[:, reason.feature] < 0.0).any() for rows in values):
+            raw[1:] = np.maximum(raw[1:], 0.0)
     scope = "key" if batch.slots[i] > WHOLE else "time"
     return reason._replace(scope=scope, **dict(zip(names, raw.tolist(), strict=True)))

@@ -15,7 +15,8 @@ from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.records.schema import Schema, look_up, number_of
 from fomo_stream.wording import clean, counted
 
-DIGITS = 6  # of numbers in reasons that are not the record's own, and of the record's own in a sentence
+DIGITS = 6  # of numbers in reasons that are not the record's own, and of the record's own in a sentence, at least
+MOST_DIGITS = 15  # that 64 bits resolve
 KEPT = 200  # characters of a category in a reason
 NAMED = 3  # reasons in a sentence, at most
 NAME, TEXT = 60, 30  # characters of a name and of a category in a sentence
@@ -46,10 +47,10 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
     if cause is Cause.CATEGORY:
         made["frequency"] = _number(reason.frequency)
     else:
-        limits = [_number(reason.low), _number(reason.high)]
-        made |= {"usual": _number(reason.median), "range": None if None in limits else limits}
+        median, low, high, expected = (_number(one, _digits(reason, one, DIGITS)) for one in _context(reason))
+        made |= {"usual": median, "range": None if low is None or high is None else [low, high]}
         if cause in (Cause.VALUE, Cause.MISSING):
-            made["expected"] = _number(reason.expected)
+            made["expected"] = expected
     made["scope"] = reason.scope
     return made | ({"with": schema.features[reason.partner]} if reason.partner >= 0 else {})
 
@@ -79,6 +80,21 @@ def known(record: Mapping[str, Any], name: str, is_category: bool) -> str | bool
         return None
     text = hex(own) if is_int and own.bit_length() > 8 * KEPT else str(own)  # thousands of digits are refused
     return text if len(text) <= KEPT else text[: KEPT - 1] + "…"
+
+
+def _context(reason: Reason) -> tuple[float, float, float, float]:
+    return reason.median, reason.low, reason.high, reason.expected
+
+
+def _digits(reason: Reason, number: float, least: int) -> int:
+    """Significant digits of a number beside the value, so that the two show how far that is from what is usual.
+
+    Two digits of the distance are shown: 4.2871 is usually 4.2869, not 4.287.
+    """
+    distance = abs(reason.value - reason.median) or reason.high - reason.low
+    if not (math.isfinite(distance) and distance > 0.0 and math.isfinite(number) and number):
+        return least
+    return min(MOST_DIGITS, max(least, math.floor(math.log10(abs(number))) - math.floor(math.log10(distance)) + 2))
 
 
 def _number(value: float, digits: int = DIGITS) -> float | None:
@@ -133,6 +149,8 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
     if reason.cause is Cause.STILL:
         return f"{name} has been {value_text(value, DIGITS)} for {reason.before + 1} records, and nearly always changes"
     by, digits = "", FEW_DIGITS if is_growth or reason.cause is Cause.LEVEL else DIGITS
+    if not isinstance(value, str):
+        digits = _digits(reason, float(value), digits)
     what = f"grows by {value_text(value, digits)} a record" if is_growth else f"is {value_text(value, digits)}"
     if reason.cause is Cause.LEVEL:
         what += " on average over its last values"
@@ -140,7 +158,7 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
         by, what = "by ", f"changes by {value_text(value)} at a time over its last values"
     if not math.isfinite(reason.median):
         return f"{name} {what}"
-    usual, low, high = (_like(value, number) for number in (reason.median, reason.low, reason.high))
+    usual, low, high = (_like(value, number, reason) for number in (reason.median, reason.low, reason.high))
     whose = {"key": f"for {key_text(key)} ", "time": "at this time "}.get(reason.scope, "")
     return f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
 
@@ -162,17 +180,19 @@ def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
     if not others:
         return ""
     is_near = abs(reason.expected - reason.value) <= (reason.high - reason.low) / 20  # never of NaN
-    would_fit = "" if is_near else _like(value, reason.expected)
+    would_fit = "" if is_near else _like(value, reason.expected, reason)
     fits = f" (about {would_fit} would fit)" if would_fit else ""
     but = ", which" if value is None else ": usual alone, but it" if is_usual else ", and"
     return f"{but} does not go with {' and '.join(others)}{fits}"
 
 
-def _like(value: Any, number: float) -> str:
+def _like(value: Any, number: float, reason: Reason) -> str:
     """A number of the context as the value of the record is written."""
     if not math.isfinite(number):
         return ""
-    return value_text(bool(number) if isinstance(value, bool) and number in (0, 1) else number)
+    if isinstance(value, bool) and number in (0, 1):
+        return value_text(bool(number))
+    return value_text(number, _digits(reason, number, FEW_DIGITS))
 
 
 def value_text(value: str | bool | int | float | None, digits: int = FEW_DIGITS) -> str:

@@ -39,7 +39,7 @@ def results_of(
         "score": _or_none(scored.score),
         "remembered_logit": _or_none(scored.remembered_logit),
         "logit": _or_none(scored.logit),
-        "p_value": _or_none(scored.p_value),
+        "p_value": [None if p is None else float(f"{p:.3g}") for p in _or_none(scored.p_value)],
         "outlier": scored.outlier.tolist(),
         "severity": [_SEVERITIES[severity] for severity in scored.severity.tolist()],
         "confidence": _or_none(scored.confidence),

@@ -1,25 +1,28 @@
 """`replay --suggest`: a configuration file from the data, with a comment at each line that says why it is there.
 
-look at the records -> fields by their roles -> a replay with these -> how far its alerts are off -> rules
+look at the records -> fields by their roles -> one replay with these -> how far its alerts are off -> rules, and
+what to try next: the feature behind most incidents first, a lower rate last
 """
 
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from datetime import time as clock
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.partition.incidents import begins_of
 from fomo_stream.partition.rules import Rules
+from fomo_stream.records.explanation import name_text
 from fomo_stream.records.inference import (
     AUTO,
     infer_of,
@@ -30,19 +33,25 @@ from fomo_stream.records.inference import (
     roles_of,
     words_of,
 )
-from fomo_stream.records.schema import look_up
+from fomo_stream.records.schema import look_up, number_of
 from fomo_stream.records.times import places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
+from fomo_stream.replaying.measures.incidents import incidents_of
+from fomo_stream.replaying.measures.segments import NEVER, segments
 from fomo_stream.settings.config_file import config_lines
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.rules import Rule, zone
-from fomo_stream.settings.sources import settings_of_group
+from fomo_stream.settings.sources import command_again, settings_of_group
 from fomo_stream.settings.topics import InputFlags
 from fomo_stream.wording import counted
 
 LOOKED_AT = 100_000  # records, at most
 SMALL = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)  # shares of a usual range that may not matter
-RATES = (0.005, 0.002, 0.001)  # that are tried where rules are not enough
+RATES = (0.005, 0.002, 0.001)  # that are proposed where nothing else is enough
+ENOUGH = 4  # alerts, at least, that a rate allows in the records: else it would switch alerts off
+FEWEST = 3  # incidents of a feature that is named; days on which they begin in the same hour
+RISING = 0.95  # share of the changes of a feature that nearly always grows
+KEPT = ("reasons", "severity", "score", "p_value", "incident")  # of the results of alerts
 A_DAY = 10_000  # records, where there are no times
 DAY_MS = 86_400_000
 MOST_CATEGORIES, LEAST_OF_EACH = 50, 20  # values of a category, and records of each, on average
@@ -62,6 +71,7 @@ class Found:
     values: dict[str, Any] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # what may be worth to try
+    rising: set[str] = field(default_factory=set)  # features that nearly always grow
 
     def add(self, name: str, value: Any, why: str) -> None:
         """Suggest a setting."""
@@ -173,6 +183,7 @@ def _features(
     roles = roles_of(now, settings.label)
     series = keys if now.key is None else [key_of(record, now.key) for record in records]
     schema, left_out = infer_of(now, records, roles, series)
+    found.rising = {name for name in schema.features if _nearly_rises(records, series, name)}
     first, _ = infer_of(now, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
     if schema.counters and settings.counters == AUTO:
         found.add("counters", tuple(sorted(schema.counters)), "they only grow: their growth a record is scored")
@@ -185,6 +196,17 @@ def _features(
     if wrong and len(wrong) < len(schema.features):
         names = tuple(dict.fromkeys((*settings.exclude, *sorted(wrong))))
         found.add("exclude", names, ", ".join(f"{path} is {why}" for path, why in sorted(wrong.items())))
+
+
+def _nearly_rises(records: Sequence[Mapping[str, Any]], series: Sequence[Any], path: str) -> bool:
+    """Whether a feature nearly always grows in its series."""
+    last, steps = dict[Any, float](), Counter[bool]()
+    for record, key in zip(records, series, strict=True):
+        if (value := number_of(look_up(record, path))) == value:
+            if (before := last.get(key, value)) != value:
+                steps[value > before] += 1
+            last[key] = value
+    return steps[True] >= RISING * max(steps.total(), INFER_RECORDS / 2)
 
 
 def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
@@ -226,33 +248,49 @@ def with_found(settings: ReplaySettings, found: Found) -> ReplaySettings:
 
 
 class Alert(NamedTuple):
-    """An alert of a replay, and its reasons."""
+    """An alert of a replay, and what its result says of it."""
 
     place: int  # among the records of its partition
     key: Any
     result: dict[str, Any]
 
 
-class Alerts:
-    """The alerts of one partition, and what tells which of them belong together: whole series, not keys."""
+def alerts_in(block: Block, before: int) -> list[Alert]:
+    """The alerts of a block of a partition. before: how many of its records came before."""
+    places = np.flatnonzero(block.results.outlier).tolist()
+    slim = ({name: block.outputs[at].get(name) for name in KEPT} for at in places)
+    return [
+        Alert(before + at, block.keys[at] if block.keys else None, its) for at, its in zip(places, slim, strict=True)
+    ]
 
-    def __init__(self) -> None:
-        self.alerts: list[Alert] = []
-        self.series, self.begins = array("q"), array("b")  # (n,) of all records, as `Results` has them
 
-    def add(self, block: Block) -> None:
-        """Take those of the next block."""
-        for at in np.flatnonzero(block.results.outlier).tolist():
-            slim = {name: block.outputs[at].get(name) for name in ("reasons", "severity")}
-            self.alerts.append(Alert(len(self.series) + at, block.keys[at] if block.keys else None, slim))
-        self.series.extend(block.results.series.tolist())
-        self.begins.extend(block.results.begins.tolist())
+@dataclass(frozen=True)
+class Part:
+    """The records (n,) of a partition, as `Spec.row`, and its alerts."""
 
-    def incidents(self, rules: Rules, quiet: tuple[int, int]) -> int:
-        """How many incidents are left with these rules; quiet: as of `Groups`."""
-        is_alert = np.zeros(len(self.series), bool)
-        is_alert[[one.place for one in self.alerts if rules.suppressing(one.result, one.key) is None]] = True
-        return int(begins_of(np.array(self.series), np.array(self.begins, bool), is_alert, quiet).sum())
+    rows: NDArray[Any]
+    alerts: Sequence[Alert]
+
+    def count(self, quiet: tuple[int, int], is_kept: Callable[[Alert], bool] = lambda _: True) -> Counter[str]:
+        """What is left with these alerts: incidents, and labelled faults that are found."""
+        rows = self.rows.copy()
+        is_alert = rows["alert"][:, 0]
+        is_alert[:] = False
+        is_alert[[one.place for one in self.alerts if is_kept(one)]] = True
+        found = segments(0, rows).delay_records[:, 0] != NEVER
+        return Counter(incidents=len(incidents_of(rows, is_alert, quiet)[0]), faults=int(found.sum()))
+
+    def blamed(self, quiet: tuple[int, int], only_false: bool) -> Iterator[tuple[str, int]]:
+        """The first reason of the highest alert of each incident, or of each false one, and when that begins."""
+        of_incident: dict[str, list[Alert]] = {}
+        for one in self.alerts:
+            of_incident.setdefault(one.result["incident"], []).append(one)
+        begins, _, false = incidents_of(self.rows, self.rows["alert"][:, 0], quiet)
+        counted = set((false if only_false else begins).tolist())
+        for its in of_incident.values():
+            highest = max(its, key=lambda one: one.result["score"])
+            if its[0].place in counted and highest.result["reasons"]:
+                yield highest.result["reasons"][0]["feature"], int(self.rows["time"][its[0].place])
 
 
 def usual_ranges(alerts: Iterable[Alert]) -> dict[str, float]:
@@ -267,38 +305,132 @@ def usual_ranges(alerts: Iterable[Alert]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Advice:
-    """Rules for the alerts of a replay, and what they do."""
+    """What would leave fewer incidents, from the alerts of a replay; counts are of incidents, and of faults found."""
 
-    rate: float
-    share: float  # of the usual range of a feature, that does not matter; 0: no rules
-    rules: tuple[Rule, ...]
-    before: float  # incidents a day without them
-    after: float
+    days: float
+    before: Counter[str]
+    rules: tuple[Rule, ...] = ()
+    share: float = 0.0  # of the usual range of a feature, that does not matter; 0: no rules
+    after: Counter[str] = field(default_factory=Counter)  # with the rules
+    blamed: Sequence[tuple[str, int]] = ()  # see `Part.blamed`: of the feature that has most of them
+    of: int = 0  # all that were blamed
+    lower: tuple[float, Counter[str]] | None = None  # a lower rate, and what it leaves
+
+    @property
+    def a_day(self) -> float:
+        """Incidents that are left."""
+        return self.after["incidents"] / self.days
 
 
-def advise(parts: Sequence[Alerts], rate: float, most: float, quiet: tuple[int, int], days: float) -> Advice:
-    """The least share of the usual ranges that has to be ignored, so that at most so many incidents a day are left.
+def advise(parts: Sequence[Part], settings: ReplaySettings, days: float, has_labels: bool = False) -> Advice:
+    """What leaves at most `settings.incidents_per_day`: the smallest rules that do and lose no labelled fault.
 
-    parts: of each partition; days: how long the records take.
+    Where there are none, or where one feature has most of the incidents (with labels: of the false ones), it is named,
+    and the highest of the lower rates that would do is tried. days: how long the records take.
     """
+    most, quiet = settings.incidents_per_day * days, settings.quiet
 
-    def a_day(rules: Sequence[Rule]) -> float:
-        return sum(part.incidents(Rules(rules), quiet) for part in parts) / days
+    def count(is_kept: Callable[[Alert], bool] = lambda _: True) -> Counter[str]:
+        return sum((part.count(quiet, is_kept) for part in parts), Counter())
 
+    before = count()
+    advice = Advice(days, before, after=before)
     ranges = usual_ranges(alert for part in parts for alert in part.alerts)
-    best = Advice(rate, 0.0, (), *[a_day(())] * 2)
-    for share in SMALL:
-        if best.after <= most:
-            break
+    for share in SMALL if before["incidents"] > most else ():
         rules = tuple(_small_moves(name, share * width) for name, width in ranges.items())
-        best = Advice(rate, share, rules, best.before, a_day(rules))
-    return best
+        after = count(_passes(Rules(rules)))
+        if after["faults"] < before["faults"]:
+            break
+        if after["incidents"] <= most:
+            advice = replace(advice, rules=rules, share=share, after=after)
+            break
+    every = [one for part in parts for one in part.blamed(quiet, has_labels)]
+    first = Counter(feature for feature, _ in every).most_common(1)
+    if first and first[0][1] >= FEWEST and (advice.a_day > settings.incidents_per_day or first[0][1] > len(every) / 2):
+        blamed = [one for one in every if one[0] == first[0][0]]
+        advice = replace(advice, blamed=blamed, of=len(every))
+    longest = max((len(part.rows) for part in parts), default=0)
+    for rate in RATES if advice.a_day > settings.incidents_per_day else ():
+        if rate < settings.alert_rate and rate * longest >= ENOUGH:
+            after = count(_is_rare(rate))
+            if not 0 < after["incidents"] < advice.after["incidents"]:
+                continue
+            advice = replace(advice, lower=(rate, after))
+            if after["incidents"] <= most:
+                break
+    return advice
+
+
+def _passes(rules: Rules) -> Callable[[Alert], bool]:
+    return lambda one: rules.suppressing(one.result, one.key) is None
+
+
+def _is_rare(rate: float) -> Callable[[Alert], bool]:
+    return lambda one: one.result["p_value"] <= rate
 
 
 def days_of(source: Mapping[str, Any]) -> float:
     """How long the records of a report take, from its source; 1 at least."""
     ms = (source["to_ms"] or 0) - (source["from_ms"] or 0)
     return float(max(1.0, ms / DAY_MS if ms > 0 else (source["scored"] + source["warming_up"]) / A_DAY))
+
+
+def proposals(settings: ReplaySettings, found: Found, advice: Advice, has_labels: bool) -> list[str]:
+    """What to try next, in lines: the feature behind most incidents first, a lower rate last.
+
+    Lines that begin with two blanks are commands, with all flags of this one, or lines for the configuration file.
+    """
+    lines = []
+    if advice.a_day > settings.incidents_per_day:
+        lines.append(f"{advice.a_day:.1f} incidents a day are left, and {settings.incidents_per_day:g} were asked for.")
+    if advice.blamed:
+        feature, n = name_text(advice.blamed[0][0]), len(advice.blamed)
+        kind = "incidents without a labelled fault" if has_labels else "incidents"
+        lines.append(f"Of {advice.of:,} {kind}, {n:,} are about {feature} first.")
+        lines += _remedies(settings, found, advice.blamed)
+    if advice.lower is not None:
+        rate, left = advice.lower
+        now, faults = advice.before, f", {left['faults']:,} of {advice.before['faults']:,} labelled faults are found"
+        lines += [
+            f"A lower rate comes last, as it also loses faults: at {rate:g} about {left['incidents']:,} of "
+            f"{now['incidents']:,} incidents are left{faults if has_labels else ''}, and no alert is in the first "
+            f"{round(1 / rate):,} records.",
+            f"  {command_again(settings, 'replay', alert_rate=rate)}",
+        ]
+    return lines
+
+
+def _remedies(settings: ReplaySettings, found: Found, blamed: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """What can be done about a feature with these incidents."""
+    feature, now = blamed[0][0], with_found(settings, found)
+    if (window := _same_hour(now, [time for _, time in blamed])) is not None:
+        begin, end = (window[name][11:] for name in ("from", "to"))
+        yield f"Most of these begin from {begin} to {end} ({now.timezone}). If work is done then, add to the file:"
+        yield from (f"  {line}" for line in config_lines({"maintenance": [window]}))
+    if feature in found.rising and feature not in now.counter_names:
+        yield "It nearly always grows: if it is a counter, and falls by a new start or by rounding,"
+        yield f"  {command_again(settings, 'replay', counters=(*now.counter_names, feature))}"
+    yield "If it may be left out, with the faults that only it shows:"
+    if settings.features is None:
+        yield f"  {command_again(settings, 'replay', exclude=(*settings.exclude, feature))}"
+    else:
+        kept = tuple(name for name in settings.features if name != feature)
+        yield f"  {command_again(settings, 'replay', features=kept)}"
+
+
+def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str] | None:
+    """The window of maintenance on each day in which most of these times are; None if there is no such hour."""
+    if settings.file is not None and settings.time is None:
+        return None  # records of a topic have a time
+    local = sorted(datetime.fromtimestamp(time / 1000, zone(settings.timezone)) for time in times)
+    hour, n = Counter(one.hour for one in local).most_common(1)[0]
+    days = {one.date() for one in local if one.hour == hour}
+    if n <= len(local) / 2 or len(days) < FEWEST:
+        return None
+    begin = datetime.combine(min(days), clock(hour))
+    name, end = f"every day at {hour}", begin + timedelta(hours=1)
+    window = {"name": name, "from": f"{begin:%Y-%m-%dT%H:%M}", "to": f"{end:%Y-%m-%dT%H:%M}"}
+    return window | {"timezone": settings.timezone, "repeat": "FREQ=DAILY"}
 
 
 def _small_moves(feature: str, amount: float) -> Rule:
@@ -311,11 +443,14 @@ def _pattern(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
-def configuration(settings: ReplaySettings, found: Found, advice: Advice, source: str, records: int) -> str:
-    """The file, as YAML."""
+def configuration(
+    settings: ReplaySettings, found: Found, advice: Advice, next_lines: Sequence[str], source: str, records: int
+) -> str:
+    """The file, as YAML. next_lines: `proposals`."""
     lines = [
         f"# Suggested on {datetime.now(UTC):%Y-%m-%d} from {counted(records, 'record')} of {source}.",
         "# It serves run, score and replay: --config FILE. Read each line; the comment above it says why it is there.",
+        *(f"# {line}" for line in next_lines),
         "",
     ]
     for name, value in _given(settings, found).items():
@@ -324,9 +459,9 @@ def configuration(settings: ReplaySettings, found: Found, advice: Advice, source
         lines += [*_comment(found.why[name]), *_setting(name, value), ""]
     for note in found.notes:
         lines += [*_comment(note), "# time-features: hour,weekday", ""]
-    rate = f"{advice.before:.1f} incidents a day at this rate"
-    rate += f", {advice.after:.1f} with the rules below" if advice.rules else ""
-    lines += [*_comment(rate), *_setting("alert_rate", advice.rate), ""]
+    rate = f"{advice.before['incidents'] / advice.days:.1f} incidents a day at this rate"
+    rate += f", {advice.a_day:.1f} with the rules below" if advice.rules else ""
+    lines += [*_comment(rate), *_setting("alert_rate", settings.alert_rate), ""]
     if settings.maintenance:
         lines += [
             "# as they were given",

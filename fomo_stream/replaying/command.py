@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.advice import RATES, Alerts, advise, configuration, days_of, look, with_found
+from fomo_stream.replaying.advice import Part, advise, configuration, days_of, look, proposals, with_found
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.detectors.rivals import check_rivals
 from fomo_stream.replaying.detectors.variants import variants
@@ -25,6 +24,7 @@ from fomo_stream.replaying.tables import InMemory
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.threads import usable_processors
+from fomo_stream.wording import clean
 
 CTRL_C = 130  # exit code
 
@@ -35,9 +35,9 @@ def run_replay(settings: ReplaySettings) -> int:
     plan, progress = _plan_of(settings, None), shown_progress()
     with stopped_by_ctrl_c() as is_stopped:  # also while the report is made and written
         if settings.suggest is not None:
-            report = _suggested(plan, settings.suggest, progress, is_stopped)
+            report, next_lines = _suggested(plan, settings.suggest, progress, is_stopped)
         else:
-            report, _ = _replayed(plan, progress, is_stopped)
+            (report, _), next_lines = _replayed(plan, progress, is_stopped), []
         result = ReplayResult(report)
         if settings.json_ is not None:
             result.save(settings.json_)
@@ -46,7 +46,7 @@ def run_replay(settings: ReplaySettings) -> int:
         paths = [path for path in (html, settings.json_) if path is not None]
         print(terminal_text(result.report, paths))
         if settings.suggest is not None:
-            print(f"Configuration: {settings.suggest}")
+            print(*(clean(line) for line in (f"Configuration: {settings.suggest}", *next_lines)), sep="\n")
     return 0 if result.is_complete else CTRL_C
 
 
@@ -101,28 +101,27 @@ def _html_of(settings: ReplaySettings) -> Path | None:
     return None if settings.report == NO_REPORT else Path(settings.report)
 
 
-def _suggested(plan: Plan, path: Path, progress: Progress, is_stopped: Callable[[], bool]) -> dict[str, Any]:
-    """The report of a replay with the fields in the roles that the records suggest; writes the configuration."""
+def _suggested(
+    plan: Plan, path: Path, progress: Progress, is_stopped: Callable[[], bool]
+) -> tuple[dict[str, Any], list[str]]:
+    """The report of a replay with the fields in the roles that the records suggest, and what to try next.
+
+    Writes the configuration.
+    """
     given = plan.settings
     found = look(given, plan.source)
     plan = make_plan(with_found(given, found))
-    report, alerts = _replayed(plan, progress, is_stopped)
-    source, most, quiet = report["source"], given.incidents_per_day, given.quiet
-    advice = advise(alerts, given.alert_rate, most, quiet, days_of(source))
-    for rate in [rate for rate in RATES if rate < given.alert_rate]:
-        if advice.after <= most or is_stopped():
-            break
-        lower = replace(plan, settings=plan.settings.model_copy(update={"alert_rate": rate, "scores_file": None}))
-        again, alerts = _replayed(lower, progress, is_stopped)
-        source = again["source"]
-        advice = advise(alerts, rate, most, quiet, days_of(source))
-    text = configuration(given, found, advice, source["name"], source["scored"] + source["warming_up"])
+    report, parts = _replayed(plan, progress, is_stopped)
+    source, has_labels = report["source"], plan.has_labels
+    advice = advise(parts, given, days_of(source), has_labels)
+    lines = proposals(given, found, advice, has_labels)
+    text = configuration(given, found, advice, lines, source["name"], source["scored"] + source["warming_up"])
     write_whole(path, text.encode())
-    return report
+    return report, lines
 
 
-def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], list[Alerts]]:
-    """The report, and with --suggest the alerts of each partition."""
+def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[dict[str, Any], list[Part]]:
+    """The report, and with --suggest the records and alerts of each partition."""
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
     totals = [source.total(number) for number in numbers]
@@ -136,5 +135,6 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
             progress.end()
         if settings.scores_file is not None:
             join_parts(settings.scores_file, [job.scores for job in jobs])
-        alerts = [outcome.alerts for outcome in outcomes if outcome.alerts is not None]
-        return make_report(plan, outcomes, started), alerts
+        is_asked = settings.suggest is not None
+        parts = [Part(one.recorded.rows.copy(), one.alerts) for one in outcomes if is_asked]  # the files are removed
+        return make_report(plan, outcomes, started), parts

@@ -20,7 +20,7 @@ from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.running import MAINTENANCE, Running, Scored
 from fomo_stream.records.json_codec import JsonCodec
-from fomo_stream.replaying.advice import Alerts
+from fomo_stream.replaying.advice import Alert, alerts_in
 from fomo_stream.replaying.blocks import BLOCK, Block, Int, IsStopped, Judgement, Sample
 from fomo_stream.replaying.detectors.rivals import Rival
 from fomo_stream.replaying.detectors.variants import variants
@@ -200,7 +200,7 @@ class Outcome:
     model: str
     kernel: str
     left_out: tuple[str, ...]  # names of views that the rows do not fit
-    alerts: Alerts | None  # for --suggest
+    alerts: list[Alert]  # for --suggest, else none
 
 
 class Detectors:
@@ -243,11 +243,12 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
     began, settings = time.monotonic(), job.plan.settings
     recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
     replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.variants, detectors.rivals())
-    alerts = None if settings.suggest is None else Alerts()
+    alerts, n = list[Alert](), 0
     for block in replay.blocks(is_stopped):
         recorder.add(block)
-        if alerts is not None:
-            alerts.add(block)
+        if settings.suggest is not None:
+            alerts += alerts_in(block, n)
+        n += len(block)
         if settings.scores_file is not None:
             _append_scores(job.scores, block, settings)
         advance(len(block) + sum(block.skipped.values()))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fomo_stream.errors import ConfigError, needs_extra
+from fomo_stream.replaying.measures.drift import MEASURES
 from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.output import json_text, plain, write_whole
 from fomo_stream.wording import counted
@@ -23,23 +24,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMAT = 2  # before, false incidents were counted by another rule
-COUNTS = ("records", "outliers", "alerts", "incidents", "true_alerts", "segments")
+COUNTS = ("records", "outliers", "alerts", "incidents", "true_incidents", "true_alerts", "segments")
 PAGE = Path(__file__).parent / "report" / "page"
 STYLES = ("uPlot.min.css", "report.css")
 SCRIPTS = (
     "text.js",
     "tables.js",
     "plots.js",
-    "curves.js",
     "detectors.js",
     "timeline.js",
-    "quality.js",
     "incidents.js",
     "drift.js",
     "records.js",
     "report.js",
 )
-DRIFT = ("psi", "missing", "median")
 OF_ALERTS = (
     *("partition", "offset", "time", "score", "incident", "logit", "p_value", "severity", "label", "record"),
     *("reasons", "explanation"),
@@ -80,9 +78,8 @@ class ReplayResult:
     `report` has all of it, as plain data. The DataFrames, which need pandas, have one row per ...
         `metrics`      detector; `auroc_low` and `auroc_high` are the ends of the interval, and so on
         `timeline`     span of time with records (up to 4,096 of them)
-        `windows`      window and detector
         `alerts`       top alert, highest first
-        `drift`        window and feature
+        `drift`        feature
         `incidents()`  incident, those of most surprise first
 
     A DataFrame is empty where the report has nothing on it. Times are UTC; without times they are record numbers.
@@ -142,24 +139,15 @@ class ReplayResult:
         return frame.set_index("start") if len(frame) else frame
 
     @property
-    def windows(self) -> pd.DataFrame:
-        """Quality and alerts of every detector in windows of equal length."""
-        shared = dict(self._report["windows"])
-        by_detector = shared.pop("by_detector").items()
-        return self._frame([{**shared, "detector": name, **columns} for name, columns in by_detector])
-
-    @property
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
         return self._frame([{name: [alert.get(name) for alert in self._report["alerts"]] for name in OF_ALERTS}])
 
     @property
     def drift(self) -> pd.DataFrame:
-        """How far each feature has moved from the first records (PSI), its median and its missing share."""
-        drift, shared = self._report["drift"], {name: self._report["windows"][name] for name in ("start", "end")}
-        of_features = enumerate(drift["features"])
+        """How far each feature has moved from the first records to the last (PSI), its medians and missing shares."""
         return self._frame(
-            [{**shared, "feature": name, **{key: drift[key][i] for key in DRIFT}} for i, name in of_features]
+            [{"feature": self._report["drift"]["features"], **{k: self._report["drift"][k] for k in MEASURES}}]
         )
 
     def incidents(self) -> pd.DataFrame:

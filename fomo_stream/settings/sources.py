@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from copy import copy
 from importlib import import_module
@@ -180,6 +181,23 @@ def files_of(settings: BaseFlags) -> tuple[Path, ...]:
 def option(name: str) -> str:
     """The flag of a setting: `batch_size` -> `--batch-size`, `from_` (`from` is a word of Python) -> `--from`."""
     return "--" + name.strip("_").replace("_", "-")
+
+
+def command_again(settings: BaseFlags, command: str, **changes: Any) -> str:
+    """The command line with the flags that these settings were loaded with, and changes; secrets as ***."""
+    words = ["fomo-stream", command]
+    for name, value in {**settings._flags, **changes}.items():
+        field, flag = type(settings).model_fields[name], option(name)
+        if isinstance(value, dict):
+            words += [f"{flag}.{key}=***" for key in value]
+        elif isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif extra_of(field).get("words"):
+            words += [flag, *value]
+        else:
+            text = "***" if not field.repr else ",".join(value) if isinstance(value, tuple) else str(value)
+            words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+    return shlex.join(words)
 
 
 def _variables() -> dict[str, str]:

@@ -43,7 +43,7 @@ def program() -> None:
 
     result = replay(frame, labels=[0, 1], grid={"alert_rate": [0.01]}, alert_rate=0.01)
     assert_type(result, ReplayResult)
-    for part in (result.metrics, result.timeline, result.windows, result.alerts, result.drift, result.incidents()):
+    for part in (result.metrics, result.timeline, result.alerts, result.drift, result.incidents()):
         assert_type(part, pd.DataFrame)
     assert_type(result.plot(), Axes)
     assert_type(result.summary, str)

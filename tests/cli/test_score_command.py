@@ -39,6 +39,10 @@ def test_a_file_gets_what_standard_output_gets_and_its_incidents_are_counted(
     shown = re.findall(r"incident at line (\d+) \((\d+) outliers?\): ", told)
     assert len(shown) == min(3, len(alerts))
     assert {line: int(n) for line, n in shown}.items() <= alerts.items()
+    keyed = [record | {"device": "p 7"} for record in RECORDS]
+    (tmp_path / "keyed.csv").write_bytes(as_csv(keyed))
+    assert main(arguments(model_path, tmp_path / "keyed.csv", "--key", "device", "-o", tmp_path / "out.csv")) == 0
+    assert re.search(r"incident at line \d+, key p 7 \(", capsysbinary.readouterr().err.decode())
 
 
 @pytest.mark.parametrize(

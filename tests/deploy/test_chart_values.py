@@ -41,6 +41,8 @@ from fomo_stream.settings.sources import load
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
 # The chart explains mistakes in these, or leaves that to the program.
 IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback", "rules", "maintenance"}
+# Numbers that are also written as texts: 5x.
+TEXTS: Object = {"silence": {"type": ["number", "string", "null"], "pattern": "^ *[0-9]+(\\.[0-9]*)? *x? *$"}}
 
 LABEL = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)  # a name of Kubernetes
 TOPIC = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,30}", fullmatch=True)
@@ -63,7 +65,7 @@ def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
     listed = (CHART / "templates" / "_validate.tpl").read_text().partition("$known := list")[2].partition("-}}")[0]
     assert set(re.findall(r'"([\w-]+)"', listed)) == set(settings)
     for name in fields.keys() - BY_CHART - IN_TEMPLATES:
-        assert settings[name.replace("_", "-")] == expected(fields[name]), name
+        assert settings[name.replace("_", "-")] == expected(fields[name]) | TEXTS.get(name, {}), name
 
 
 OWN_LABELS = sorted(plain("default").pod["metadata"]["labels"])  # selectors need some of them
@@ -314,6 +316,21 @@ def test_other_settings_restart_the_pods_and_other_values_do_not() -> None:
 # --- documentation
 
 KUBERNETES = Document.read(ROOT / "deploy" / "README.md").section("Kubernetes")
+
+
+def test_the_chart_takes_what_the_pages_write_in_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [Document.read(page) for page in sorted((ROOT / "docs").glob("*.md"))]
+    texts = [block.code for page in pages for block in page.blocks if block.language == "yaml"]
+    assert "silence: 5x" in "".join(texts)
+    for text in texts:
+        given = yaml.safe_load(text)
+        by_chart = settings_of(rendered("default", settings=given), tmp_path, monkeypatch)
+        monkeypatch.undo()
+        (tmp_path / "own.yaml").write_text(text)
+        own = load(ServiceSettings, {"bootstrap": "kafka:9092", "config": tmp_path / "own.yaml"})
+        for name in given:
+            field = name.replace("-", "_")
+            assert getattr(by_chart, field) == getattr(own, field), name
 
 
 def test_the_documented_values_exist_with_their_defaults() -> None:

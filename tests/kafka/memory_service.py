@@ -237,6 +237,7 @@ class Topics:
             part = slice(*np.searchsorted(offsets, [start, stop]).tolist())
             parts.append(detector.process(values[part], keys[part]))
         expected = Results.concatenate(parts)
+        expected.p_value[:] = [float(f"{p:.3g}") for p in expected.p_value.tolist()]  # as results have them
         for result in self.results(number):
             at = offsets.index(result["offset"])
             found = [result["logit"], result["p_value"], result["generation"], result["regime"], result["outlier"]]

@@ -90,9 +90,14 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
     (f"pressure is 9.8, {BETWEEN}: {ALONE} flow", [INSIDE._replace(partner=1)], {"flow": "n/a"}),
     (f"pressure is 9.8, {BETWEEN}: {ALONE} the other values", [INSIDE._replace(expected=9.8001)], {}),
     (
-        f"pressure is 1013.4, usually 1013 (1012 to 1014): {ALONE} the other values (about 1012 would fit)",
-        [reason(value=1013.4, median=1012.9, low=1012.0, high=1014.0, expected=1012.3712)],
+        f"pressure is 1013.4, usually 1012.92 (1012 to 1014): {ALONE} the other values (about 1012.37 would fit)",
+        [reason(value=1013.4, median=1012.92, low=1012.0, high=1014.0, expected=1012.3712)],
         {"pressure": 1013.4},
+    ),
+    (
+        "pressure is 98765.3979, usually 98765.4021 (98765.4004 to 98765.404)",  # the digits that differ
+        [reason(value=98765.3979, median=98765.402123, low=98765.40041, high=98765.40399)],
+        {"pressure": 98765.3979},
     ),
     (
         f"open is true, usually false (false to true): {ALONE} the other values (about false would fit)",

@@ -196,7 +196,7 @@ def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
     assert of_frame.metrics.index.tolist() == ["fomo-stream", "context_size=50", "knn"]
     assert of_frame.metrics["auroc"].min() > 0.8
     in_memory, in_file = cast(list[dict[str, Any]], [one.report for one in (of_frame, of_file)])
-    for name in ("detectors", "windows", "timeline", "segments", "drift", "partitions"):
+    for name in ("detectors", "windows", "timeline", "segments", "drift"):
         assert in_memory[name] == in_file[name]
     assert [one["source"]["kind"] for one in (in_memory, in_file)] == ["memory", "file"]
     timing = in_file["timing"]

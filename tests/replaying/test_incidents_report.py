@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from blocks import block, incident, measured
+from blocks import block, incident, measured, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +18,7 @@ from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import Snapshot
 from fomo_stream.ops.status import INCIDENTS, StatusBoard
 from fomo_stream.partition.incidents import Incidents
-from fomo_stream.partition.rules import Rules
-from fomo_stream.replaying.advice import Alerts
+from fomo_stream.replaying.advice import Part, alerts_in
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, Block
 from fomo_stream.replaying.measures.alerts import TOP
 from fomo_stream.replaying.measures.incidents import AROUND, POINTS
@@ -141,11 +140,12 @@ def test_all_that_count_incidents_find_the_same(made: Block, quiet: tuple[int, i
     series, labels = made.results.series, made.labels
     spans = [(slice(its[0], its[-1] + 1), its[0]) for its in members.values()]
     within = [set(labels[span][series[span] == series[first]].tolist()) for span, first in spans]
+    assert counts["true_incidents"] == sum(OUTLIER in its for its in within)
     assert counts["false_incidents"] == sum(INLIER in its and OUTLIER not in its for its in within)
 
-    alerts = Alerts()
-    alerts.add(made)
-    assert alerts.incidents(Rules(), quiet) == len(members)
+    rows = np.zeros(len(made), spec_of([made]).row)
+    rows["series"], rows["begins"] = series, made.results.begins
+    assert Part(rows, alerts_in(made, 0)).count(quiet)["incidents"] == len(members)
 
     board = StatusBoard()
     outliers = [Outlier({}, output, key) for output, key in zip(outputs, made.keys, strict=True) if output["outlier"]]

@@ -68,7 +68,7 @@ def _alert(block: Block, place: int) -> dict[str, Any]:
         **_place(block, place),
         "incident": result["incident"],
         "logit": float(block.results.remembered_logit[place]),
-        "p_value": float(block.results.p_value[place]),
+        "p_value": float(f"{block.results.p_value[place]:.3g}"),  # as in its result
         "severity": result["severity"],
         "label": None if label < 0 else label,
         "record": block.fields[place],

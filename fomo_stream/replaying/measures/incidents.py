@@ -39,11 +39,11 @@ def incidents_report(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]
 
 def incidents_of(
     rows: NDArray[Any], is_alert: NDArray[np.bool_], quiet: tuple[int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places where the incidents of one partition begin, if these records (n,) alert; and those of false ones.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The places where incidents of one partition begin, if these records (n,) alert: of all, of true and false ones.
 
-    An incident is false if a label says that somebody looked in vain: of the records of its series, from its first
-    alert to its last one, some is a labelled inlier, and none a labelled outlier. rows: (n,), as `Spec.row`.
+    An incident is true if of the records of its series, from its first alert to its last one, some is a labelled
+    outlier; false if none is, but some is a labelled inlier: somebody looked in vain. rows: (n,), as `Spec.row`.
     """
     begins = begins_of(rows["series"], rows["begins"], is_alert, quiet)
     order = np.argsort(rows["series"], kind="stable")
@@ -51,8 +51,9 @@ def incidents_of(
     starts = np.flatnonzero(begins[order][places])
     first, last = places[starts], places[np.append(starts[1:], len(places))[: len(starts)] - 1]
     n_inliers, n_outliers = (np.append(0, np.cumsum(label == one)) for one in (INLIER, OUTLIER))
-    is_false = (n_outliers[last + 1] == n_outliers[first]) & (n_inliers[last + 1] > n_inliers[first])
-    return np.flatnonzero(begins), order[first[is_false]]
+    is_true = n_outliers[last + 1] > n_outliers[first]
+    is_false = ~is_true & (n_inliers[last + 1] > n_inliers[first])
+    return np.flatnonzero(begins), order[first[is_true]], order[first[is_false]]
 
 
 def _shown(incident: Result, recorded: Recorded, spec: Spec) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
 from fomo_stream.replaying.measures.incidents import incidents_report
-from fomo_stream.replaying.measures.quality import Quality, counts, ranking_metrics
+from fomo_stream.replaying.measures.quality import Quality
 from fomo_stream.replaying.measures.recorder import MOST_TOLD, Recorded, Records, Spec
 from fomo_stream.replaying.measures.segments import all_segments
 from fomo_stream.replaying.output import plain
@@ -29,32 +29,29 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
     recorded = sorted(recorded, key=lambda one: one.partition)
     records = Records(recorded, spec)
     segments = all_segments([(one.partition, one.rows) for one in recorded])
-    detectors, by_detector = [], {}
+    keys = {(one.partition, offset): key for one in recorded for offset, key in one.keys_of_outliers.items()}
+    detectors = []
     for d, name in enumerate(spec.detectors):
         quality = Quality(spec, records, segments, d)
         metrics, replicates = quality.metrics()
-        by_detector[name] = quality.windows()
         detectors.append(
             {
                 "name": name,
                 "metrics": metrics,
                 "counts": quality.counts(),
-                "curves": quality.curves(),
                 "replicates": replicates,
             }
         )
-    partitions = _partitions(recorded, records, spec)
     source = _source(recorded, records, spec)
-    drift = drift_report([(one.rows["time"], one.values) for one in recorded], spec.features, records.axis)
+    drift = drift_report([one.values for one in recorded], spec.features)
     parts = {
         "source": source,
         "notes": _notes(spec, detectors, source),
         "detectors": detectors,
-        "windows": {**_windows(records, spec), "by_detector": by_detector},
+        "windows": _windows(records, spec),
         "timeline": _timeline(records, spec),
-        "segments": segments.report(spec.axis == "time"),
+        "segments": segments.report(spec.axis == "time", keys),
         "drift": drift,
-        "partitions": partitions,
         "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
         "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
         "keys": keys_report([one.alerts for one in recorded]),
@@ -80,28 +77,6 @@ def _source(recorded: Sequence[Recorded], records: Records, spec: Spec) -> dict[
         "from_ms": records.axis.first if has_times else None,
         "to_ms": records.axis.last if has_times else None,
     }
-
-
-def _partitions(recorded: Sequence[Recorded], records: Records, spec: Spec) -> list[dict[str, Any]]:
-    """The records of each partition, and how well the first detector ranks them."""
-    score, alert = records.of("score", 0), records.of("alert", 0)
-    listed = []
-    for one, its in zip(recorded, records.slices, strict=True):
-        ranked, is_outlier = records.is_ranked[its], records.is_outlier[its]
-        auroc = ranking_metrics(*counts(score[its][ranked], is_outlier[ranked]))["auroc"][0]
-        n_scored, n_alerts = int(np.count_nonzero(~np.isnan(score[its]))), int(alert[its].sum())
-        listed.append(
-            {
-                "partition": one.partition,
-                "records": len(is_outlier) + one.skipped.total(),
-                "scored": n_scored,
-                "alerts": n_alerts,
-                "outliers": int(is_outlier.sum()) if spec.has_labels else None,
-                "auroc": auroc,
-                "alert_rate": n_alerts / n_scored if n_scored else None,
-            }
-        )
-    return listed
 
 
 def _windows(records: Records, spec: Spec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Metrics of one detector with their intervals, its curves, and its metrics by window."""
+"""Metrics of one detector with their intervals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ Bool = NDArray[np.bool_]
 
 RANKING_METRICS = ("auroc", "average_precision")
 OF_ALERTS = ("alert_precision", "alert_recall", "alert_rate")
-OF_INCIDENTS = ("segments_detected", "false_incidents", "delay_records", "delay_s")
+OF_INCIDENTS = ("incident_precision", "segments_detected", "false_incidents", "delay_records", "delay_s")
 METRICS = (*RANKING_METRICS, *OF_ALERTS, *OF_INCIDENTS)
 PER = 10_000  # labelled inliers that false incidents are counted in
 CELLS = 4096  # of a ranking that is drawn again and again, at most
-CURVE_POINTS = 400
 
 
 class Quality:
@@ -50,9 +49,11 @@ class Quality:
         self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
         self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
         found = [incidents_of(rows, rows["alert"][:, d], spec.quiet) for rows in records.parts]
-        for name, begun in zip(("incidents", "false_incidents"), zip(*found, strict=True), strict=True):
+        names = ("incidents", "true_incidents", "false_incidents")
+        for name, begun in zip(names, zip(*found, strict=True), strict=True):
             windows = [records.window[its][at] for its, at in zip(records.slices, begun, strict=True)]
             self.by_window[name] = _by_window(np.concatenate(windows))
+        self.by_window["judged_incidents"] = self.by_window["true_incidents"] + self.by_window["false_incidents"]
         ranked = records.is_ranked
         self._ranked = self._score[ranked], records.is_outlier[ranked], records.window[ranked]
         self._by_class = counts(*self._ranked[:2])
@@ -92,6 +93,7 @@ class Quality:
                 "alert_precision": np.where(has_both, n["true_alerts"] / n["labelled_alerts"], np.nan),
                 "alert_recall": n["true_alerts"] / n["outliers"],
                 "alert_rate": n["alerts"] / n["scored"],
+                "incident_precision": np.where(has_both, n["true_incidents"] / n["judged_incidents"], np.nan),
                 "segments_detected": n["segments_detected"] / n["segments"],
                 "false_incidents": PER * n["false_incidents"] / n["inliers"],
             }
@@ -104,6 +106,7 @@ class Quality:
         share_of = {
             "alert_precision": "labelled_alerts",
             "alert_rate": "scored",
+            "incident_precision": "judged_incidents",
             "segments_detected": "segments",
             "false_incidents": "inliers",
             "delay_records": "segments_detected",
@@ -115,49 +118,15 @@ class Quality:
         """What the metrics count; `records` are those with a score."""
         n = {name: int(by_window.sum()) for name, by_window in self.by_window.items()}
         n["ranked"] = len(self._ranked[0])
-        incidents = ("segments", "segments_detected", "false_incidents")
+        incidents = ("segments", "segments_detected", "true_incidents", "false_incidents")
         of_labels = ("labelled", "ranked", "outliers", "labelled_alerts", "true_alerts", *incidents)
         known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
         return {"records": n["scored"], "alerts": n["alerts"], "incidents": n["incidents"], **known}
-
-    def curves(self) -> dict[str, list[Float]] | None:
-        """ROC and PR curves."""
-        return curves(*self._by_class)
-
-    def windows(self) -> dict[str, Float | Int | None]:
-        """Metrics in each window of the axis, NaN in windows without what they need."""
-        n = len(self._records.axis.starts)
-        score, is_outlier, window = self._ranked
-        ranked = {name: np.full(n, np.nan) for name in RANKING_METRICS}
-        for w, its in _groups(window, n):
-            for name, value in ranking_metrics(*counts(score[its], is_outlier[its])).items():
-                ranked[name][w] = value[0]
-        median, scores = np.full(n, np.nan), self._score[self._is_scored]
-        for w, its in _groups(self._records.window[self._is_scored], n):
-            median[w] = np.median(scores[its]) if len(its) else np.nan
-        own = {name: by_window[:n] for name, by_window in self.by_window.items()}
-        with np.errstate(invalid="ignore", divide="ignore"):
-            alert_rate = own["alerts"] / own["scored"]
-        return {
-            "auroc": ranked["auroc"],
-            "average_precision": ranked["average_precision"],
-            "alerts": own["alerts"],
-            "alert_rate": alert_rate,
-            "true_alerts": own["true_alerts"] if self._spec.has_labels else None,
-            "median_score": median,
-        }
 
 
 def _by_window(windows: Int) -> Int:
     """How many are in each window (WINDOWS,)."""
     return np.bincount(windows, minlength=WINDOWS)
-
-
-def _groups(windows: Int, n: int) -> list[tuple[int, Int]]:
-    """Each of n windows, with the places of those that are in it."""
-    order = np.argsort(windows, kind="stable")
-    ends = np.searchsorted(windows[order], np.arange(n + 1))
-    return [(w, order[ends[w] : ends[w + 1]]) for w in range(n)]
 
 
 def _medians(values: Int, windows: Int, weights: Float) -> Float:
@@ -214,27 +183,3 @@ def ranking_metrics(inliers: Float, outliers: Float) -> dict[str, Float]:
     has_both = (n_in > 0) & (n_out > 0)
     values = (np.where(has_both, value, np.nan) for value in (auroc, average_precision))
     return dict(zip(RANKING_METRICS, values, strict=True))
-
-
-def curves(inliers: Float, outliers: Float) -> dict[str, list[Float]] | None:
-    """ROC and PR curves of one ranking (k, 1), with at most CURVE_POINTS points each.
-
-    "roc": false and true positive rates, from (0, 0) to (1, 1); "pr": recall and precision after each cell. None where
-    a class is missing.
-    """
-    true, false = np.cumsum(outliers), np.cumsum(inliers)
-    if not len(true) or not true[-1] or not false[-1]:
-        return None
-    fpr, tpr = np.append(0.0, false / false[-1]), np.append(0.0, true / true[-1])
-    rank = np.log1p(true + false)
-    roc = _spread((fpr + tpr) / 2)
-    pr = _spread((rank / rank[-1] + tpr[1:]) / 2)  # the precision moves most at the first records
-    return {"roc": [fpr[roc], tpr[roc]], "pr": [tpr[1:][pr], (true / (true + false))[pr]]}
-
-
-def _spread(position: Float) -> Int:
-    """At most CURVE_POINTS places in ascending positions (k,), evenly spread over them, with the first and the last."""
-    wanted = np.linspace(position[0], position[-1], CURVE_POINTS)
-    places = np.unique(np.searchsorted(position, wanted))
-    places[0], places[-1] = 0, len(position) - 1
-    return np.unique(places)

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.records.explanation import key_text
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
-from fomo_stream.replaying.measures.alerts import TopAlerts
+from fomo_stream.replaying.measures.alerts import MOST_KEYS, TopAlerts
 from fomo_stream.replaying.output import written_to
 
 Float = NDArray[np.float64]
@@ -67,6 +68,7 @@ class Recorded:
     suppressed: Counter[str] = field(default_factory=Counter)  # by rule, or window of maintenance
     unreadable_labels: int = 0
     odd_times: int = 0
+    keys_of_outliers: dict[int, str] = field(default_factory=dict)  # by offset, of the first MOST_KEYS labelled ones
     ended_incidents: array[int] = field(default_factory=lambda: array("q"))  # alerts of each
     worst_incidents: list[Result] = field(default_factory=list)  # of those
     open_incidents: Sequence[Result] = ()
@@ -114,7 +116,9 @@ class Recorder:
         recorded.alerts.add(block)
         if self._spec.has_labels:
             recorded.unreadable_labels += int(np.count_nonzero(block.labels == UNREADABLE))
-
+            for at in np.flatnonzero(block.labels == OUTLIER).tolist() if block.keys else ():
+                if (key := block.keys[at]) is not None and len(recorded.keys_of_outliers) < MOST_KEYS:
+                    recorded.keys_of_outliers[int(block.offsets[at])] = key_text(key)
         values = np.clip(block.rows, -LARGEST, LARGEST).astype(np.float32)
         with written_to(recorded.file.parent):
             self._files[0].write(self._rows(block).tobytes())

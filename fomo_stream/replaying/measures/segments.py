@@ -8,7 +8,7 @@ the delay is counted from the first record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,14 +39,15 @@ class Segments:
     delay_records: Int
     delay_ms: Int
 
-    def report(self, has_times: bool) -> list[dict[str, Any]]:
-        """The first LISTED segments, as the first detector saw them."""
+    def report(self, has_times: bool, keys: Mapping[tuple[int, int], str]) -> list[dict[str, Any]]:
+        """The first LISTED segments, as the first detector saw them. keys: by partition and offset, where known."""
         listed = []
         for i, delay in enumerate(self.delay_records[:LISTED, 0].tolist()):
             is_detected = delay != NEVER
             listed.append(
                 {
                     **{name: int(values[i]) for name, values in self.spans.items()},
+                    "key": keys.get((int(self.spans["partition"][i]), int(self.spans["from"][i]))),
                     "detected": is_detected,
                     "delay_records": delay if is_detected else None,
                     "delay_s": self.delay_ms[i, 0] / 1000 if is_detected and has_times else None,

@@ -20,14 +20,12 @@ def summary(report: dict[str, Any]) -> list[str]:
     own = report["detectors"][0]
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
-        *_about_incidents(report["incidents"]),
+        *_about_incidents(report["incidents"], own, report["source"]),
         *_about_silence(report.get("silence") or {}),
         *_about_reasons(report["reasons"]),
         *_about_keys(report["keys"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
-        *_about_segments(own),
-        *_about_false_incidents(own),
         *[_against(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
         *_about_drift(report["drift"]),
     ]
@@ -35,8 +33,7 @@ def summary(report: dict[str, Any]) -> list[str]:
 
 def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | None) -> list[str]:
     begin, end = source.get("from_ms") or 0, source.get("to_ms") or 0
-    has_times = end > begin
-    when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if has_times else ""
+    when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if end > begin else ""
     stopped = "" if source.get("is_complete", True) else ", before it was stopped"
     said = (
         f"{counted(source['records'], 'record')} of {source['name']}{when} {_was(source['records'])} replayed{stopped}"
@@ -44,19 +41,38 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
         return [f"{said}; none of them got a score."]
-    often = _per_time(alerts, end - begin) if has_times else ""
     asked = f"; {percent(wanted)} of ordinary records, at most, was asked for" if wanted else ""
-    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked}){often}."]
+    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked})."]
 
 
-def _about_incidents(incidents: dict[str, Any]) -> list[str]:
-    """How often somebody would have had to look: once for each incident, not once for each alert."""
-    if not incidents["count"]:
-        return []
-    n, is_open = counted(incidents["count"], "incident"), f"{incidents['open']:,} still open at the end; "
-    median, most = incidents["median_records"], incidents["most_records"]
-    said = f"half have {median:,} or fewer alerts, the longest {most:,}."
-    return [f"The alerts are {n}: {is_open if incidents['open'] else ''}{said}"]
+def _about_incidents(incidents: dict[str, Any], own: dict[str, Any], source: dict[str, Any]) -> list[str]:
+    """How often somebody would have had to look: once for each incident; and whether it was for a labelled fault."""
+    said, n, of, metrics = [], incidents["count"], own["counts"], own["metrics"]
+    if n:
+        is_open = f"{incidents['open']:,} still open at the end; " if incidents["open"] else ""
+        median, most = incidents["median_records"], incidents["most_records"]
+        half = f"half have {median:,} or fewer alerts, the longest {most:,}."
+        days = ((source.get("to_ms") or 0) - (source.get("from_ms") or 0)) / DAY_MS
+        often = f", about {float(f'{n / days:.2g}'):,.12g} a day" if days >= 2 else ""
+        said.append(f"The alerts are {counted(n, 'incident')}{often}: {is_open}{half}")
+    if precision := metrics["incident_precision"]:
+        judged = of["true_incidents"] + of["false_incidents"]
+        which = counted(judged, "incident") + (" with labels" if judged < of["incidents"] else "")
+        rate = metrics["false_incidents"]
+        others = f"; the others are {rate['value']:.3g} in {PER:,} normal records" if rate and rate["value"] else ""
+        said.append(
+            f"Precision by incident {percent(precision['value'])}: of {which} {of['true_incidents']:,} "
+            f"{_have(of['true_incidents'])} a labelled fault in them{others}."
+        )
+    if found := metrics["segments_detected"]:
+        delay = metrics["delay_records"]
+        after = f"within {counted(round(delay['value']), 'record')} of its first" if delay and delay["value"] else ""
+        when = f"; half of these {after or 'at the first record'}" if of["segments_detected"] else ""
+        said.append(
+            f"Recall by incident {percent(found['value'])}: of {counted(of['segments'], 'labelled fault')} "
+            f"{of['segments_detected']:,} {_was(of['segments_detected'])} found{when}."
+        )
+    return said
 
 
 def _about_silence(silence: dict[str, Any]) -> list[str]:
@@ -123,27 +139,6 @@ def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _about_segments(own: dict[str, Any]) -> list[str]:
-    n, detected, delay = own["counts"]["segments"], own["counts"]["segments_detected"], own["metrics"]["delay_records"]
-    if not n:
-        return []
-    if not detected or not delay:
-        return [f"None of {counted(n, 'labelled anomalous segment')} was detected."]
-    where = (
-        f"within {counted(round(delay['value']), 'record')} of the first" if delay["value"] else "at the first record"
-    )
-    said = f"Of {counted(n, 'labelled anomalous segment')} {detected:,} {_was(detected)} detected"
-    return [f"{said}, {'half of them ' if detected > 1 else ''}{where}."]
-
-
-def _about_false_incidents(own: dict[str, Any]) -> list[str]:
-    rate, n = own["metrics"]["false_incidents"], own["counts"]["false_incidents"]
-    if rate is None:
-        return []
-    said = f"{counted(n, 'false incident')} (alerts near each other without a labelled outlier)"
-    return [f"{said}: {rate['value']:.3g} in {PER:,} normal records."]
-
-
 def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
     auroc = difference(other, own, "auroc", is_paired=True)
     if auroc is None:
@@ -159,7 +154,7 @@ def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _about_drift(drift: dict[str, Any]) -> list[str]:
     """Only what has moved, and stays there."""
-    pairs = [pair for pair in zip(drift["features"], drift["lasting_psi"], strict=True) if (pair[1] or 0.0) >= MOVED]
+    pairs = [pair for pair in zip(drift["features"], drift["psi"], strict=True) if (pair[1] or 0.0) >= MOVED]
     moved = [
         f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONGLY else 'somewhat'})"
         for name, psi in sorted(pairs, key=lambda pair: -pair[1])
@@ -190,11 +185,8 @@ def percent(share: float) -> str:
     return f"{float(f'{100 * share:.3g}'):.15g} %"
 
 
-def _per_time(n: int, ms: int) -> str:
-    for name, unit in (("a day", DAY_MS), ("an hour", DAY_MS // 24), ("a minute", 60_000), ("a second", 1000)):
-        if ms <= n * unit and unit <= ms:
-            return f", about {n * unit / ms:,.0f} {name}"
-    return ""  # less than one in a day, or in a shorter range
+def _have(n: int) -> str:
+    return "has" if n == 1 else "have"
 
 
 def _was(n: int) -> str:

@@ -16,14 +16,13 @@ from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import seconds_per_record
 from fomo_stream.wording import clean, counted
 
-WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "incid.", "delay", "time"]
+WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "false", "incid.", "delay", "time"]
 NARROW = 76  # columns of a terminal below which the table has less
 EXPLAINED = 3  # incidents, at most
 CAPTION = (
-    "Precision and recall are of the alerts; events is the share of the anomalous segments that were detected, and the "
-    "delay their median; false is the number of false incidents in 10,000 normal records; incid. is how often somebody "
-    "would have been called. "
-    "Half of the 95 % interval is shown after "
+    "incid. is how often somebody would have been called; the precision is the share of these incidents with a "
+    "labelled fault, the recall that of the labelled faults that were found, and the delay their median; false is the "
+    "number of incidents without a fault in 10,000 normal records. Half of the 95 % interval is shown after "
 )
 # units of time: in seconds, and up to how many seconds each is used
 UNITS = (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, float("inf")))
@@ -44,7 +43,7 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
             console.print(Text(clean(line)))
         console.print()
         console.print(_table(report, console))
-        if console.width >= NARROW and any(_metric(one, "alert_precision") for one in report["detectors"]):
+        if console.width >= NARROW and any(_metric(one, "segments_detected") for one in report["detectors"]):
             console.print(Text(f"{CAPTION}{_sign(console)}.", style="dim"))
         for line in _explained(report):
             console.print(Text(clean(line)))
@@ -107,9 +106,8 @@ def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
     return {
         "AUROC": text("auroc") + half,
         "AUPR": text("average_precision"),
-        "prec.": text("alert_precision"),
-        "recall": text("alert_recall"),
-        "events": text("segments_detected"),
+        "prec.": text("incident_precision"),
+        "recall": text("segments_detected"),
         "false": text("false_incidents", "{:.3g}".format),
         "alerts": "" if alerts is None else f"{alerts:,}",
         "incid.": "" if incidents is None else f"{incidents:,}",

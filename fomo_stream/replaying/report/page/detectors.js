@@ -32,11 +32,12 @@ const interval = (found) => (isKnown(found?.low) && isKnown(found?.high) ? [foun
 const METRICS = [
   ["AUROC", "auroc", decimals, "probability that an outlier scores higher than a normal record; 0.5 is chance, 1 is perfect"],
   ["AUPR", "average_precision", decimals, "average precision: mean precision over all outliers, from the highest score down; chance is the share of outliers"],
+  ["Precision by incident", "incident_precision", paddedShare, "share of the incidents with labels that have a labelled outlier in them"],
+  ["Recall by incident", "segments_detected", paddedShare, "share of the labelled faults, which are runs of outliers, with at least one alert"],
+  ["False incidents in 10,000", "false_incidents", padded, "incidents without any labelled outlier, in 10,000 normal records"],
   ["Alert rate", "alert_rate", paddedShare, "share of records that raised an alert"],
-  ["Alert precision", "alert_precision", paddedShare, "share of alerts that are outliers"],
-  ["Alert recall", "alert_recall", paddedShare, "share of outliers that raised an alert"],
-  ["Event recall", "segments_detected", paddedShare, "share of anomalous segments, which are runs of outliers, with at least one alert"],
-  ["False incidents in 10,000", "false_incidents", padded, "incidents without any labelled outlier, in 10,000 normal records; alerts fewer than 50 records apart are one incident"],
+  ["Precision by alert", "alert_precision", paddedShare, "share of alerts that are outliers"],
+  ["Recall by record", "alert_recall", paddedShare, "share of outliers that raised an alert"],
   ["Delay", "delay_records", number, "records from the start of a segment to its first alert; median over detected segments"],
   ["Delay in time", "delay_s", duration, "the same in time"],
 ];

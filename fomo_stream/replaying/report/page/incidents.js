@@ -56,8 +56,9 @@ function answer() {
   if (!source.scored) return "No record of this range has a score.";
   const often = span >= 2 && incidents.count ? `, about ${Number((incidents.count / span).toPrecision(2))} a day` : "";
   const said = [`${incidents.count ? plural(incidents.count, "incident") : "No incident"} in ${plural(source.records ?? 0, "record")}${often}.`];
-  if (counts.segments) said.push(`${count(counts.segments_detected)} of ${plural(counts.segments, "labelled fault")} found.`);
-  if (isKnown(counts.false_incidents) && hasLabels) said.push(`${plural(counts.false_incidents, "incident")} without a labelled fault.`);
+  const judged = (counts.true_incidents ?? 0) + (counts.false_incidents ?? 0), precision = metric("incident_precision")(detectors[0] ?? {}), recall = metric("segments_detected")(detectors[0] ?? {});
+  if (isKnown(precision)) said.push(`Precision ${share(precision)}: ${count(counts.true_incidents)} of ${judged < counts.incidents ? `${count(judged)} that have labels` : count(judged)} with a labelled fault.`);
+  if (isKnown(recall)) said.push(`Recall ${share(recall)}: ${count(counts.segments_detected)} of ${plural(counts.segments, "labelled fault")} found.`);
   if (incidents.count > 1) said.push("The most surprising come first: long and rare ones.");
   return said.join(" ");
 }
@@ -75,7 +76,7 @@ function shortList(items, kind, first, name) {
 function missedFaults() {
   const missed = (report.segments ?? []).filter((one) => one.detected === false).sort((a, b) => b.records - a.records);
   if (!missed.length) return [];
-  const items = missed.map((one) => make("li", {}, placeButton(one.start, one.end, isTimed ? place(one.start) : `Record ${count(one.start)}`), `: ${plural(one.records, "record")}, highest score ${isKnown(one.peak) ? one.peak.toFixed(3) : NONE}`));
+  const items = missed.map((one) => make("li", {}, placeButton(one.start, one.end, isTimed ? place(one.start) : `Record ${count(one.start)}`), `${one.key ? ` ${one.key}` : ""}: ${plural(one.records, "record")}, highest score ${isKnown(one.peak) ? one.peak.toFixed(3) : NONE}`));
   return [make("h3", {}, `${plural(missed.length, "labelled fault")} missed, the longest first`), ...shortList(items, "missed words", MISSED, "missed faults")];
 }
 

@@ -7,7 +7,6 @@ function colour(name) {
   return colours.get(name);
 }
 const lineColour = (i) => `c${i % COLOURS}`;
-const dashes = (i) => [[], [8, 4], [2, 3], [10, 3, 2, 3]][Math.floor(i / COLOURS) % 4];
 
 const redraws = []; // of everything on a canvas, after the theme or the size has changed
 function setTheme(name) {
@@ -98,7 +97,7 @@ function sayWhatIsRead(node, readout) {
  *
  * data: as uPlot takes it, first the places; series: of uPlot, without the first; full: [from, to] of the whole range;
  * y: {text(value), range}; describe(i): the readout at a place; layers: functions that draw more, on the canvas.
- * Gives {box, start, zoom, setData}; the box has to be in the page when `start()` is called, which gives uPlot's plot.
+ * Gives {box, start, zoom}; the box has to be in the page when `start()` is called, which gives uPlot's plot.
  */
 function timePlot(options) {
   const { label, summary, data, full, describe, height = 260 } = options;
@@ -117,14 +116,9 @@ function timePlot(options) {
     sayWhatIsRead(canvas, readout);
     return plot;
   };
-  const setData = (values) => {
-    const { min, max } = plot.scales.x;
-    plot.setData(values, false);
-    moves.zoom(min, max);
-  };
   if (full[1] > full[0]) box.prepend(zoomBar(label, moves));
   if (summary) box.append(sentence(summary));
-  return { box, start, zoom: moves.zoom, setData };
+  return { box, start, zoom: moves.zoom };
 }
 const HINT = "Point at the plot, or focus it and use the arrow keys, to read values. Drag to zoom; + and − zoom too, 0 shows the whole range.";
 

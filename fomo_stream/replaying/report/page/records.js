@@ -1,4 +1,4 @@
-// Labelled faults, partitions, throughput, the highest alerts, silence, and how the report came to be.
+// Labelled faults, throughput, the highest alerts, silence, and how the report came to be.
 
 /** A place in a table, which shows itself in the timeline. */
 function placeButton(from, to, name = place(from)) {
@@ -12,6 +12,7 @@ function showSegments(box) {
   box.append(sentence(`${plural(total, "run")} of labelled outliers${isKnown(found) ? `, of which ${count(found)} raised an alert` : ""}.${total > segments.length ? ` The first ${count(segments.length)} are listed.` : ""}`));
   box.append(table("segments-table", "Labelled faults", segments, [
     { name: isTimed ? "Start (UTC)" : "Start", of: (one) => one.start, node: (one) => placeButton(one.start, one.end), head: true },
+    { name: "Key", kind: "text key-cell", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
     ...(source.partitions > 1 ? [{ name: "Partition", of: (one) => one.partition, as: count }] : []),
     { name: isTimed ? "End (UTC)" : "End", of: (one) => one.end, as: place },
     { name: "Offsets", of: (one) => one.from, node: (one) => (one.from === one.to ? count(one.from) : `${count(one.from)} to ${count(one.to)}`) },
@@ -20,19 +21,6 @@ function showSegments(box) {
     { name: "Delay, records", of: (one) => one.delay_records, as: count, optional: true },
     { name: "Delay", of: (one) => one.delay_s, as: duration, optional: true },
     { name: "Highest score", of: (one) => one.peak, optional: true },
-  ]));
-  return null;
-}
-
-function showPartitions(box) {
-  const ranges = new Map((source.ranges ?? []).map((one) => [one.partition, one])), range = (one) => ranges.get(one.partition);
-  if (!report.partitions?.length) return "The range has no records.";
-  box.append(table("partitions-table", "Partitions", report.partitions, [
-    { name: "Partition", of: (one) => one.partition, as: count, head: true },
-    { name: "From", of: (one) => range(one)?.from, as: count, optional: true }, { name: "To", of: (one) => range(one)?.to, as: count, optional: true },
-    { name: "Records", of: (one) => one.records, as: count }, { name: "Scored", of: (one) => one.scored, as: count, optional: true },
-    { name: "Alerts", of: (one) => one.alerts, as: count, optional: true }, { name: "Alert rate", of: (one) => one.alert_rate, as: paddedShare, optional: true },
-    { name: "Outliers", of: (one) => one.outliers, as: count, optional: true }, { name: "AUROC", of: (one) => one.auroc, as: decimals, optional: true },
   ]));
   return null;
 }
@@ -104,7 +92,7 @@ function showSilence(box) {
   if (!told.length) return "Nothing was silent.";
   box.append(table("silence-table", "Silence", told, [
     { name: "Last record before", of: (one) => one.from?.timestamp, node: (one) => placeButton(one.from?.timestamp), head: true },
-    { name: "Of", kind: "text", of: (one) => one.of, as: String }, { name: "Key", kind: "text", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
+    { name: "Of", kind: "text", of: (one) => one.of, as: String }, { name: "Key", kind: "text key-cell", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
     { name: "What", kind: "text long", of: (one) => one.explanation ?? one.status, as: String },
     { name: "Quiet for", of: (one) => one.quiet_s, as: duration, optional: true }, { name: "Usual gap", of: (one) => one.usual_gap_s, as: duration, optional: true },
   ]));

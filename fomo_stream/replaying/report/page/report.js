@@ -1,4 +1,4 @@
-// The page: the answer and the scores over time first, then five parts, each of which is made when it is opened.
+// The page: the answer and the scores over time first, then four parts, each of which is made when it is opened.
 
 const FIRST_SCREEN = [["answer", "Worst incidents", showAnswer], ["timeline", "Scores over time", showTimeline], ["words", "The result in words", showWords]];
 const isCompared = hasLabels || detectors.length > 1;
@@ -7,10 +7,9 @@ const PARTS = [
   ["incidents", "Incidents", "the highest alert of each, keys, features, silence", [
     ["alerts", "Highest alerts", showAlerts], ["keys", "Keys that alert most", showKeys], ["reasons", "Features that are most often the first reason", showReasons],
     ["silence", "Silence", showSilence]]],
-  ["time", "Time", "metrics by window", [["over-time", "Metrics over time", showOverTime]]],
   ["quality", "Quality", hasLabels ? "how well labelled faults are found, and by which detector" : "the detectors", !isCompared ? [] : [
-    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments], ["curves", "ROC and precision-recall", showCurves]]],
-  ["data", "Data", "drift of features, partitions", [["drift", "Drift of features", showDrift], ["partitions", "Partitions", showPartitions]]],
+    ["detectors", "Detectors", showDetectors], ["segments", "Labelled faults", showSegments]]],
+  ["data", "Data", "drift of features", [["drift", "Drift of features", showDrift]]],
   ["settings", "Settings", "notes, settings, versions, how long it took", [["notes", "Notes", showNotes], ["origin", "Settings and versions", showOrigin], ["throughput", "Throughput", showThroughput]]],
 ].filter(([, , , sections]) => sections.length);
 

@@ -80,14 +80,6 @@ function button(text, action, attributes = {}) {
   node.addEventListener("click", action);
   return node;
 }
-let chosen = 0;
-/** A list to choose from, with its label; options: [value, text]. */
-function choice(label, options, change) {
-  const id = `choice-${++chosen}`, select = make("select", { id, class: "control" });
-  options.forEach(([, text], i) => select.append(make("option", { value: i }, text)));
-  select.addEventListener("change", () => change(options[select.selectedIndex][0]));
-  return make("span", { class: "choice" }, make("label", { for: id }, label), select);
-}
 function facts(pairs) {
   const shown = pairs.filter(([, value]) => isKnown(value) && value !== NONE);
   return make("dl", { class: "facts" }, ...shown.map(([k, v]) => make("div", {}, make("dt", {}, k), make("dd", {}, v))));
