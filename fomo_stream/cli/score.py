@@ -70,7 +70,7 @@ def run_score(settings: ScoreSettings) -> int:
 def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
     """The input, as the settings say that it is read. Raises SchemaError."""
     text = text_columns(settings, settings.key)
-    return RecordFile(stream, settings.format, name, text, settings.decimal, note)
+    return RecordFile(stream, settings.format, name, text, note=note, **settings.of_csv())
 
 
 def _note(text: str) -> None:

@@ -24,7 +24,7 @@ from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.config import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.running import Process, Running, Scored
-from fomo_stream.records.csv_rows import number_in
+from fomo_stream.records.cells import MARKS, number_in
 from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import (
     NAMES_SHOWN,
@@ -99,7 +99,7 @@ class FixedContextScorer(_LineScorer):
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
             text = text_columns(settings, settings.key)
-            file = RecordFile(stream, "auto", str(path), text, settings.decimal, note)
+            file = RecordFile(stream, "auto", str(path), text, note=note, **settings.of_csv())
             records = trusted_records(file)
             sample = list(islice(records, BLOCK))
             # with them the first records are checked
@@ -233,7 +233,11 @@ def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
     """Name the features with cells that are text, and count as missing."""
     for name, (count, first) in table.texts.items():
         if name in schema.features and name not in schema.categorical:
-            other = next((mark for mark in ("comma", "point") if number_in(first, mark) is not None), "")
+            other = next((mark for mark in reversed(MARKS) if number_in(first, mark) is not None), "")
             remedy = f"; --decimal {other} reads such numbers" if other else ""
             cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
             note(f"{cells} counted as missing: text such as {first[:40]!r}{remedy}")
+    for name, (count, first) in table.with_more.items():
+        if name in schema.features and name not in schema.categorical:
+            cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
+            note(f"{cells} read as numbers, without what stands around them: such as {first[:40]!r}")

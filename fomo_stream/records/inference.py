@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
 from numbers import Real
 from typing import Any, Protocol
@@ -16,10 +15,11 @@ from numpy.typing import NDArray
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import LONGEST_PATH, MAX_FEATURES
 from fomo_stream.records.category_codes import is_mostly_rare
-from fomo_stream.records.csv_rows import MISSING
+from fomo_stream.records.cells import MISSING
 from fomo_stream.records.files import FORMS
 from fomo_stream.records.lines import Note
 from fomo_stream.records.schema import Schema, is_number_text, look_up, numbers, shown
+from fomo_stream.records.times import is_time
 from fomo_stream.records.writers import csv_columns
 from fomo_stream.wording import counted, did_you_mean
 
@@ -224,17 +224,6 @@ def _words(path: str) -> set[str]:
 def is_missing(value: Any) -> bool:
     """Whether a value of a record is none, or a blank text, or a word for a missing value."""
     return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
-
-
-def is_time(value: Any) -> bool:
-    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
-    if not isinstance(value, str):
-        return False
-    try:
-        datetime.fromisoformat(value.strip())
-    except ValueError:
-        return False
-    return not is_number_text(value) or len(value.strip()) == len("20261001")  # another number is none
 
 
 def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:

@@ -6,7 +6,6 @@ import gzip
 import zlib
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import BinaryIO
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
@@ -114,10 +113,16 @@ class LineSource:
             self._fill()
         return self._lines[0] if self._lines else b""
 
-    def ahead(self, n: int) -> list[bytes]:
-        """The next lines, at most n, without taking them."""
-        self._fill(n)
-        return list(islice(self._lines, n))
+    def ahead(self, n: int, most_bytes: int) -> list[bytes]:
+        """The next lines without taking them: at most n, and none after so many bytes."""
+        found: list[bytes] = []
+        while len(found) < n and most_bytes > 0:
+            self._fill(len(found) + 1)
+            if len(found) == len(self._lines):
+                break
+            found.append(self._lines[len(found)])
+            most_bytes -= len(found[-1])
+        return found
 
     def _fill(self, n: int = 1) -> None:
         while len(self._lines) < n and not self._ended:

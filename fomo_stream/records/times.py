@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from fomo_stream.records.inference import is_time
-from fomo_stream.records.schema import number_of
+from fomo_stream.records.schema import is_number_text, number_of
 
 # Seconds of the year 5138 are milliseconds of 1973; the same holds between the other units.
 _UNITS = ((1e11, 1000.0), (1e14, 1.0), (1e17, 1e-3), (math.inf, 1e-6))  # largest number, milliseconds of 1
 _MOST_MS = 2**62
 END_MS = 7_289_654_400_000  # of the year 2200
 _LARGEST = 1e300
+
+
+def is_time(value: Any) -> bool:
+    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
+    if not isinstance(value, str):
+        return False
+    try:
+        datetime.fromisoformat(value.strip())
+    except ValueError:
+        return False
+    return not is_number_text(value) or len(value.strip()) == len("20261001")  # another number is none
 
 
 def to_milliseconds(value: Any) -> int | None:

@@ -24,14 +24,13 @@ from fomo_stream.records.inference import (
     AUTO,
     infer_of,
     is_missing,
-    is_time,
     key_of,
     leaves_of,
     roles_of,
     words_of,
 )
 from fomo_stream.records.schema import look_up
-from fomo_stream.records.times import places_at, to_milliseconds
+from fomo_stream.records.times import is_time, places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
 from fomo_stream.settings.config_file import config_lines
 from fomo_stream.settings.replay import ReplaySettings

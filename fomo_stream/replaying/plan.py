@@ -16,7 +16,7 @@ from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.replaying.blocks import UNKNOWN, IsStopped, Sample, Source
 from fomo_stream.replaying.labels import NO_LABELS, Labels, read_label_file, verdict_of
-from fomo_stream.replaying.tables import InMemory, Table, check_columns, format_of, open_table
+from fomo_stream.replaying.tables import InMemory, Table, TextTable, check_columns, format_of, open_table
 from fomo_stream.settings.replay import ReplaySettings
 
 MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends
@@ -100,7 +100,8 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     roles = roles_of(settings, settings.label)
     format = format_of(path, settings.format, notes.append) if data is None else "jsonl"
     if data is None:
-        table = open_table(path, format, text_columns(settings, settings.key), roles, settings.decimal)
+        table = open_table(path, format, text_columns(settings, settings.key), roles, **settings.of_csv())
+        notes += table.notes if isinstance(table, TextTable) else ()
     else:
         table = data.table
     check_columns(table, path.name, [*roles, *(settings.features or ()), *settings.categorical])

@@ -11,11 +11,11 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.settings.flags import (
+    CsvFlags,
     DeliveryFlags,
     DetectorFlags,
     Names,
     RecordFlags,
-    decimal_flag,
 )
 from fomo_stream.settings.rules import split_names
 from fomo_stream.settings.service import ServiceSettings, check_topic_names
@@ -95,7 +95,7 @@ class DemoSettings(DetectorFlags):
     )
 
 
-class ScoreSettings(RecordFlags):
+class ScoreSettings(CsvFlags, RecordFlags):
     """`fomo-stream score`: read CSV, JSON lines or Avro and write it with scores, without Kafka."""
 
     file: str = Field(
@@ -111,7 +111,6 @@ class ScoreSettings(RecordFlags):
         metavar="FILE",
     )
     format: Literal["auto", "csv", "jsonl", "avro"] = flag("Input", "auto", "format of the input")
-    decimal: Literal["auto", "comma", "point"] = decimal_flag()
     output: str = flag(
         "Output",
         "-",

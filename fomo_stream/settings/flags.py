@@ -62,14 +62,45 @@ def _times(value: Any) -> Any:
 Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
 
 
-def decimal_flag() -> Any:
-    """The setting `decimal`, of commands that read files."""
-    return flag(
+_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}
+
+
+class CsvFlags(BaseFlags):
+    """How files of CSV are read."""
+
+    delimiter: str = flag(
         "Input",
         "auto",
-        "whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons",
+        "what separates the cells of CSV: a character, tab or space; auto: what the first lines show",
+        metavar="CHARACTER",
         scope="scores",
     )
+    decimal: Literal["auto", "comma", "point"] = flag(
+        "Input",
+        "auto",
+        "whether the numbers of CSV have a decimal comma or point; auto: what the first lines show",
+        scope="scores",
+    )
+    skip_lines: int | None = flag(
+        "Input",
+        None,
+        "lines of CSV above the header, the line with the names of the columns (default: found in the first lines)",
+        metavar="N",
+        ge=0,
+        scope="scores",
+    )
+
+    @field_validator("delimiter")
+    @classmethod
+    def _delimiter_is_a_character(cls, text: str) -> str:
+        text = _DELIMITERS.get(text, text)
+        if text != "auto" and (len(text) != 1 or text.isalnum() or text in '"\r\n'):
+            raise ValueError("it must be auto, tab, space, or one character that is no letter, digit or quote")
+        return text
+
+    def of_csv(self) -> dict[str, Any]:
+        """These settings, as `RecordFile` takes them."""
+        return {name: getattr(self, name) for name in ("delimiter", "decimal", "skip_lines")}
 
 
 # Client settings that users cannot change, because delivery depends on them, and the flag to use instead.

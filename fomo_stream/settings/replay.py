@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from fomo_stream.settings.commands import GivenFlags
-from fomo_stream.settings.flags import Names, decimal_flag
+from fomo_stream.settings.flags import CsvFlags, Names
 from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, option, with_default
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
 
 
-class ReplaySettings(GivenFlags):
+class ReplaySettings(CsvFlags, GivenFlags):
     """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
 
     writes_alerts: ClassVar[bool] = False
@@ -29,7 +29,6 @@ class ReplaySettings(GivenFlags):
         "format of --file; auto: by the ending of its name, else by its first character",
         scope="scores",
     )
-    decimal: Literal["auto", "comma", "point"] = decimal_flag()
     from_: str = flag(
         "Input",
         "",
