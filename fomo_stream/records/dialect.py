@@ -131,9 +131,10 @@ class _Layout:
         if not fitting:
             return (above[-1] if above else None), []
         fullest = max(fitting, key=lambda row: len({*row.cells} - {""}))
-        named = [row for row in fitting if _are_names(row.cells)] or [fullest]
+        named = [row for row in fitting if _are_names(row.cells[: self.width])] or [fullest]
         measured = [row for row in named if not _are_units(row.cells)] or named
-        header = measured[-1] if self.width == 2 else measured[0]
+        # Two cells may also be a remark and its value; in columns of text, they may be a record.
+        header = measured[-1] if self.width == len(self._typed) == 2 else measured[0]
         if len(header.cells) == self.width - 1:
             self.ends_empty, self.width = True, self.width - 1
         end = len(self._rows) if begin is None else begin
@@ -182,7 +183,7 @@ class _Layout:
         between = {row.number for row in self._between}
         above = [row.number for row in self._rows if row.number < header.number]
         notes = []
-        if above or between or not _are_names(header.cells):
+        if above or between or not _are_names([one or "-" for one in names]):
             shown = clean(self.delimiter.join(header.cells))[:80]
             notes.append(f"line {header.number} of {name} is taken as the header: {shown}")
             if others := [*above, *sorted(between)]:
@@ -267,8 +268,8 @@ def _type(cell: str) -> str:
 
 
 def _are_names(cells: Sequence[str]) -> bool:
-    """Whether each cell has a text of its own that is no value; an empty one at the end may be of a delimiter."""
-    names = [cell.strip() for cell in (cells[:-1] if len(cells) > 1 and not cells[-1].strip() else cells)]
+    """Whether each cell has a text of its own that is no value."""
+    names = [cell.strip() for cell in cells]
     return len({*names}) == len(names) and all(_type(one) == "text" for one in names)
 
 

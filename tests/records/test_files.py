@@ -353,7 +353,7 @@ UNSCORED: dict[str, Any] = dict.fromkeys(CSV_FIELDS) | {"outlier": False}
 def written(data: bytes, form: Form, outliers: tuple[int, ...] = (), **more: Any) -> bytes:
     """The output for a file whose lines of these indices are outliers."""
     out = io.BytesIO()
-    table = RecordFile(io.BytesIO(data))
+    table = RecordFile(io.BytesIO(data), skip_lines=0)
     writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
     lines = list(table)
     writer.write(lines, [UNSCORED | {"outlier": i in outliers} | more for i in range(len(lines))])
