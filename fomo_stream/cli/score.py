@@ -26,6 +26,7 @@ from fomo_stream.partition.running import MAINTENANCE
 from fomo_stream.records.files import Line, RecordFile, open_records
 from fomo_stream.records.inference import NAMES_SHOWN, text_columns
 from fomo_stream.records.lines import Note
+from fomo_stream.records.presence import Presence
 from fomo_stream.records.result import Result, nothing
 from fomo_stream.records.schema import shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
@@ -90,7 +91,8 @@ class Scoring:
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
         self._counts |= {MAINTENANCE: 0, "suppressed": 0, "silences": 0}
-        self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
+        self._last: NDArray[np.int64] = np.zeros(1, np.int64)  # of features (d,): the last line with a value, else 0
+        self._presence = Presence()
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
         self._ended: list[Result] = []  # of the incidents that have ended, those of most surprise
@@ -146,9 +148,15 @@ class Scoring:
             )
         if counts["scored"] + counts["unscored"]:
             note_texts(table, schema, self._note)
-            absent = [name for name, has in zip(schema.features, self._has_values, strict=True) if not has]
+            last = dict(zip(schema.features, self._last.tolist(), strict=True))
+            absent = [name for name, line in last.items() if not line]
             if absent:
                 self._note(f"no row of {table.name} has a value of {shown(absent, NAMES_SHOWN)}: missing everywhere")
+            for (name, line), is_gone in zip(last.items(), self._presence.gone, strict=True):
+                if line and is_gone:
+                    self._note(f"{name} has no value after line {line}")
+            for text in () if self._scorer.unused is None else self._scorer.unused.notes():
+                self._note(text)
         elif counts["skipped"]:
             self._note("nothing was scored; check --features, --format and --context")
 
@@ -178,7 +186,9 @@ class Scoring:
         self._n_ended += len(scored.closed)
         self._ended = most_surprising([*self._ended, *(one.summary for one in scored.closed)])
         self._note_silence([notice.summary for notice in scored.silence])
-        self._has_values = self._has_values | (~np.isnan(scored.rows)).any(axis=0)
+        numbers = np.array([line.number for line in lines])[:, None]
+        self._last = np.maximum(self._last, np.where(np.isnan(scored.rows), 0, numbers).max(axis=0))
+        self._presence.follow(scored.rows, 0)
         results = [
             unscored(line, missing) if result is None else result
             for line, result, missing in zip(lines, scored.results, scored.missing.tolist(), strict=True)

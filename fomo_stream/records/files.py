@@ -186,9 +186,9 @@ def _open_avro(stream: BinaryIO, name: str) -> Iterator[dict[str, Any] | RecordE
 
 
 def text_format(name: str, first: bytes, note: Note = silent) -> Format:
-    """The format of a text file with this name, perhaps with the ending .gz, and this first line that is not blank."""
+    """The format of a text file with this name, perhaps ending in .gz or .zst, and this first line that is not blank."""
     path = Path(name.lower())
-    named = FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix)
+    named = FORMATS.get((path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix)
     if named != "csv":
         return named or ("jsonl" if first.lstrip(BLANK)[:1] in (b"{", b"[") else "csv")
     try:

@@ -36,6 +36,7 @@ MISLEADING = "later values are new ones, so that good records look odd"
 RARE_VALUES = "no categories, as most of their values are seen once or twice"
 A_TIME = "a time"  # why such a field is no feature
 NO_VALUE, COUNTER, A_LABEL = "no value so far", "monotone counter", "named as labels are; --features takes it"
+TEXTS, FEW = ("text", "a list"), "present in only"
 # Why a field that has another role is no feature.
 KEY, TIME, LABEL = "key of the series", "time of the record", "label of the record"
 EXCLUDED = "excluded"
@@ -176,11 +177,11 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
             return A_TIME
         n_read = sum(map(is_number_text, texts))
         if n_read < len(texts) and not _is_a_word(texts, x):
-            kind = "a list" if isinstance(texts[0], list) else "text"
+            kind = TEXTS[isinstance(texts[0], list)]
             return f"{kind}, mostly numbers" if n_read > len(texts) / 2 else kind
     x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
     if len(x) < _RARE * n_records:
-        return f"present in only {len(x)} of {n_records} records"
+        return f"{FEW} {len(x)} of {n_records} records"
     if _LABEL_WORDS & _words(path) and len(np.unique(x)) <= _LABELS and (x == np.round(x)).all():
         return A_LABEL
     if all(isinstance(value, bool) for value in present):
@@ -339,8 +340,9 @@ def choose_features(
     roles: Mapping[str, str],
     note: Note,
     offers_time: bool = False,
-) -> Schema:
-    """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
+) -> tuple[Schema, Mapping[str, str]]:
+    """The schema of `settings.features`, or else the one inferred from `records`, which is noted, with the fields that
+    are left out, and why.
 
     format: of the input. roles: fields that are never inferred as features, each with KEY, TIME or LABEL. offers_time:
     whether --time can name a time that is left out. Raises SchemaError if there are no records or no features, and
@@ -378,7 +380,7 @@ def choose_features(
             note(TEXT_HINT)
     for text in input_notes(schema, records):
         note(text)
-    return schema
+    return schema, left_out
 
 
 def roles_of(settings: RecordSettings, label: str | None = None) -> dict[str, str]:
@@ -446,6 +448,8 @@ def _absent(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: 
     fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
     if name not in fields:
         hint = did_you_mean(name, fields) or f"; the fields are {shown(fields, NAMES_SHOWN)}"
+        if any("," in field and name in field for field in fields):
+            hint += "; write a name that has a comma in quotes: '\"A, B\",C'"
         return ConfigError(f"there is no field {name[:60]} {where}{hint}")
     if not any(isinstance(look_up(record, name), str) for record in records):
         return SchemaError(f"there is no {kind} in {name[:60]} {where}")

@@ -123,7 +123,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     place = zone(settings.timezone)
     source = FileSource(path.name, table, settings.key, settings.time, settings.label, place, kind=kind)
     sample = _first_records(source, INFER_RECORDS)
-    schema = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
+    schema, _ = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
     if settings.labels_file is not None:
         labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
