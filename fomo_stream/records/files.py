@@ -149,7 +149,7 @@ class RecordFile:
         self._cells = [
             _text_cell
             if name in self._text
-            else cell_reader(form, partial(_count, self.texts, name), partial(_count, self.with_more, name))
+            else cell_reader(form, partial(count_cell, self.texts, name), partial(count_cell, self.with_more, name))
             for name, form in zip(self.header, found.forms, strict=True)
         ]
         for text in found.notes:
@@ -186,7 +186,7 @@ def _open_avro(stream: BinaryIO, name: str) -> Iterator[dict[str, Any] | RecordE
 
 
 def text_format(name: str, first: bytes, note: Note = silent) -> Format:
-    """The format of a text file with this name, perhaps ending in .gz or .zst, and this first line that is not blank."""
+    """The format of a text file with this name, perhaps packed, and this first line that is not blank."""
     path = Path(name.lower())
     named = FORMATS.get((path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix)
     if named != "csv":
@@ -199,7 +199,8 @@ def text_format(name: str, first: bytes, note: Note = silent) -> Format:
     return "jsonl"
 
 
-def _count(counts: dict[str, tuple[int, str]], name: str, cell: str) -> None:
+def count_cell(counts: dict[str, tuple[int, str]], name: str, cell: str) -> None:
+    """Count a cell of a column; the first one is kept."""
     count, first = counts.get(name, (0, cell))
     counts[name] = count + 1, first
 
