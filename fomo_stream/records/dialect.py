@@ -78,7 +78,7 @@ class _Layout:
         rows = CsvRows(LineSource(io.BytesIO(b"\n".join(lines)).read), delimiter)
         shifted = [row._replace(number=row.number + first - 1, last=row.last + first - 1) for row in rows]
         self._broken = next((row for row in shifted if row.error is not None), None)
-        self._rows = [row for row in shifted if row.cells and row.error is None]
+        self._rows = [row for row in shifted if row.cells and row.error is None and row.cells[0] != "sep="]
         if skip is not None:
             self._rows = [row for row in self._rows if row.number > skip]
         widths = Counter(len(row.cells) for row in self._rows)
@@ -125,9 +125,12 @@ class _Layout:
             above = self._rows[:begin]
             if not above and self._is_numbered():
                 above = self._rows[:1]
-        fitting = [row for row in above if self._fits(row)]
-        remarks = [row for row in fitting if _COMMENT.match(row.cells[0])]
-        fitting = [row for row in fitting if row not in remarks] or remarks[-1:]
+        above = [
+            row for row in above if not _is_remark(row)
+        ] or above  # where there is no other, a remark has the names
+        fitting = [row for row in above if self._fits(row) and any(map(str.strip, row.cells))]
+        if fitting and _is_remark(fitting[0]):
+            fitting = fitting[-1:]
         if not fitting:
             return (above[-1] if above else None), []
         fullest = max(fitting, key=lambda row: len({*row.cells} - {""}))
@@ -149,9 +152,8 @@ class _Layout:
         """Whether a row has as many cells as the records, or one empty cell more, or they have."""
         n = len(row.cells)
         if n == self.width - 1:
-            return self.width > 2 and all(
-                not one.cells[-1].strip() for one in self._rows if len(one.cells) == self.width
-            )
+            last = [one.cells[-1] for one in self._rows if len(one.cells) == self.width and not _is_remark(one)]
+            return n > 0 and not any(map(str.strip, last))
         return n == self.width or (n == self.width + 1 and not row.cells[-1].strip())
 
     def _values(self, row: Row) -> tuple[int, int]:
@@ -246,6 +248,10 @@ class _Layout:
         if dressed:
             notes.append(f"read without their unit: {', '.join(dressed[:20])}")
         return forms, notes, is_certain
+
+
+def _is_remark(row: Row) -> bool:
+    return _COMMENT.match(row.cells[0]) is not None
 
 
 def _mark(points: int, commas: int) -> Mark | None:

@@ -111,7 +111,9 @@ def test_files_of_pandas_are_read_whatever_its_options(
     sep: str, decimal: str, form: str | None, index: bool, na: str, quoting: int, codec: str, numbered: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(rng.normal(50, 5, (40, 3)) if numbered else {"a": rng.normal(50, 5, 40), "b, c": rng.random(40)})
+    frame = pd.DataFrame(
+        rng.normal(50, 5, (40, 3)) if numbered else {"a": rng.normal(50, 5, 40), "b, c": rng.random(40)}
+    )
     frame = frame.mask(rng.random(frame.shape) < 0.1)
     options: Any = {"sep": sep, "decimal": decimal, "float_format": form, "index": index, "na_rep": na}
     text = frame.to_csv(None, **options, quoting=quoting)
