@@ -78,11 +78,15 @@ def number_in(text: str, mark: Mark) -> float | None:
 
 
 class Form(NamedTuple):
-    """How a column writes numbers: the mark before the fraction, and the money or unit around them."""
+    """How a column writes numbers: the mark before the fraction, and the money or unit around them.
+
+    is_plain: whether most of its cells are numbers with nothing around them.
+    """
 
     mark: Mark = "point"
     before: str = ""
     after: str = ""
+    is_plain: bool = False
 
 
 class Number(NamedTuple):
@@ -137,12 +141,12 @@ def cell_reader(form: Form, is_text: Tell, has_more: Tell) -> Callable[[str], Va
     its column: it counts as missing, because it may be a mistake. has_more is called with each number that has more
     around it, such as <0.05 and 44.1e; it is read.
     """
-    mark, before, after = form
-    is_comma, is_plain = mark == "comma", not after
+    mark, before, after, is_plain = form
+    is_comma, is_bare = mark == "comma", not after
     at = MARKS.index(mark)
 
     def read(text: str) -> Value:
-        if is_plain:
+        if is_bare:
             try:  # fast where it can be
                 if "_" not in text and not (is_comma and ("," in text or "." in text)):
                     return float(text)
@@ -152,7 +156,7 @@ def cell_reader(form: Form, is_text: Tell, has_more: Tell) -> Callable[[str], Va
         lower = stripped.lower()
         if lower in _WORDS:
             return _WORDS[lower]
-        limit = _LIMIT.match(stripped)
+        limit = _LIMIT.match(stripped) if is_plain else None
         found = look(stripped[limit.end() :] if limit else stripped)
         if found is None:
             is_text(stripped)

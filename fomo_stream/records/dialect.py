@@ -136,8 +136,8 @@ class _Layout:
         fullest = max(fitting, key=lambda row: len({*row.cells} - {""}))
         named = [row for row in fitting if _are_names(row.cells[: self.width])] or [fullest]
         measured = [row for row in named if not _are_units(row.cells)] or named
-        # Two cells may also be a remark and its value; in columns of text, they may be a record.
-        header = measured[-1] if self.width == len(self._typed) == 2 else measured[0]
+        # One or two cells may also be a remark and its value; in columns of text, they may be a record.
+        header = measured[-1] if self.width == len(self._typed) <= 2 else measured[0]
         if len(header.cells) == self.width - 1:
             self.ends_empty, self.width = True, self.width - 1
         end = len(self._rows) if begin is None else begin
@@ -163,7 +163,7 @@ class _Layout:
 
     def _is_record(self, row: Row) -> bool:
         values, texts = self._values(row)
-        return len(row.cells) == self.width and values > texts
+        return len(row.cells) == self.width and values > texts and not _is_remark(row)
 
     def _is_numbered(self) -> bool:
         """Whether the first row has the numbers of columns: it alone has numbers that rise from cell to cell."""
@@ -243,7 +243,10 @@ class _Layout:
             is_certain = True
         if "comma" in own or (not votes and usual == "comma" and decimal == "auto"):
             notes.append(f"the numbers of {name} are read with decimal commas")
-        forms = tuple(Form(mark or usual, *unit) for mark, unit in zip(own, units, strict=True))
+        plain = [
+            2 * sum(one is not None and not one.before and not one.after for one in some) > len(some) for some in looks
+        ]
+        forms = tuple(Form(mark or usual, *unit, some) for mark, unit, some in zip(own, units, plain, strict=True))
         dressed = [f"{one} ({''.join(unit)})" for one, unit in zip(names, units, strict=True) if any(unit)]
         if dressed:
             notes.append(f"read without their unit: {', '.join(dressed[:20])}")

@@ -451,7 +451,7 @@ class RecordFlags(DetectorFlags):
     timezone: str = flag(
         "Records",
         "UTC",
-        "zone of the hours and days, and of times that have none in the configuration: Europe/Berlin",
+        "zone of the hours and days, and of times that have none, in records and in the configuration: Europe/Berlin",
         metavar="ZONE",
         scope="group",
     )

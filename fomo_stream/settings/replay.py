@@ -50,7 +50,7 @@ class ReplaySettings(CsvFlags, GivenFlags):
     label: str | None = flag(
         "Labels",
         None,
-        "field that says whether a record is an outlier: true or false, 1 or 0",
+        "field that says whether a record is an outlier: true or false, 1 or 0, or -1 or 1 as in scikit-learn",
         metavar="FIELD",
         scope="scores",
     )

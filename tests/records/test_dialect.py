@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import SchemaError
@@ -27,6 +27,16 @@ def read(data: bytes, **how: Any) -> tuple[dict[str, list[Any]], list[str]]:
     file = RecordFile(io.BytesIO(data), "csv", note=notes.append, **how)
     records = [line.record for line in file if line.record is not None]
     return {name: [record[name] for record in records] for name in file.header}, notes
+
+
+def read_or_refused(data: bytes) -> tuple[dict[str, list[Any]], list[str]]:
+    """The same; no columns, if the file is refused by a sentence that names a flag."""
+    try:
+        return read(data)
+    except SchemaError as error:
+        refusal = str(error)
+    assert "--" in refusal
+    return {}, [refusal]
 
 
 def same(found: list[Any], written: list[float], holes: list[bool]) -> bool:
@@ -93,13 +103,9 @@ def test_what_is_written_is_read_or_refused_by_a_sentence_that_names_a_flag(
         writer.writerow(["kW" if name in numbers else "" for name in cells] + [""] * (ends in ("rows", "both")))
     for row in zip(*cells.values(), strict=True):
         writer.writerow([*row, *[""] * (ends in ("rows", "both"))])
-    try:
-        found, notes = read(text.getvalue().encode())
-    except SchemaError as refusal:
-        assert "--" in str(refusal)
-        return
+    found, notes = read_or_refused(text.getvalue().encode())
     wrong = [name for name in numbers if not same(found.get(name, []), numbers[name], holes[name])]
-    assert not wrong or any("--decimal" in note for note in notes), (wrong, notes)
+    assert not found or not wrong or any("--decimal" in note for note in notes), (wrong, notes)
 
 
 @given(
@@ -117,13 +123,84 @@ def test_files_of_pandas_are_read_whatever_its_options(
     frame = frame.mask(rng.random(frame.shape) < 0.1)
     options: Any = {"sep": sep, "decimal": decimal, "float_format": form, "index": index, "na_rep": na}
     text = frame.to_csv(None, **options, quoting=quoting)
-    try:
-        found, notes = read(text.encode(codec))
-    except SchemaError as refusal:
-        assert "--" in str(refusal)
+    found, notes = read_or_refused(text.encode(codec))
+    if not found:
         return
     expected = pd.read_csv(io.StringIO(text), sep=sep, decimal=decimal, index_col=0 if index else None)
     for at, name in enumerate(frame.columns):
         column = found[str(name)]
         holes = expected.iloc[:, at].isna().tolist()
         assert same(column, expected.iloc[:, at].tolist(), holes) or any("--decimal" in note for note in notes), name
+
+
+ROWS = "".join(f"2024-03-30T20:{i:02}:00Z;{50 + i % 7}.5;{i % 5},25\n" for i in range(60))
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "line"),
+    [
+        ("", "", 1),
+        ("sep=;\n", "", 2),
+        ("# station 12; roof\n# kW, C\n", "", 3),
+        ("#group;false;true\n#default;_result;\n", "", 3),
+        ("Logger;roof;12\n", "TS;kW;degC\n;Avg;Avg\n", 2),
+        ("Station 12, roof\n\nmade by hand\n", "", 4),
+        ("", "[s];[kW];[°C]\n", 1),
+    ],
+)
+def test_the_header_is_found_between_remarks_and_units_and_shown(above: str, below: str, line: int) -> None:
+    found, notes = read(f"{above}ts;load;temp\n{below}{ROWS}".encode())
+    assert found["load"][:3] == [50.5, 51.5, 52.5]
+    assert found["temp"][:3] == [0.25, 1.25, 2.25]
+    assert len(found["ts"]) == 60
+    assert any(f"line {line} of the input is taken as the header: ts;load;temp" in note for note in notes) == bool(
+        (above or below) and above != "sep=;\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({"skip_lines": 1}, ["a;b"]),
+        ({"skip_lines": 2}, ["c", "d"]),
+        ({"delimiter": ";", "skip_lines": 1}, ["a", "b"]),
+    ],
+)
+def test_flags_say_what_the_lines_do_not_show(flags: dict[str, Any], names: list[str]) -> None:
+    data = b"x:y\na;b\nc,d\n"
+    file = RecordFile(io.BytesIO(data), "csv", **flags)
+    assert file.header == names
+
+
+FORMS = [
+    (["50.00-", "20.00", "(80.00)"], [-50.0, 20.0, -80.0]),
+    (["$1,234.50", "-$5.00", "($7.25)"], [1234.5, -5.0, -7.25]),
+    (["30.1%", "29.9 %", "-1.5%"], [30.1, 29.9, -1.5]),
+    (["45,00,000", "81,234", "1,23,45,678"], [4500000.0, 81234.0, 12345678.0]),
+    (["1.2D+03", "-4.5d-01", "7.0E+01"], [1200.0, -0.45, 70.0]),
+    (["0x1F", "0x0A", "0xff"], [31.0, 10.0, 255.0]),
+    (["8.25 GiB", "7.5 GiB", "-1 GiB"], [8.25, 7.5, -1.0]),
+    (["1.234,50 €", "-2,25 €", "3 €"], [1234.5, -2.25, 3.0]),
+]
+
+
+@pytest.mark.parametrize(("cells", "values"), FORMS)
+def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[float]) -> None:
+    data = "x;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells * 5))
+    assert read(data.encode())[0]["x"] == values * 5
+
+
+def test_a_cell_that_is_more_than_a_number_is_read_and_counted_and_another_unit_is_text() -> None:
+    plain = [f"{i % 7}.5" for i in range(40)]
+    data = "x,y\n" + "".join(f"{cell},{cell} kW\n" for cell in plain) + "<0.05,3.5 MW\n44.1e,2.5\n"
+    file = RecordFile(io.BytesIO(data.encode()), "csv")
+    records = [line.record for line in file]
+    assert [record["x"] for record in records[-2:] if record] == [0.05, 44.1]
+    assert [record["y"] for record in records[-2:] if record] == ["3.5 MW", "2.5"]
+    assert (file.with_more, file.texts) == ({"x": (2, "<0.05")}, {"y": (2, "3.5 MW")})
+
+
+@pytest.mark.parametrize("names", [["12A", "7B"], ["P1", "P2"], ["1st", "2nd"], ["12a", "7a"]])
+def test_names_are_no_numbers(names: list[str]) -> None:
+    data = "x,b\n" + "".join(f"{name},1.5\n" for name in names * 20)
+    assert read(data.encode())[0]["x"] == names * 20
