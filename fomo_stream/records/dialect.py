@@ -63,10 +63,10 @@ def dialect_of(
     said = _SEP.fullmatch(lines[0])
     seen = [one for one in DELIMITERS if any(one.encode() in line for line in lines)]
     layouts = [_Layout(lines, first, one, skip) for one in ([said[1].decode("latin-1")] if said else seen)]
-    best = max(layouts, key=lambda one: one.score, default=None)
+    best = max(layouts, key=lambda one: (one.score, one.is_one_column), default=None)
     if best is None or best.score < _ALONE:
         alone = _Layout(lines, first, next(one for one in (*DELIMITERS, "^") if one not in seen), skip)
-        best = alone if best is None or alone.is_one_column else best
+        best = alone if best is None or alone.is_one_column > best.is_one_column else best
     return best.dialect(name, decimal, text)
 
 
@@ -85,9 +85,11 @@ class _Layout:
         begins = len(self._rows[0].cells) if self._rows else 0
         self.width = max(widths, key=lambda width: (widths[width], width == begins, width), default=0)
         regular = [row for row in self._rows if len(row.cells) == self.width]
-        body = regular[len(regular) // 2 :]
-        types = [Counter(map(_type, column)) for column in zip(*(row.cells for row in body), strict=True)]
-        self._typed = [at for at, count in enumerate(types) if count["value"] and count["value"] >= count["text"]]
+        for body in (regular[len(regular) // 2 :], regular[1:]):  # values may come late, or only at first
+            types = [Counter(map(_type, column)) for column in zip(*(row.cells for row in body), strict=True)]
+            self._typed = [at for at, count in enumerate(types) if count["value"] and count["value"] >= count["text"]]
+            if self._typed:
+                break
         pattern = widths[self.width] / max(1, len(self._rows)) * (1 - 1 / max(1, self.width))
         self.ends_empty = False
         self.header, self._between = self._find_header()
@@ -98,8 +100,8 @@ class _Layout:
 
     @property
     def is_one_column(self) -> bool:
-        """Whether these are values under one name."""
-        return bool(self._typed) and self.width == 1 and self.has_names and self._names[0].isidentifier()
+        """Whether this may be one column under a name."""
+        return self.width == 1 and self.has_names and self._names[0][-1:] not in DELIMITERS
 
     @property
     def has_names(self) -> bool:
@@ -120,7 +122,8 @@ class _Layout:
         if self._skip is not None:
             above = self._rows[:1]
         elif begin is None or not self._typed:
-            above = [row for row in self._rows if len(row.cells) == self.width][:1]
+            fitting = [row for row in self._rows if self._fits(row)]
+            above = [row for row in fitting if not _is_remark(row)][:1] or fitting[:1]
         else:
             above = self._rows[:begin]
             if not above and self._is_numbered():
@@ -137,7 +140,8 @@ class _Layout:
         named = [row for row in fitting if _are_names(row.cells[: self.width])] or [fullest]
         measured = [row for row in named if not _are_units(row.cells)] or named
         # One or two cells may also be a remark and its value; in columns of text, they may be a record.
-        header = measured[-1] if self.width == len(self._typed) <= 2 else measured[0]
+        n = min(len(row.cells) for row in measured)
+        header = measured[-1] if n == len(self._typed) <= 2 else measured[0]
         if len(header.cells) == self.width - 1:
             self.ends_empty, self.width = True, self.width - 1
         end = len(self._rows) if begin is None else begin

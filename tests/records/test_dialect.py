@@ -105,7 +105,9 @@ def test_what_is_written_is_read_or_refused_by_a_sentence_that_names_a_flag(
         writer.writerow([*row, *[""] * (ends in ("rows", "both"))])
     found, notes = read_or_refused(text.getvalue().encode())
     wrong = [name for name in numbers if not same(found.get(name, []), numbers[name], holes[name])]
-    assert not found or not wrong or any("--decimal" in note for note in notes), (wrong, notes)
+    # where a remark without a mark could as well be the name of the only column, the note names what to say
+    flags = ("--decimal", "--skip-lines") if above == "Logger;12" and len(cells) == 1 else ("--decimal",)
+    assert not found or not wrong or any(flag in note for note in notes for flag in flags), (wrong, notes)
 
 
 @given(
