@@ -66,7 +66,7 @@ def dialect_of(
     best = max(layouts, key=lambda one: (one.score, one.is_one_column), default=None)
     if best is None or best.score < _ALONE:
         alone = _Layout(lines, first, next(one for one in (*DELIMITERS, "^") if one not in seen), skip)
-        best = alone if best is None or alone.is_one_column > best.is_one_column else best
+        best = max([one for one in (best, alone) if one is not None], key=lambda one: (one.is_one_column, one.regular))
     return best.dialect(name, decimal, text)
 
 
@@ -90,7 +90,8 @@ class _Layout:
             self._typed = [at for at, count in enumerate(types) if count["value"] and count["value"] >= count["text"]]
             if self._typed:
                 break
-        pattern = widths[self.width] / max(1, len(self._rows)) * (1 - 1 / max(1, self.width))
+        self.regular = widths[self.width] / max(1, len(self._rows))  # share of the rows
+        pattern = self.regular * (1 - 1 / max(1, self.width))
         self.ends_empty = False
         self.header, self._between = self._find_header()
         cells = [cell for row in regular for cell in row.cells if row is not self.header]
@@ -136,7 +137,7 @@ class _Layout:
             fitting = fitting[-1:]
         if not fitting:
             return (above[-1] if above else None), []
-        fullest = max(fitting, key=lambda row: len({*row.cells} - {""}))
+        fullest = max(fitting, key=lambda row: len({cell for cell in row.cells if _type(cell) == "text"}))
         named = [row for row in fitting if _are_names(row.cells[: self.width])] or [fullest]
         measured = [row for row in named if not _are_units(row.cells)] or named
         # One or two cells may also be a remark and its value; in columns of text, they may be a record.
