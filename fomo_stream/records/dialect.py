@@ -97,7 +97,7 @@ class _Layout:
         cells = [cell for row in regular for cell in row.cells if row is not self.header]
         others = set(DELIMITERS) - {delimiter}
         known = sum(others.isdisjoint(cell) or _type(cell) != "text" for cell in cells)
-        self.score = pattern * (known / max(1, len(cells))) ** 2 * (1.0 if self.has_names else _OTHER_HEADER)
+        self.score = pattern * (known / len(cells) if cells else 1.0) ** 2 * (1.0 if self.has_names else _OTHER_HEADER)
 
     @property
     def is_one_column(self) -> bool:
