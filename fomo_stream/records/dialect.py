@@ -66,7 +66,8 @@ def dialect_of(
     best = max(layouts, key=lambda one: (one.score, one.is_one_column), default=None)
     if best is None or best.score < _ALONE:
         alone = _Layout(lines, first, next(one for one in (*DELIMITERS, "^") if one not in seen), skip)
-        best = max([one for one in (best, alone) if one is not None], key=lambda one: (one.is_one_column, one.regular))
+        if best is None or (alone.is_one_column and alone.regular > best.regular * best.is_one_column):
+            best = alone
     return best.dialect(name, decimal, text)
 
 
@@ -90,19 +91,24 @@ class _Layout:
             self._typed = [at for at, count in enumerate(types) if count["value"] and count["value"] >= count["text"]]
             if self._typed:
                 break
-        self.regular = widths[self.width] / max(1, len(self._rows))  # share of the rows
+        n_broken = sum(row.error is not None for row in shifted)
+        self.regular = widths[self.width] / max(1, len(self._rows) + n_broken)  # share of the rows
         pattern = self.regular * (1 - 1 / max(1, self.width))
         self.ends_empty = False
         self.header, self._between = self._find_header()
         cells = [cell for row in regular for cell in row.cells if row is not self.header]
         others = set(DELIMITERS) - {delimiter}
         known = sum(others.isdisjoint(cell) or _type(cell) != "text" for cell in cells)
-        self.score = pattern * (known / len(cells) if cells else 1.0) ** 2 * (1.0 if self.has_names else _OTHER_HEADER)
+        self.score = (
+            pattern
+            * (known / len(cells) if cells else len(self._rows) == 1) ** 2
+            * (1.0 if self.has_names else _OTHER_HEADER)
+        )
 
     @property
     def is_one_column(self) -> bool:
-        """Whether this may be one column under a name."""
-        return self.width == 1 and self.has_names and self._names[0][-1:] not in DELIMITERS
+        """Whether this may be one column under a name that no delimiter would cut."""
+        return self.width == 1 and self.has_names and self._names[0] != "" and not set(DELIMITERS) & set(self._names[0])
 
     @property
     def has_names(self) -> bool:

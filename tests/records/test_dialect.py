@@ -52,7 +52,7 @@ def same(found: list[Any], written: list[float], holes: list[bool]) -> bool:
 def text_of(value: float, digits: int, decimal: str, thousands: str, cuts: bool) -> str:
     text = f"{value:,.{digits}f}"
     text = text.rstrip("0").rstrip(".") if cuts and digits else text
-    return text.translate(str.maketrans({",": thousands, ".": decimal}))
+    return text.replace(",", "!").replace(".", decimal).replace("!", thousands)
 
 
 dialects = st.tuples(
@@ -87,7 +87,7 @@ def test_what_is_written_is_read_or_refused_by_a_sentence_that_names_a_flag(
     rng = np.random.default_rng(seed)
     numbers = {name: np.round(rng.normal(level, level / 10, n), digits).tolist() for name, level, digits in made}
     holes = {name: [*(rng.random(n - 1) < missing).tolist(), False] for name in numbers}
-    cells = {
+    cells: dict[str, list[str]] = {
         name: [
             word if hole else text_of(value, digits, decimal, thousands, cuts)
             for value, hole in zip(numbers[name], holes[name], strict=True)
@@ -128,8 +128,15 @@ def test_files_of_pandas_are_read_whatever_its_options(
         rng.normal(50, 5, (40, 3)) if numbered else {"a": rng.normal(50, 5, 40), "b, c": rng.random(40)}
     )
     frame = frame.mask(rng.random(frame.shape) < 0.1)
-    options: Any = {"sep": sep, "decimal": decimal, "float_format": form, "index": index, "na_rep": na}
-    text = frame.to_csv(None, **options, quoting=quoting)
+    options: Any = {
+        "sep": sep,
+        "decimal": decimal,
+        "float_format": form,
+        "index": index,
+        "na_rep": na,
+        "quoting": quoting,
+    }
+    text: str = frame.to_csv(None, **options)
     found, notes = read_or_refused(text.encode(codec))
     if not found:
         return
