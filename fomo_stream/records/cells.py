@@ -144,6 +144,7 @@ def cell_reader(form: Form, is_text: Tell, has_more: Tell) -> Callable[[str], Va
     mark, before, after, is_plain = form
     is_comma, is_bare = mark == "comma", not after
     at = MARKS.index(mark)
+    is_text_column = not (is_plain or before or after)
 
     def read(text: str) -> Value:
         if is_bare:
@@ -156,6 +157,9 @@ def cell_reader(form: Form, is_text: Tell, has_more: Tell) -> Callable[[str], Va
         lower = stripped.lower()
         if lower in _WORDS:
             return _WORDS[lower]
+        if is_text_column and (value := number_in(stripped, mark)) is None:  # which is the most that it can be
+            is_text(stripped)
+            return None if is_comma and number_in(stripped, "point") is not None else stripped
         limit = _LIMIT.match(stripped) if is_plain else None
         found = look(stripped[limit.end() :] if limit else stripped)
         if found is None:
