@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import FomoWarning, SchemaError
 from fomo_stream.records.category_codes import category_code, is_mostly_rare
-from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, is_time, misleading
+from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, misleading
 from fomo_stream.records.schema import is_number_text
+from fomo_stream.records.times import is_time
 
 Float = NDArray[np.float64]
 

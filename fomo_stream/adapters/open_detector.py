@@ -30,8 +30,9 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
-from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing, is_time
+from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing
 from fomo_stream.records.schema import is_number_text, numbers
+from fomo_stream.records.times import is_time
 from fomo_stream.wording import counted
 
 Float = NDArray[np.float64]

@@ -24,11 +24,12 @@ from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
 from fomo_stream.partition.running import MAINTENANCE
 from fomo_stream.records.explanation import key_text
-from fomo_stream.records.files import Line, RecordFile, open_records
-from fomo_stream.records.inference import NAMES_SHOWN, text_columns
+from fomo_stream.records.files import Line, RecordFile, count_cell, open_records
+from fomo_stream.records.inference import NAMES_SHOWN, is_missing, text_columns
 from fomo_stream.records.lines import Note
+from fomo_stream.records.presence import Presence
 from fomo_stream.records.result import Result, nothing
-from fomo_stream.records.schema import shown
+from fomo_stream.records.schema import is_number_text, look_up, shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
 from fomo_stream.wording import clean, counted
 
@@ -71,7 +72,7 @@ def run_score(settings: ScoreSettings) -> int:
 def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
     """The input, as the settings say that it is read. Raises SchemaError."""
     text = text_columns(settings, settings.key)
-    return RecordFile(stream, settings.format, name, text, settings.decimal, note)
+    return RecordFile(stream, settings.format, name, text, note=note, **settings.of_csv())
 
 
 def _note(text: str) -> None:
@@ -91,7 +92,10 @@ class Scoring:
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
         self._counts |= {MAINTENANCE: 0, "suppressed": 0, "silences": 0}
-        self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
+        self._last: NDArray[np.int64] = np.zeros(
+            1, np.int64
+        )  # of features (d,): the last line of the last batch with a value, else 0
+        self._presence = Presence()
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
         self._ended: list[Result] = []  # of the incidents that have ended, those of most surprise
@@ -147,9 +151,15 @@ class Scoring:
             )
         if counts["scored"] + counts["unscored"]:
             note_texts(table, schema, self._note)
-            absent = [name for name, has in zip(schema.features, self._has_values, strict=True) if not has]
+            last = dict(zip(schema.features, self._last.tolist(), strict=True))
+            absent = [name for name, line in last.items() if not line]
             if absent:
                 self._note(f"no row of {table.name} has a value of {shown(absent, NAMES_SHOWN)}: missing everywhere")
+            for (name, line), is_gone in zip(last.items(), self._presence.gone, strict=True):
+                if line and is_gone:
+                    self._note(f"{name} has no value after line {line}, or some lines before it")
+            for text in () if self._scorer.unused is None else self._scorer.unused.notes():
+                self._note(text)
         elif counts["skipped"]:
             self._note("nothing was scored; check --features, --format and --context")
 
@@ -162,6 +172,14 @@ class Scoring:
                 at = datetime.fromtimestamp(notice["to" if is_over else "from"]["timestamp"] / 1000, UTC)
                 place = "" if is_over else "last record "
                 self._note(f"{notice['status']}: {notice['explanation']} ({place}{at:%Y-%m-%dT%H:%M:%SZ})")
+
+    def _count_texts(self, lines: Sequence[Line], columns: Sequence[int]) -> None:
+        """Count the texts in these features that are no numbers."""
+        schema = self._scorer.schema
+        for name in [schema.features[at] for at in columns if schema.features[at] not in schema.categorical]:
+            for value in (look_up(line.record, name) for line in lines if line.record is not None):
+                if isinstance(value, str) and not is_missing(value) and not is_number_text(value):
+                    count_cell(self._table.texts, name, value)
 
     def _note_errors(self, lines: Sequence[Line]) -> None:
         for line in lines:
@@ -179,7 +197,10 @@ class Scoring:
         self._n_ended += len(scored.closed)
         self._ended = most_surprising([*self._ended, *(one.summary for one in scored.closed)])
         self._note_silence([notice.summary for notice in scored.silence])
-        self._has_values = self._has_values | (~np.isnan(scored.rows)).any(axis=0)
+        self._last = np.where((~np.isnan(scored.rows)).any(axis=0), lines[-1].number, self._last)
+        self._presence.follow(scored.rows, 0)
+        if self._table.format != "csv":  # which counts them while it reads
+            self._count_texts(lines, np.flatnonzero(np.isnan(scored.rows).any(axis=0)).tolist())
         results = [
             unscored(line, missing) if result is None else result
             for line, result, missing in zip(lines, scored.results, scored.missing.tolist(), strict=True)

@@ -7,7 +7,7 @@ back the rest at the end of the input.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +24,7 @@ from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.config import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.running import Process, Running, Scored
-from fomo_stream.records.csv_rows import number_in
+from fomo_stream.records.cells import MARKS, number_in
 from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import (
     NAMES_SHOWN,
@@ -37,6 +37,7 @@ from fomo_stream.records.inference import (
     text_columns,
 )
 from fomo_stream.records.lines import Note
+from fomo_stream.records.presence import Unused
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.wording import counted, did_you_mean
 
@@ -66,6 +67,7 @@ class _LineScorer:
     def __init__(self, settings: ScoreSettings, note: Note) -> None:
         self._settings, self._note = settings, note
         self._partition: Running | None = None
+        self.unused: Unused | None = None  # of features that are inferred from the input
         self._now = round(time.time() * 1000)  # no record is later
 
     @property
@@ -99,13 +101,13 @@ class FixedContextScorer(_LineScorer):
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
             text = text_columns(settings, settings.key)
-            file = RecordFile(stream, "auto", str(path), text, settings.decimal, note)
+            file = RecordFile(stream, "auto", str(path), text, note=note, **settings.of_csv())
             records = trusted_records(file)
             sample = list(islice(records, BLOCK))
             # with them the first records are checked
             self._fields: set[str] | None = {path for record in sample for path, _ in leaves_of(record)}
             self._table, self._source = table, f"the first {counted(len(sample), 'record')} of --context {path}"
-            schema = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
+            schema, _ = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
             blocks = []
             while sample:
                 values = schema.rows(sample)
@@ -172,6 +174,8 @@ class PrequentialScorer(_LineScorer):
         self._has_scored_first = False
 
     def add(self, lines: list[Line]) -> Batch | None:
+        if self.unused is not None:
+            self.unused.follow(numbered(lines), are_first=False)
         if self._partition is not None:
             return self._batch(lines, self._partition.detector.process)
         self._held += lines
@@ -189,9 +193,12 @@ class PrequentialScorer(_LineScorer):
         name = self._table.name
         if self._features is None:
             records = [line.record for line in self._held if line.record is not None]
-            self._features = choose_features(
+            self._features, left_out = choose_features(
                 self._settings, self._table.format, records, name, roles_of(self._settings), self._note
             )
+            if self._settings.features is None:
+                self.unused = Unused((*self._features.features, self._settings.result_field), left_out)
+                self.unused.follow(numbered(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])
         n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
         if n_usable < self._min_context and not at_end:
@@ -229,11 +236,20 @@ class PrequentialScorer(_LineScorer):
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
 
 
+def numbered(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of lines, with the numbers of these."""
+    return ((line.number, line.record) for line in lines if line.record is not None)
+
+
 def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
     """Name the features with cells that are text, and count as missing."""
     for name, (count, first) in table.texts.items():
         if name in schema.features and name not in schema.categorical:
-            other = next((mark for mark in ("comma", "point") if number_in(first, mark) is not None), "")
+            other = next((mark for mark in reversed(MARKS) if number_in(first, mark) is not None), "")
             remedy = f"; --decimal {other} reads such numbers" if other else ""
             cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
             note(f"{cells} counted as missing: text such as {first[:40]!r}{remedy}")
+    for name, (count, first) in table.with_more.items():
+        if name in schema.features and name not in schema.categorical:
+            cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
+            note(f"{cells} read as numbers, without what stands around them: such as {first[:40]!r}")

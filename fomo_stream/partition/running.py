@@ -277,7 +277,7 @@ class Running(Partition):
 
     def _time_of(self, item: Item) -> int | None:
         field = self.config.time
-        time = None if field is None else to_milliseconds(look_up(item.fields, field))
+        time = None if field is None else to_milliseconds(look_up(item.fields, field), self._zone)
         return known_time(item.timestamp if time is None else time)
 
     def _new_regimes(self, results: Sequence[Result], offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import lzma
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,16 +16,16 @@ from fastavro import schemaless_reader
 from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.avro import NOT_AVRO, AvroWriter
+from fomo_stream.records.lines import ZSTD
 from fomo_stream.records.writer import Kind, SchemaText
 
 MOST_BYTES = 64 << 20  # of a part of the file, compressed or not
 WINDOW = 2 * MAX_RECORD_BYTES  # of a block is read at once, so that lists in records are bounded
-_ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "deflate": lambda: zlib.decompressobj(-15),
     "bzip2": bz2.BZ2Decompressor,
     "xz": lzma.LZMADecompressor,
-    "zstandard": lambda: import_module(_ZSTD).ZstdDecompressor(),
+    "zstandard": lambda: import_module(ZSTD).ZstdDecompressor(),
 }
 
 

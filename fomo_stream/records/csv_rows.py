@@ -1,12 +1,11 @@
-"""CSV: its rows, one line or several, and its cells as values."""
+"""CSV: its rows, one line or several."""
 
 from __future__ import annotations
 
 import csv
-import re
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -14,6 +13,7 @@ from fomo_stream.records.lines import LineSource
 from fomo_stream.wording import counted
 
 QUOTE = '"'
+csv.field_size_limit(MAX_RECORD_BYTES)  # a row has no more; the default is 131,072 characters
 
 
 class Row(NamedTuple):
@@ -40,6 +40,7 @@ class CsvRows:
         # No row continues beyond its line up to this one, so no line is looked at more than three times.
         self._alone_until = 0
         self.width: int | None = None  # cells of a row; None: any number
+        self.ends_empty = False  # whether a delimiter stands behind the last cell of each row
 
     @property
     def drained(self) -> bool:
@@ -89,7 +90,7 @@ class CsvRows:
             cells = None
         if cells is not None and not others:
             return self._checked(number, text, cells)
-        if cells is not None and self.width in (None, len(cells)):
+        if cells is not None and self.width in (None, len(cells := self._ended(cells))):
             return Row(number, others[-1][0], cells, None)
         self._again.extendleft(reversed(others))
         if others:
@@ -97,10 +98,14 @@ class CsvRows:
         return self._bad(number, text, "not_csv", "the row is not CSV: a quote is missing, or at a wrong place")
 
     def _checked(self, number: int, text: str, cells: list[str]) -> Row:
+        cells = self._ended(cells)
         if self.width in (None, len(cells)):
             return Row(number, number, cells, None)
         has = f"the row has {counted(len(cells), 'cell')}, the header has {self.width}"
         return self._bad(number, text, "ragged", has)
+
+    def _ended(self, cells: list[str]) -> list[str]:
+        return cells[:-1] if self.ends_empty and not cells[-1].strip() else cells
 
     def _bad(self, number: int, text: str, reason: str, message: str) -> Row:
         return Row(number, number, self._pieces(text), RecordError(reason, message))
@@ -115,67 +120,3 @@ def decoded(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError:
         return line.decode("cp1252", "replace")
-
-
-# --- cells ---------------------------------------------------------------------------------------------------
-
-Mark = Literal["point", "comma"]  # what stands before the fraction of a number
-Value = float | bool | str | None
-
-# Separators of thousands besides points and commas: spaces, as in France, and apostrophes, as in Switzerland.
-_BETWEEN = " '\u00a0\u2009\u202f\u2019"
-_GROUPED = re.compile(rf"([+-]?[1-9]\d{{0,2}})([{_BETWEEN}])(\d{{3}}(?:\2\d{{3}})*)([.,]\d+)?", re.ASCII)
-_THOUSANDS_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
-# 1.234 and 1.234,5; 12,5 and ,5
-_WITH_COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-
-# Words for a missing value: those of pandas, and the marks and errors that spreadsheets write.
-MISSING = frozenset(
-    [
-        *("", "na", "n/a", "#n/a", "#na", "<na>", "null", "none", "-nan", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
-        *("-", "--", "?", "#div/0!", "#value!", "#ref!", "#num!", "#name?", "#null!"),
-    ]
-)
-_WORDS: dict[str, bool | None] = {**dict.fromkeys(MISSING), "true": True, "false": False}
-
-
-def number_in(text: str, mark: Mark) -> float | None:
-    """The number in `text`, with this mark before its fraction; None if it is none."""
-    text = text.strip().replace("\u2212", "-")  # the minus sign of typography
-    if grouped := _GROUPED.fullmatch(text):
-        text = grouped[1] + grouped[3].replace(grouped[2], "") + (grouped[4] or "")
-    if mark == "comma" and ("," in text or "." in text):
-        return float(text.replace(".", "").replace(",", ".")) if _WITH_COMMA.fullmatch(text) else None
-    if "," in text:
-        return float(text.replace(",", "")) if _THOUSANDS_POINT.fullmatch(text) else None
-    try:
-        return None if "_" in text else float(text)  # float() would read 1_000 as a number
-    except ValueError:
-        return None
-
-
-def cell_reader(mark: Mark, is_text: Callable[[str], None]) -> Callable[[str], Value]:
-    """A function that reads a CSV cell as a number, True, False, text, or None where a value is missing.
-
-    is_text is called with each cell that is none of the others. Where numbers have decimal commas, it is called for a
-    number with a point, too, which counts as missing: it may be a mistake.
-    """
-    is_comma = mark == "comma"
-
-    def read(text: str) -> Value:
-        try:  # fast where it can be
-            if "_" not in text and not (is_comma and ("," in text or "." in text)):
-                return float(text)
-        except ValueError:
-            pass
-        stripped = text.strip()
-        lower = stripped.lower()
-        if lower in _WORDS:
-            return _WORDS[lower]
-        value = number_in(stripped, mark)
-        if value is None:
-            is_text(stripped)
-            return None if is_comma and number_in(stripped, "point") is not None else stripped
-        return value
-
-    return read

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,13 +13,16 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
-from fomo_stream.records.csv_rows import MISSING, CsvRows, cell_reader, decoded, number_in
+from fomo_stream.records.cells import cell_reader
+from fomo_stream.records.csv_rows import CsvRows
+from fomo_stream.records.dialect import dialect_of
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
 from fomo_stream.records.schema import Schema
 
 BLOCK = 1000  # records of a file that become rows at once
-SAMPLE = 100  # first lines that show the decimal mark
+SAMPLE, LARGE_SAMPLE = 200, 1000  # first lines that show the dialect of CSV; where they do not show what a comma means
+SAMPLE_BYTES = 2**20  # of these lines
 Format = Literal["csv", "jsonl", "avro"]
 FORMATS: dict[str, Format] = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
@@ -28,13 +30,12 @@ FORMATS: dict[str, Format] = {
 }
 FORMS = "it must be CSV with rows under a line of column names, JSON lines or Avro; see --format"
 AVRO_MARK = b"Obj\x01"  # first bytes of an Avro file
-_DELIMITERS = ",;\t|"
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of a file, or the error in it, or neither: a blank line.
+    """One record of a file, or the error in it, or neither: a blank line, or in CSV one that says more of the columns.
 
     number, last: its first and last line, counted from 1, or in Avro the number of the record. raw: the line as read,
     or the cells of a CSV row.
@@ -61,11 +62,10 @@ class RecordFile:
 
     format: csv, jsonl, avro or auto: Avro by the ending of the name or its first bytes; JSON lines if the first line is
     a JSON object, else by the ending of the name, else by the first character. text: columns whose cells stay text, so
-    that 007 is not 7. CSV needs a line of column names, which also shows the delimiter: comma, semicolon, tab or
-    vertical bar.
-    decimal: whether numbers of CSV have a decimal point or comma, or auto: a comma if semicolons separate cells and a
-    number has a comma (in the `SAMPLE` lines below the header), else a point. Raises SchemaError if the input is empty
-    or has no usable header.
+    that 007 is not 7. CSV needs a line of column names.
+    decimal: whether numbers of CSV have a decimal point or comma; delimiter: what separates its cells; skip_lines: how
+    many lines are above the names. auto, or None: what the first lines show, see `dialect_of`. Raises SchemaError if
+    the input is empty or has no usable header.
     """
 
     def __init__(
@@ -76,10 +76,14 @@ class RecordFile:
         text: Collection[str] = (),
         decimal: str = "auto",
         note: Note = silent,
+        delimiter: str = "auto",
+        skip_lines: int | None = None,
     ) -> None:
         self.name, self.delimiter = name, ","
-        self.texts: dict[str, tuple[int, str]] = {}  # by column: how many cells are text so far, and the first of them
-        self._text, self._decimal, self._note = text, decimal, note
+        # By column: how many cells are text so far, and how many numbers have more around them; the first of each.
+        self.texts: dict[str, tuple[int, str]] = {}
+        self.with_more: dict[str, tuple[int, str]] = {}
+        self._text, self._note = text, note
         self.header: list[str] = []  # names of the columns
         self._avro: Iterator[dict[str, Any] | RecordError] | None = None
         if format == "avro" or (format == "auto" and (name.lower().endswith(".avro") or _begins_as_avro(stream))):
@@ -92,7 +96,7 @@ class RecordFile:
         self.format = format if format != "auto" else text_format(name, first, note)
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
         if self.format == "csv":
-            self._read_header(first)
+            self._read_header(delimiter, decimal, skip_lines)
         elif _ONE_ARRAY.fullmatch(first):
             raise SchemaError(f"{name} is one JSON array; write one object per line, for example with jq -c '.[]'")
 
@@ -129,46 +133,34 @@ class RecordFile:
             except RecordError as error:
                 yield Line(number, raw, None, error)
 
-    def _read_header(self, first: bytes) -> None:
-        outside = re.sub(rb'"[^"]*"', b"", first)
-        self.delimiter = max(_DELIMITERS, key=lambda mark: outside.count(mark.encode()))
+    def _read_header(self, delimiter: str, decimal: str, skip_lines: int | None) -> None:
+        for n in (SAMPLE, LARGE_SAMPLE):
+            lines = self._source.ahead(n, SAMPLE_BYTES)
+            found = dialect_of(lines, self._source.number + 1, self.name, delimiter, decimal, skip_lines, self._text)
+            if found.is_certain:
+                break
+        while self._source.number < found.line - 1:
+            next(self._source)
+        self.blank_before, self.delimiter, self._skipped = self._source.number, found.delimiter, found.skipped
         self._rows = CsvRows(self._source, self.delimiter)
-        row = next(self._rows)
-        if row.error is not None:
-            raise SchemaError(f"{self.name} has no readable line of column names: {row.error}")
-        if any(map(_has_no_names, (row.cells, *(decoded(first).split(mark) for mark in _DELIMITERS)))):
-            raise SchemaError(f"{self.name} starts with numbers; add a first line that names the columns")
-        self.header = [text.strip() or f"column_{i}" for i, text in enumerate(row.cells, 1)]
-        twice = [repr(name) for name, count in Counter(self.header).items() if count > 1]
-        if twice:
-            raise SchemaError(f"{self.name} has several columns named {', '.join(twice[:5])}; give each its own name")
-        self._rows.width, mark = len(self.header), self._decimal_mark()
+        next(self._rows)  # the names
+        self.header = list(found.names)
+        self._rows.width, self._rows.ends_empty = len(self.header), found.ends_empty
         self._cells = [
-            _text_cell if name in self._text else cell_reader(mark, partial(self._add_text, name))
-            for name in self.header
+            _text_cell
+            if name in self._text
+            else cell_reader(form, partial(count_cell, self.texts, name), partial(count_cell, self.with_more, name))
+            for name, form in zip(self.header, found.forms, strict=True)
         ]
-
-    def _add_text(self, name: str, cell: str) -> None:
-        count, first = self.texts.get(name, (0, cell))
-        self.texts[name] = count + 1, first
-
-    def _decimal_mark(self) -> Literal["point", "comma"]:
-        """As it was asked for, or as the first lines show it."""
-        if self._decimal != "auto" or self.delimiter != ";":
-            return "comma" if self._decimal == "comma" else "point"
-        for line in self._source.ahead(SAMPLE):
-            for name, cell in zip(self.header, decoded(line).split(";"), strict=False):
-                if "," in cell and name not in self._text and number_in(cell, "comma") is not None:
-                    self._note(f"the numbers of {self.name} are read with decimal commas")
-                    return "comma"
-        return "point"
+        for text in found.notes:
+            self._note(text)
 
     def _csv_lines(self) -> Iterator[Line]:
         for number, last, cells, error in self._rows:
             if error is not None:
                 yield Line(number, cells, None, error, last)
-            elif not cells:
-                yield Line(number, b"", None)
+            elif not cells or number in self._skipped:
+                yield Line(number, cells, None, None, last)
             else:
                 values = [read(cell) for read, cell in zip(self._cells, cells, strict=True)]
                 yield Line(number, cells, dict(zip(self.header, values, strict=True)), None, last)
@@ -194,9 +186,9 @@ def _open_avro(stream: BinaryIO, name: str) -> Iterator[dict[str, Any] | RecordE
 
 
 def text_format(name: str, first: bytes, note: Note = silent) -> Format:
-    """The format of a text file with this name, perhaps with the ending .gz, and this first line that is not blank."""
+    """The format of a text file with this name, perhaps packed, and this first line that is not blank."""
     path = Path(name.lower())
-    named = FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix)
+    named = FORMATS.get((path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix)
     if named != "csv":
         return named or ("jsonl" if first.lstrip(BLANK)[:1] in (b"{", b"[") else "csv")
     try:
@@ -207,11 +199,10 @@ def text_format(name: str, first: bytes, note: Note = silent) -> Format:
     return "jsonl"
 
 
-def _has_no_names(cells: Sequence[str]) -> bool:
-    return all(
-        cell.strip().lower() in MISSING or any(number_in(cell, mark) is not None for mark in ("point", "comma"))
-        for cell in cells
-    )
+def count_cell(counts: dict[str, tuple[int, str]], name: str, cell: str) -> None:
+    """Count a cell of a column; the first one is kept."""
+    count, first = counts.get(name, (0, cell))
+    counts[name] = count + 1, first
 
 
 def _text_cell(text: str) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
 from numbers import Real
 from typing import Any, Protocol
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import LONGEST_PATH, MAX_FEATURES
 from fomo_stream.records.category_codes import is_mostly_rare
-from fomo_stream.records.csv_rows import MISSING
+from fomo_stream.records.cells import MISSING
 from fomo_stream.records.files import FORMS
 from fomo_stream.records.lines import Note
 from fomo_stream.records.schema import Schema, is_number_text, look_up, numbers, shown
+from fomo_stream.records.times import backward, check_times, digits_of_time, is_time, to_milliseconds
 from fomo_stream.records.writers import csv_columns
 from fomo_stream.wording import counted, did_you_mean
 
@@ -34,6 +35,8 @@ COUNTED = "counters, of which the growth a record is scored"
 MISLEADING = "later values are new ones, so that good records look odd"
 RARE_VALUES = "no categories, as most of their values are seen once or twice"
 A_TIME = "a time"  # why such a field is no feature
+NO_VALUE, COUNTER, A_LABEL = "no value so far", "monotone counter", "named as labels are; --features takes it"
+TEXTS, FEW = ("text", "a list"), "present in only"
 # Why a field that has another role is no feature.
 KEY, TIME, LABEL = "key of the series", "time of the record", "label of the record"
 EXCLUDED = "excluded"
@@ -60,7 +63,12 @@ def _sample(n: int, source: str) -> str:
 
 
 # Words at the end of names; they count only together with the values.
-_TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"}
+_TIME_WORDS = {
+    *("time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"),
+    *("zeit", "datum", "uhrzeit", "zeitstempel", "fecha", "hora", "heure", "data", "tid", "tijd"),
+}
+_LABELS = 2  # values of a column of labels, at most; what is called a target may also be measured
+_LABEL_WORDS = {"label", "labels", "class", "target", "anomaly", "anomalous", "outlier", "outliers", "fraud", "attack"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
 _COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "rownum", "line"}
 _TOTAL_WORDS = {
@@ -74,6 +82,8 @@ _RESET = 0.5  # share of the total before that a counter which began again has a
 _FEW_RESETS = 0.05  # of its steps
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records; fewer values may rise in order by chance
+_ROUNDED = 0.05  # of a step is the last digit, at most, where equal steps are rounded
+_MANY = 20  # numbers that show that a word beside them says only that one is missing
 _LONG = 10  # digits; whole numbers in text that are as long name something: cards, accounts, telephones
 _RARE = 0.05  # share of records; a rarer leaf has too few values in the context to be compared with
 
@@ -160,18 +170,20 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
     x = numbers(present)
     numeric = np.array([isinstance(value, Real) for value in present], dtype=bool)
     if not present or (numeric.all() and np.isnan(x).all()):
-        return "always missing"
+        return NO_VALUE
     texts = [value for value, is_number in zip(present, numeric, strict=True) if not is_number]
     if numeric.mean() < 0.5:
         if all(map(is_time, texts)):
             return A_TIME
         n_read = sum(map(is_number_text, texts))
-        if n_read < len(texts):
-            kind = "a list" if isinstance(texts[0], list) else "text"
+        if n_read < len(texts) and not _is_a_word(texts, x):
+            kind = TEXTS[isinstance(texts[0], list)]
             return f"{kind}, mostly numbers" if n_read > len(texts) / 2 else kind
     x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
     if len(x) < _RARE * n_records:
-        return f"present in only {len(x)} of {n_records} records"
+        return f"{FEW} {len(x)} of {n_records} records"
+    if _LABEL_WORDS & _words(path) and len(np.unique(x)) <= _LABELS and (x == np.round(x)).all():
+        return A_LABEL
     if all(isinstance(value, bool) for value in present):
         return None
     if reason := _no_measure(path, x):
@@ -181,13 +193,20 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
     return None
 
 
+def _is_a_word(texts: Sequence[Any], x: Float) -> bool:
+    """Whether the texts among numbers (n,) are one word, which stands where a number is missing."""
+    words = {text for text in texts if not is_number_text(text)} if all(isinstance(text, str) for text in texts) else ()
+    x = x[~np.isnan(x)]
+    return len(words) == 1 and len(x) >= _MANY and len(np.unique(x)) >= _ENOUGH
+
+
 def _no_measure(path: str, x: Float) -> str | None:
     """Why numbers (n,), in stream order, measure nothing; None: they may."""
     words = _words(path)
     if _is_timestamp(x, words):
         return A_TIME
     if _is_counter(x, words):
-        return "monotone counter"
+        return COUNTER
     return "near-unique identifier" if _is_identifier(x, words) else None
 
 
@@ -226,21 +245,11 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
 
 
-def is_time(value: Any) -> bool:
-    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
-    if not isinstance(value, str):
-        return False
-    try:
-        datetime.fromisoformat(value.strip())
-    except ValueError:
-        return False
-    return not is_number_text(value) or len(value.strip()) == len("20261001")  # another number is none
-
-
 def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:
     rising = len(x) >= _ENOUGH and float(np.mean(np.diff(x) >= 0)) >= 0.9 and x[-1] > x[0]
     named = bool(words & _TIME_WORDS)
     is_epoch = any(_YEAR_2000 * unit <= x.min() and x.max() <= _YEAR_2100 * unit for unit in (1, 1e3, 1e6, 1e9))
+    is_epoch = is_epoch or all(value > 1e11 and digits_of_time(value) is not None for value in x.tolist())
     # A memory gauge of 2 GB is as large as an epoch, but has another name and does not only rise. A latency may be
     # called a time, but does not only rise either.
     return (is_epoch and (named or rising)) or (named and rising and bool((np.diff(x) >= 0).all()))
@@ -262,6 +271,9 @@ def _is_counter(x: np.ndarray, words: set[str]) -> bool:
     # Rounding errors grow with the values on both sides of a step; one 1e308 must not make all other steps look equal.
     tolerance = 4 * np.finfo(np.float64).eps * np.maximum(np.maximum(size[1:], size[:-1]), np.median(size))
     steps = np.diff(ordered)
+    if in_order:  # in decimals, equal steps are rounded; where rounding is much of a step, they may as well be unequal
+        unit = next((10.0**-n for n in range(1, 9) if np.allclose(x * 10.0**n, np.round(x * 10.0**n), 0, 1e-3)), 0.0)
+        tolerance = tolerance + (1.5 * unit if unit <= _ROUNDED * np.median(steps) else 0.0)
     same = np.abs(steps - np.median(steps)) <= tolerance
     return bool((steps > 0).all()) and float(same.mean()) >= 0.9
 
@@ -314,6 +326,7 @@ class RecordSettings(Protocol):
     counters: tuple[str, ...]
     key: str | None
     time: str | None
+    timezone: str
 
     @property
     def counter_names(self) -> tuple[str, ...]: ...
@@ -327,8 +340,9 @@ def choose_features(
     roles: Mapping[str, str],
     note: Note,
     offers_time: bool = False,
-) -> Schema:
-    """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
+) -> tuple[Schema, Mapping[str, str]]:
+    """The schema of `settings.features`, or else the one inferred from `records`, which is noted, with the fields that
+    are left out, and why.
 
     format: of the input. roles: fields that are never inferred as features, each with KEY, TIME or LABEL. offers_time:
     whether --time can name a time that is left out. Raises SchemaError if there are no records or no features, and
@@ -352,13 +366,21 @@ def choose_features(
     for name in (*absent, *others):
         is_number = name in absent and name not in schema.categorical
         raise _absent(name, "number" if is_number else "value", records, source)
+    clock = ZoneInfo(settings.timezone)
+    if settings.time is not None:
+        for text in check_times(settings.time, [look_up(record, settings.time) for record in records], clock):
+            note(text)
+    for path in [path for path, why in left_out.items() if why == A_TIME]:
+        times = [to_milliseconds(look_up(record, path), clock) for record in records]
+        for text in backward(path, [time for time in times if time is not None]):
+            note(text)
     if settings.features is None:
         note(features_note(schema, left_out, offers_time))
         if settings.key is None and "text" in left_out.values():
             note(TEXT_HINT)
     for text in input_notes(schema, records):
         note(text)
-    return schema
+    return schema, left_out
 
 
 def roles_of(settings: RecordSettings, label: str | None = None) -> dict[str, str]:
@@ -426,6 +448,8 @@ def _absent(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: 
     fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
     if name not in fields:
         hint = did_you_mean(name, fields) or f"; the fields are {shown(fields, NAMES_SHOWN)}"
+        if any("," in field and name in field for field in fields):
+            hint += "; write a name that has a comma in quotes: '\"A, B\",C'"
         return ConfigError(f"there is no field {name[:60]} {where}{hint}")
     if not any(isinstance(look_up(record, name), str) for record in records):
         return SchemaError(f"there is no {kind} in {name[:60]} {where}")

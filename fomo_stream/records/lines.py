@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from importlib import import_module
 from typing import BinaryIO
 
-from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.errors import ConfigError, FomoError, SchemaError, needs_extra
 from fomo_stream.limits import MAX_RECORD_BYTES
 
 Read = Callable[[int], bytes]
 Note = Callable[[str], None]  # writes one line for the user
 
+ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 CHUNK_BYTES = 2**20  # asked of a stream in one read
 BLANK = b" \t\r\n"
 
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8 = b"\xef\xbb\xbf"  # byte order mark
 # UTF-16, ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
 _REFUSED = (b"\xff\xfe", b"\xfe\xff", b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
-_MARKS = (_GZIP, _UTF8, *_REFUSED)
+_MARKS = (_GZIP, _ZSTD, _UTF8, *_REFUSED)
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1a\x1b"))  # bytes that text hardly ever has
 _MOST_CONTROLS = 0.05  # share of them in the beginning of a text; a logger that was cut off may leave some zeros
 _LEAST_BYTES = 256  # of a beginning that is judged by its bytes
@@ -42,6 +44,10 @@ def plain_text(stream: BinaryIO, name: str) -> Read:
     source = _Begun(_checked(getattr(stream, "read1", stream.read), name))
     if source.first.startswith(_GZIP):
         source = _Begun(_checked(gzip.GzipFile(fileobj=source, mode="rb").read1, name))  # type: ignore[call-overload]  # it only reads
+    elif source.first.startswith(_ZSTD):
+        with needs_extra(f"reading {name}"):
+            file = import_module(ZSTD).ZstdFile(source)
+        source = _Begun(_checked(file.read1, name))
     first = source.first
     controls = len(first) - len(first.translate(None, _CONTROLS))
     if first.startswith(_REFUSED) or (len(first) >= _LEAST_BYTES and controls > _MOST_CONTROLS * len(first)):
@@ -61,6 +67,10 @@ def _checked(read: Read, name: str) -> Read:
             raise ConfigError(f"cannot read {name}: {error}", "the compressed file is damaged") from None
         except OSError as error:
             raise FomoError(f"cannot read {name}: {error.strerror}") from None
+        except Exception as error:
+            if type(error).__name__ == "ZstdError":
+                raise ConfigError(f"cannot read {name}: {error}", "the compressed file is damaged") from None
+            raise
 
     return checked
 
@@ -114,10 +124,16 @@ class LineSource:
             self._fill()
         return self._lines[0] if self._lines else b""
 
-    def ahead(self, n: int) -> list[bytes]:
-        """The next lines, at most n, without taking them."""
-        self._fill(n)
-        return list(islice(self._lines, n))
+    def ahead(self, n: int, most_bytes: int) -> list[bytes]:
+        """The next lines without taking them: at most n, and none after so many bytes."""
+        found: list[bytes] = []
+        while len(found) < n and most_bytes > 0:
+            self._fill(len(found) + 1)
+            if len(found) == len(self._lines):
+                break
+            found.append(self._lines[len(found)])
+            most_bytes -= len(found[-1])
+        return found
 
     def _fill(self, n: int = 1) -> None:
         while len(self._lines) < n and not self._ended:

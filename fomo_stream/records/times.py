@@ -1,37 +1,110 @@
-"""Times of records: numbers since 1970, in any usual unit, and text in ISO 8601; and their places in cycles."""
+"""Times of records: numbers since 1970 in any usual unit, digits such as 20261001120000, and text in ISO 8601; and
+their places in cycles.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
 from typing import Any
 
-from fomo_stream.records.inference import is_time
-from fomo_stream.records.schema import number_of
+from fomo_stream.errors import SchemaError
+from fomo_stream.records.schema import is_number_text, number_of
 
 # Seconds of the year 5138 are milliseconds of 1973; the same holds between the other units.
 _UNITS = ((1e11, 1000.0), (1e14, 1.0), (1e17, 1e-3), (math.inf, 1e-6))  # largest number, milliseconds of 1
+_DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # as seconds or ms, these are of 1970, 1976 and 2600
+# Numbers of days that look like these: the smallest and largest, the day 0, and who counts so.
+_DAYS = (
+    (20_000, 80_000, datetime(1899, 12, 30), "a spreadsheet"),
+    (700_000, 780_000, datetime(1, 1, 1), "MATLAB"),  # whose day 0 is 367 days before that
+)
+_USUAL = datetime(1990, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 _MOST_MS = 2**62
 END_MS = 7_289_654_400_000  # of the year 2200
 _LARGEST = 1e300
+_ENOUGH = 10  # steps from time to time; fewer may fall by chance
 
 
-def to_milliseconds(value: Any) -> int | None:
-    """A time as milliseconds since 1970, None if it is no time. Text without a zone is UTC; a number is in s, ms, us or
-    ns, whichever its magnitude fits.
+def is_time(value: Any) -> bool:
+    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
+    if not isinstance(value, str):
+        return False
+    try:
+        datetime.fromisoformat(value.strip())
+    except ValueError:
+        return False
+    return not is_number_text(value) or len(value.strip()) == len("20261001")  # another number is none
+
+
+def digits_of_time(number: float) -> datetime | None:
+    """The time that a number such as 20261001, 202610011200 or 20261001120000 writes in digits; None if it is none."""
+    form = _DIGITS.get(len(digits := f"{number:.0f}"))
+    if form is None or digits[:2] not in ("19", "20") or number % 1:
+        return None
+    try:
+        return datetime.strptime(digits, form)
+    except ValueError:
+        return None
+
+
+def to_milliseconds(value: Any, zone: tzinfo = UTC) -> int | None:
+    """A time as milliseconds since 1970, None if it is no time. zone: of text and digits that have none; a number is in
+    s, ms, us or ns, whichever its magnitude fits.
 
     >>> to_milliseconds(1759276800.25), to_milliseconds("2025-10-01T02:00+02:00"), to_milliseconds("1759276800000")
     (1759276800250, 1759276800000, 1759276800000)
     """
-    if is_time(value):
-        moment = datetime.fromisoformat(value.strip())
-        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     number = math.nan if isinstance(value, bool) else number_of(value)
+    moment = datetime.fromisoformat(value.strip()) if is_time(value) else digits_of_time(number)
+    if moment is not None:
+        return round((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp() * 1000)
     if not abs(number) < _LARGEST:
         return None
     unit = next(unit for largest, unit in _UNITS if abs(number) < largest)
     return None if abs(number * unit) >= _MOST_MS else round(number * unit)
+
+
+def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str]:
+    """What a user may not expect of the times of the first records, in sentences.
+
+    Raises SchemaError if none can be read, or if they are numbers of days.
+    """
+    times = [time for value in values if (time := to_milliseconds(value, zone)) is not None]
+    first = next((str(value)[:40] for value in values if value is not None), "nothing")
+    if not times:
+        raise SchemaError(
+            f"--time {field}: {first!r} is no time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
+        )
+    numbers = [number for value in values if (number := number_of(value)) == number]
+    for low, high, begin, who in _DAYS:
+        if numbers and low <= min(numbers) and max(numbers) <= high:
+            day = begin + timedelta(days=numbers[0] - (367 if low > 80_000 else 0))
+            raise SchemaError(
+                f"--time {field}: {first} looks like days as {who} counts them (then it is {day:%Y-%m-%d %H:%M}), "
+                "not like seconds since 1970",
+                "write the times in ISO 8601, or as seconds",
+            )
+    if known_time(times[0]) is None or not _USUAL[0] <= (read := _moment(times[0])) < _USUAL[1]:
+        shown = "a time before 1970 or after 2200" if known_time(times[0]) is None else f"{read:%Y-%m-%dT%H:%M:%SZ}"
+        yield f"the first time in {field}, {first}, is read as {shown}"
+    yield from backward(field, times)
+
+
+def backward(field: str, times: Sequence[int]) -> Iterator[str]:
+    """Say so if times of records run backwards."""
+    steps = [after - before for before, after in pairwise(times)]
+    if len(steps) >= _ENOUGH and sum(step < 0 for step in steps) > 0.6 * len(steps):
+        yield (
+            f"the times in {field} run backwards: the newest record is first, but each record is compared with those "
+            "before it; sort the file by time"
+        )
+
+
+def _moment(time: int) -> datetime:
+    return datetime.fromtimestamp(time / 1000.0, UTC)
 
 
 def known_time(time: int | None) -> int | None:

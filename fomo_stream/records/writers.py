@@ -58,6 +58,7 @@ class JsonWriter:
 class CsvWriter:
     """Writes each row's cells unchanged, then the result's, in place of those of an earlier run.
 
+    Lines above the header become blank, so that each record keeps its line.
     A malformed row is filled to fit the header, or its last cells become one.
     """
 
@@ -77,10 +78,11 @@ class CsvWriter:
     def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
         """Write these lines; a blank one stays blank."""
         for line, result in _chosen(lines, results, self._form):
-            if line.is_blank:
+            if not line.raw:
                 self._text.append("\n")
             else:
-                self._csv.writerow(self._cells(line) + [_csv_cell(result.get(name)) for name in self._fields])
+                values = ["" if line.is_blank else _csv_cell(result.get(name)) for name in self._fields]
+                self._csv.writerow(self._cells(line) + values)
         self._out.write("".join(self._text).encode("utf-8", "replace"))
         self._out.flush()
         self._text.clear()

@@ -27,14 +27,13 @@ from fomo_stream.records.inference import (
     AUTO,
     infer_of,
     is_missing,
-    is_time,
     key_of,
     leaves_of,
     roles_of,
     words_of,
 )
 from fomo_stream.records.schema import look_up, number_of
-from fomo_stream.records.times import places_at, to_milliseconds
+from fomo_stream.records.times import is_time, places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
 from fomo_stream.replaying.measures.incidents import incidents_of
 from fomo_stream.replaying.measures.segments import NEVER, segments
@@ -120,7 +119,7 @@ def _time(found: Found, leaves: dict[str, list[Any]]) -> list[Any]:
     return []
 
 
-def _rises(values: Sequence[Any]) -> bool:
+def _rises(values: Sequence[Any]) -> bool:  # in which zone does not matter
     stamps = [stamp for value in values[:LOOKED_AT] if (stamp := to_milliseconds(value)) is not None]
     return all(a <= b for a, b in pairwise(stamps))
 
@@ -214,8 +213,9 @@ def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str
     now = with_found(settings, found)
     if now.time is None or now.time_features:
         return
-    stamps = [to_milliseconds(look_up(record, now.time)) for record in records]
-    hours = np.array([places_at(stamp, ("hour",), zone(now.timezone))[0] for stamp in stamps])
+    place = zone(now.timezone)
+    stamps = [to_milliseconds(look_up(record, now.time), place) for record in records]
+    hours = np.array([places_at(stamp, ("hour",), place)[0] for stamp in stamps])
     days = np.array([-1 if stamp is None else stamp // DAY_MS for stamp in stamps])
     if np.isnan(hours).any() or len(set(days.tolist())) < 4:
         return

@@ -8,32 +8,61 @@ records with this key; a label in a topic is about the last record with this key
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.records.files import RecordFile, open_records
+from fomo_stream.records.inference import is_missing
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
 from fomo_stream.wording import counted
 
-_VERDICTS = {0: INLIER, 1: OUTLIER, "0": INLIER, "1": OUTLIER, "false": INLIER, "true": OUTLIER}
+_VERDICTS: dict[Any, int] = {
+    **dict.fromkeys((0, "0", "0.0", "false", "no", "normal", "inlier", "benign", "ok"), INLIER),
+    **dict.fromkeys((1, "1", "1.0", "true", "yes", "anomaly", "anomalous", "abnormal", "outlier", "attack"), OUTLIER),
+}
+_SIGNED: dict[Any, int] = {**dict.fromkeys((1, "1", "1.0"), INLIER), **dict.fromkeys((-1, "-1", "-1.0"), OUTLIER)}
 
 
-def verdict_of(value: Any) -> int:
-    """OUTLIER, INLIER, UNKNOWN if there is no value, or UNREADABLE.
+def verdict_of(value: Any, is_signed: bool = False) -> int:
+    """OUTLIER, INLIER, UNKNOWN if there is no value, or UNREADABLE. is_signed: whether -1 is an outlier, and 1 none.
 
     >>> [verdict_of(value) for value in (True, 0, 1.0, "False", "1", None, 2, "yes", [])]
-    [1, 0, 1, 0, 1, -1, -2, -2, -2]
+    [1, 0, 1, 0, 1, -1, -2, 1, -2]
+    >>> [verdict_of(value, is_signed=True) for value in (1, -1, "-1", 0)]
+    [0, 1, 1, -2]
     """
-    if value is None:
+    if is_missing(value) or value != value:
         return UNKNOWN
     try:
-        found = _VERDICTS.get(value.strip().lower() if isinstance(value, str) else value)
+        found = (_SIGNED if is_signed else _VERDICTS).get(value.strip().lower() if isinstance(value, str) else value)
     except TypeError:  # a list or an object
         found = None
     return UNREADABLE if found is None else found
+
+
+def is_signed(values: Collection[Any]) -> bool:
+    """Whether these are labels as scikit-learn has them: -1 and 1, or -1 alone."""
+    verdicts = {verdict_of(value, is_signed=True) for value in values} - {UNKNOWN}
+    return OUTLIER in verdicts and UNREADABLE not in verdicts
+
+
+def check_label_values(field: str, values: Collection[Any]) -> None:
+    """Raise SchemaError if none of the values of a field is a label."""
+    if values and not is_signed(values) and all(verdict_of(value) < 0 for value in values):
+        other = next((str(value)[:40] for value in values if not is_missing(value)), None)
+        has = "have no such field, or no value in it" if other is None else f"have other values, such as {other!r}"
+        raise SchemaError(f"--label {field}: records {has}; name a field that is true or false, 1 or 0, or 1 or -1")
+
+
+def label_notes(field: str, values: Collection[Any]) -> Iterator[str]:
+    """What a user may not expect of labels with these values."""
+    if is_signed(values):
+        yield f"-1 in {field} is an outlier, and 1 is normal, as scikit-learn has them"
+    elif any(map(is_missing, values)):
+        yield f"records whose label {field} is empty are neither outliers nor normal ones; 0 is a normal one"
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, tzinfo
 from itertools import islice
 from typing import Any, Literal
 
-from fomo_stream.errors import RecordError, SchemaError
+from fomo_stream.errors import RecordError
 from fomo_stream.kafka.bounds import Range, parse_bounds
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import known_time, to_milliseconds
-from fomo_stream.replaying.blocks import UNKNOWN, IsStopped, Sample, Source
-from fomo_stream.replaying.labels import NO_LABELS, Labels, read_label_file, verdict_of
-from fomo_stream.replaying.tables import InMemory, Table, check_columns, format_of, open_table
+from fomo_stream.replaying.blocks import INLIER, UNKNOWN, IsStopped, Sample, Source
+from fomo_stream.replaying.labels import (
+    NO_LABELS,
+    Labels,
+    check_label_values,
+    is_signed,
+    label_notes,
+    read_label_file,
+    verdict_of,
+)
+from fomo_stream.replaying.tables import InMemory, Table, TextTable, check_columns, format_of, open_table
 from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.settings.rules import zone
 
+MOST_VALUES = 1000  # different values of a label that are looked at
 MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends
 
 
@@ -50,7 +61,8 @@ class Plan:
 class FileSource:
     """The records of a file or of data in memory, numbered from 0; a line that cannot be read has a number, too.
 
-    key, time, label: fields with the series, the time and the label of a record.
+    key, time, label: fields with the series, the time and the label of a record. zone: of times without one. is_signed:
+    whether labels are -1 and 1, as scikit-learn has them.
     """
 
     name: str
@@ -58,6 +70,8 @@ class FileSource:
     key: str | None = None
     time: str | None = None
     label: str | None = None
+    zone: tzinfo = UTC
+    is_signed: bool = False
     labels: Labels = NO_LABELS
     partitions: tuple[int, ...] = (0,)
     kind: Literal["file", "memory"] = "file"
@@ -84,11 +98,11 @@ class FileSource:
             return Sample(offset, None, None, {}, row)
         return Sample(
             offset,
-            None if self.time is None else known_time(to_milliseconds(look_up(row, self.time))),
+            None if self.time is None else known_time(to_milliseconds(look_up(row, self.time), self.zone)),
             None if self.key is None else key_of(row, self.key),
             row,
             None,
-            UNKNOWN if self.label is None else verdict_of(look_up(row, self.label)),
+            UNKNOWN if self.label is None else verdict_of(look_up(row, self.label), self.is_signed),
         )
 
 
@@ -100,21 +114,25 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     roles = roles_of(settings, settings.label)
     format = format_of(path, settings.format, notes.append) if data is None else "jsonl"
     if data is None:
-        table = open_table(path, format, text_columns(settings, settings.key), roles, settings.decimal)
+        table = open_table(path, format, text_columns(settings, settings.key), roles, **settings.of_csv())
+        notes += table.notes if isinstance(table, TextTable) else ()
     else:
         table = data.table
     check_columns(table, path.name, [*roles, *(settings.features or ()), *settings.categorical])
     kind: Literal["file", "memory"] = "file" if data is None else "memory"
-    source = FileSource(path.name, table, settings.key, settings.time, settings.label, kind=kind)
+    place = zone(settings.timezone)
+    source = FileSource(path.name, table, settings.key, settings.time, settings.label, place, kind=kind)
     sample = _first_records(source, INFER_RECORDS)
-    schema = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
-    if settings.time is not None:
-        _check_time(settings.time, sample)
+    schema, _ = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
     if settings.labels_file is not None:
         labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
         notes += more
-    check_label(settings, sample)
+    if settings.label is not None:
+        values = _label_values(source, settings.label)
+        check_label_values(settings.label, values)
+        source = replace(source, is_signed=is_signed(values))
+        notes += label_notes(settings.label, values)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
     notes += Rules.of(settings).warnings(schema, settings.key is not None)
@@ -135,27 +153,22 @@ def _first_records(source: FileSource, n: int) -> list[dict[str, Any]]:
     return [one.fields for one in islice((one for one in samples if one.error is None), n)]
 
 
-def _check_time(field: str, sample: Sequence[Mapping[str, Any]]) -> None:
-    """Raise SchemaError if no time of the first records can be read."""
-    values = [look_up(record, field) for record in sample]
-    if all(to_milliseconds(value) is None for value in values):
-        shown = next((str(value)[:40] for value in values if value is not None), "nothing")
-        raise SchemaError(
-            f"--time {field}: {shown!r} is no time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
-        )
+def _label_values(source: FileSource, label: str) -> list[Any]:
+    """Different values of the labels, up to the first normal one."""
+    found: dict[str, Any] = {}
+    for chunk in source.table.chunks():
+        values = [look_up(row, label) for row in chunk if not isinstance(row, RecordError)]
+        found |= {str(value): value for value in values[: MOST_VALUES - len(found)]}
+        if INLIER in map(verdict_of, values):
+            break
+    return list(found.values())
 
 
 def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
     """Raise SchemaError if none of the first records has a label in the field of --label."""
-    if settings.label is None:
-        return
-    values = [look_up(record, settings.label) for record in islice(records, INFER_RECORDS)]
-    if values and all(verdict_of(value) < 0 for value in values):
-        other = next((str(value)[:40] for value in values if value is not None), None)
-        has = "have no such field" if other is None else f"have other values, such as {other!r}"
-        raise SchemaError(
-            f"--label {settings.label}: the first {len(values):,} records {has}; name a field that is true or false, "
-            "or 1 or 0"
+    if settings.label is not None:
+        check_label_values(
+            settings.label, [look_up(record, settings.label) for record in islice(records, INFER_RECORDS)]
         )
 
 

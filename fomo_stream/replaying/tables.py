@@ -59,15 +59,16 @@ def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
 
 
 def open_table(
-    path: Path, format: FileFormat, text: Collection[str] = (), extra: Collection[str] = (), decimal: str = "auto"
+    path: Path, format: FileFormat, text: Collection[str] = (), extra: Collection[str] = (), **csv: Any
 ) -> Table:
     """A file as a table. text: columns of CSV that stay text; extra: arrays of npz that are fields, too.
 
-    decimal: as in `RecordFile`. Raises SchemaError or ConfigError if it is empty, damaged or of another format.
+    csv: delimiter, decimal and skip_lines, as in `RecordFile`. Raises SchemaError or ConfigError if it is empty,
+    damaged or of another format.
     """
     if format == "parquet":
         return ParquetTable(path)
-    return ColumnTable(_arrays(path, extra)) if format == "npz" else TextTable(path, format, text, decimal)
+    return ColumnTable(_arrays(path, extra)) if format == "npz" else TextTable(path, format, text, csv)
 
 
 def check_columns(table: Table, name: str, fields: Collection[str]) -> None:
@@ -81,16 +82,17 @@ def check_columns(table: Table, name: str, fields: Collection[str]) -> None:
 class TextTable:
     """CSV or JSON lines, perhaps compressed by gzip, or an Avro file."""
 
-    def __init__(self, path: Path, format: FileFormat, text: Collection[str], decimal: str) -> None:
-        self._path, self._how = path, (format, str(path), text, decimal)
+    def __init__(self, path: Path, format: FileFormat, text: Collection[str], csv: Mapping[str, Any]) -> None:
+        self._path, self._how = path, {"format": format, "name": str(path), "text": text, **csv}
+        self.notes: list[str] = []
         with open_records(path) as stream:
-            header = RecordFile(stream, *self._how).header
+            header = RecordFile(stream, note=self.notes.append, **self._how).header
         self.columns = tuple(header) if format == "csv" else None
 
     @cached_property
     def count(self) -> int:
         with open_records(self._path) as stream:
-            if self._how[0] == "avro":
+            if self._how["format"] == "avro":
                 from fomo_stream.records.avro_file import count_in_container
 
                 return count_in_container(stream)
@@ -98,7 +100,7 @@ class TextTable:
 
     def chunks(self) -> Iterator[list[Fields | RecordError]]:
         with open_records(self._path) as stream:
-            lines = (line for line in RecordFile(stream, *self._how) if not line.is_blank)
+            lines = (line for line in RecordFile(stream, **self._how) if not line.is_blank)
             while block := list(islice(lines, CHUNK)):
                 errors = {line.number: line.error for line in block if line.error is not None}
                 found = {at: RecordError(why.reason, f"line {at}: {why}") for at, why in errors.items()}

@@ -79,11 +79,29 @@ PlainName = Annotated[str, AfterValidator(plain)]
 Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
 
 
+_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}
+
+
+def _delimiter(text: str) -> str:
+    text = _DELIMITERS.get(text, text)
+    if text != "auto" and (len(text) != 1 or text.isalnum() or text in '"\r\n'):
+        raise ValueError("it must be auto, tab, space, or one character that is no letter, digit or quote")
+    return text
+
+
 class FileFlags(BaseFlags):
     """How files are read; shared by `score` and `replay`."""
 
+    delimiter: Annotated[str, AfterValidator(_delimiter)] = flag("Input", "auto", metavar="CHARACTER", scope="scores")
+    """what separates the cells of CSV: a character, tab or space; auto: what the first lines show"""
     decimal: Literal["auto", "comma", "point"] = flag("Input", "auto", scope="scores")
-    """whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons"""
+    """whether the numbers of CSV have a decimal comma or point; auto: what the first lines show"""
+    skip_lines: int | None = flag("Input", None, metavar="N", ge=0, scope="scores")
+    """lines of CSV above the header, the line with the names of the columns (default: found in the first lines)"""
+
+    def of_csv(self) -> dict[str, Any]:
+        """These settings, as `RecordFile` takes them."""
+        return {name: getattr(self, name) for name in ("delimiter", "decimal", "skip_lines")}
 
 
 # Client settings that users cannot change, because delivery depends on them, and the flag to use instead.
@@ -266,7 +284,7 @@ class RecordFlags(DetectorFlags):
     time_features: Cycles = flag("Records", (), metavar="A,B", scope="state")
     """compare values with what is usual at their time: hour, weekday, month, or several"""
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
-    """zone of the hours and days, and of times that have none in the configuration: Europe/Berlin"""
+    """zone of the hours and days, and of times that have none, in records and in the configuration: Europe/Berlin"""
     lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
     """compare each record also together with the K records before it of the same key (adds the view past)"""
     key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")

@@ -33,7 +33,7 @@ class ReplaySettings(GivenFlags, InputFlags, FileFlags):
     last: str = flag("Input", "", metavar="DURATION", scope="scores")
     """replay the last 90s, 30m, 12h or 7d, in place of --from"""
     label: str | None = flag("Labels", None, metavar="FIELD", scope="scores")
-    """field that says whether a record is an outlier: true or false, 1 or 0"""
+    """field that says whether a record is an outlier: true or false, 1 or 0, or -1 or 1 as in scikit-learn"""
     labels_topic: str | None = flag("Labels", None, metavar="TOPIC", min_length=1, scope="scores")
     """topic with labels, as the service takes them by --feedback"""
     labels_file: Path | None = flag("Labels", None, metavar="FILE", scope="scores")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
@@ -35,9 +36,10 @@ Limit = float | None
 
 
 def split_names(value: Any) -> Any:
-    """`"a, b"` as `("a", "b")`; values that are not text stay as they are."""
+    """`"a, b"` as `("a", "b")`, and `'"a, b"'` as `("a, b",)`; values that are not text stay as they are."""
     if isinstance(value, str):
-        return tuple(name.strip() for name in value.split(",") if name.strip())
+        names = next(csv.reader([value], skipinitialspace=True), ()) if '"' in value else value.split(",")
+        return tuple(name.strip() for name in names if name.strip())
     return value
 
 

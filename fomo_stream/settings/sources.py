@@ -195,7 +195,8 @@ def command_again(settings: BaseFlags, command: str, **changes: Any) -> str:
         elif extra_of(field).get("words"):
             words += [flag, *value]
         else:
-            text = "***" if not field.repr else ",".join(value) if isinstance(value, tuple) else str(value)
+            names = value if isinstance(value, tuple) else [str(value)]
+            text = ",".join(f'"{name}"' if "," in name else name for name in names) if field.repr else "***"
             words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     return shlex.join(words)
 

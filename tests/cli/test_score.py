@@ -195,7 +195,7 @@ def test_decimal_commas_give_the_scores_of_decimal_points(model_path: Path) -> N
 
 
 def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None:
-    rows = [f"{i % 7},{i % 5}.5,{i % 3} %,{'x7' if i == 58 else i % 4}" for i in range(60)]
+    rows = [f"{i % 7},{i % 5}.5,v{i % 3},{'x7' if i == 58 else i % 4}" for i in range(60)]
     rows[20] = rows[40] = ",,,"
     _, notes = score(model_path, "\n".join(["a,b,load,d", *rows]).encode())
     assert "left out: load (text)" in notes

@@ -1,0 +1,220 @@
+"""Files of CSV as people and programs write them: the values that are read are those that were written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.errors import SchemaError
+from fomo_stream.records.files import RecordFile
+
+NAMES = ["load", "flow, l/min", "temp; C", "p|bar", "level"]
+WORDS = ["", "NA", "n/a", "-", "NULL", "\\N", "NaN"]
+
+
+def read(data: bytes, **how: Any) -> tuple[dict[str, list[Any]], list[str]]:
+    """The columns of a file, and the notes about it."""
+    notes: list[str] = []
+    file = RecordFile(io.BytesIO(data), "csv", note=notes.append, **how)
+    records = [line.record for line in file if line.record is not None]
+    return {name: [record[name] for record in records] for name in file.header}, notes
+
+
+def read_or_refused(data: bytes) -> tuple[dict[str, list[Any]], list[str]]:
+    """The same; no columns, if the file is refused by a sentence that names a flag."""
+    try:
+        return read(data)
+    except SchemaError as error:
+        refusal = str(error)
+    assert "--" in refusal
+    return {}, [refusal]
+
+
+def same(found: list[Any], written: list[float], holes: list[bool]) -> bool:
+    """Whether these are the values; None and NaN are holes."""
+    return len(found) == len(written) and all(
+        value is None or (isinstance(value, float) and math.isnan(value))
+        if hole
+        else isinstance(value, float) and math.isclose(value, number, rel_tol=1e-9, abs_tol=1e-12)
+        for value, number, hole in zip(found, written, holes, strict=True)
+    )
+
+
+def text_of(value: float, digits: int, decimal: str, thousands: str, cuts: bool) -> str:
+    text = f"{value:,.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if cuts and digits else text
+    return text.replace(",", "!").replace(".", decimal).replace("!", thousands)
+
+
+dialects = st.tuples(
+    st.sampled_from(",;\t|"),
+    st.sampled_from([(".", ""), (",", ""), (",", "."), (",", " "), (".", ","), (".", "'")]),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    st.booleans(),  # zeros at the end of a fraction are cut
+    st.sampled_from(["", "rows", "header", "both"]),  # have a delimiter at the end
+    st.sampled_from(["", "sep=", "# station 12, roof", "Logger;12", "units below"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
+columns = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from([0.02, 3.0, 50.0, 4000.0, 9e5, 5e6]), st.integers(0, 4)),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda column: column[0],
+)
+
+
+@given(
+    dialects, columns, st.integers(0, 2**32), st.integers(8, 60), st.sampled_from([0.0, 0.1, 0.6]),
+    st.sampled_from(WORDS), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_what_is_written_is_read_or_refused_by_a_sentence_that_names_a_flag(
+    dialect: Any, made: list[Any], seed: int, n: int, missing: float, word: str, has_time: bool, has_text: bool
+) -> None:
+    sep, (decimal, thousands), quoting, cuts, ends, above, newline = dialect
+    if thousands == ".":  # 4.050 alone is a number with three decimals to everybody
+        made = [(name, level, max(1, digits)) for name, level, digits in made]
+    if len(made) == 1 and not has_time and not has_text:  # else a name and numbers with commas could be two columns
+        made = [("load", *made[0][1:])]
+    rng = np.random.default_rng(seed)
+    numbers = {name: np.round(rng.normal(level, level / 10, n), digits).tolist() for name, level, digits in made}
+    holes = {name: [*(rng.random(n - 1) < missing).tolist(), False] for name in numbers}
+    cells: dict[str, list[str]] = {
+        name: [
+            word if hole else text_of(value, digits, decimal, thousands, cuts)
+            for value, hole in zip(numbers[name], holes[name], strict=True)
+        ]
+        for name, _, digits in made
+    }
+    if has_time:
+        cells = {"ts": [f"{datetime(2024, 3, 30) + timedelta(minutes=i)}" for i in range(n)]} | cells
+    if has_text:
+        cells["site"] = ["north" if i % 3 else "south" for i in range(n)]
+    ends = ends if len(cells) > 1 else ""  # else nobody could tell which the columns are
+    text = io.StringIO()
+    if above in ("sep=", "# station 12, roof", "Logger;12"):
+        text.write((above + sep if above == "sep=" else above) + newline)
+    writer = csv.writer(text, delimiter=sep, quoting=quoting, lineterminator=newline)
+    writer.writerow([*cells, *[""] * (ends in ("header", "both"))])
+    if above == "units below":
+        writer.writerow(["kW" if name in numbers else "" for name in cells] + [""] * (ends in ("rows", "both")))
+    for row in zip(*cells.values(), strict=True):
+        writer.writerow([*row, *[""] * (ends in ("rows", "both"))])
+    found, notes = read_or_refused(text.getvalue().encode())
+    wrong = [name for name in numbers if not same(found.get(name, []), numbers[name], holes[name])]
+    # where a remark without a mark could as well be the name of the only column, the note names what to say
+    flags = ("--decimal", "--skip-lines") if above == "Logger;12" and len(cells) == 1 else ("--decimal",)
+    assert not found or not wrong or any(flag in note for note in notes for flag in flags), (wrong, notes)
+
+
+@given(
+    st.sampled_from(",;\t|"), st.sampled_from(".,"), st.sampled_from([None, "%.3f", "%.2e", "%g"]), st.booleans(),
+    st.sampled_from(["", "NA", "null"]), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+    st.sampled_from(["utf-8", "utf-8-sig"]), st.booleans(), st.integers(0, 2**32),
+)  # fmt: skip
+def test_files_of_pandas_are_read_whatever_its_options(
+    sep: str, decimal: str, form: str | None, index: bool, na: str, quoting: int, codec: str, numbered: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        rng.normal(50, 5, (40, 3)) if numbered else {"a": rng.normal(50, 5, 40), "b, c": rng.random(40)}
+    )
+    frame = frame.mask(rng.random(frame.shape) < 0.1)
+    options: Any = {
+        "sep": sep,
+        "decimal": decimal,
+        "float_format": form,
+        "index": index,
+        "na_rep": na,
+        "quoting": quoting,
+    }
+    text: str = frame.to_csv(None, **options)
+    found, notes = read_or_refused(text.encode(codec))
+    if not found:
+        return
+    expected = pd.read_csv(io.StringIO(text), sep=sep, decimal=decimal, index_col=0 if index else None)
+    for at, name in enumerate(frame.columns):
+        column = found[str(name)]
+        holes = expected.iloc[:, at].isna().tolist()
+        assert same(column, expected.iloc[:, at].tolist(), holes) or any("--decimal" in note for note in notes), name
+
+
+ROWS = "".join(f"2024-03-30T20:{i:02}:00Z;{50 + i % 7}.5;{i % 5},25\n" for i in range(60))
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "line"),
+    [
+        ("", "", 1),
+        ("sep=;\n", "", 2),
+        ("# station 12; roof\n# kW, C\n", "", 3),
+        ("#group;false;true\n#default;_result;\n", "", 3),
+        ("Logger;roof;12\n", "TS;kW;degC\n;Avg;Avg\n", 2),
+        ("Station 12, roof\n\nmade by hand\n", "", 4),
+        ("", "[s];[kW];[°C]\n", 1),
+    ],
+)
+def test_the_header_is_found_between_remarks_and_units_and_shown(above: str, below: str, line: int) -> None:
+    found, notes = read(f"{above}ts;load;temp\n{below}{ROWS}".encode())
+    assert found["load"][:3] == [50.5, 51.5, 52.5]
+    assert found["temp"][:3] == [0.25, 1.25, 2.25]
+    assert len(found["ts"]) == 60
+    assert any(f"line {line} of the input is taken as the header: ts;load;temp" in note for note in notes) == bool(
+        (above or below) and above != "sep=;\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({"skip_lines": 1}, ["a;b"]),
+        ({"skip_lines": 2}, ["c", "d"]),
+        ({"delimiter": ";", "skip_lines": 1}, ["a", "b"]),
+    ],
+)
+def test_flags_say_what_the_lines_do_not_show(flags: dict[str, Any], names: list[str]) -> None:
+    data = b"x:y\na;b\nc,d\n"
+    file = RecordFile(io.BytesIO(data), "csv", **flags)
+    assert file.header == names
+
+
+FORMS = [
+    (["50.00-", "20.00", "(80.00)"], [-50.0, 20.0, -80.0]),
+    (["$1,234.50", "-$5.00", "($7.25)"], [1234.5, -5.0, -7.25]),
+    (["30.1%", "29.9 %", "-1.5%"], [30.1, 29.9, -1.5]),
+    (["45,00,000", "81,234", "1,23,45,678"], [4500000.0, 81234.0, 12345678.0]),
+    (["1.2D+03", "-4.5d-01", "7.0E+01"], [1200.0, -0.45, 70.0]),
+    (["0x1F", "0x0A", "0xff"], [31.0, 10.0, 255.0]),
+    (["8.25 GiB", "7.5 GiB", "-1 GiB"], [8.25, 7.5, -1.0]),
+    (["1.234,50 €", "-2,25 €", "3 €"], [1234.5, -2.25, 3.0]),
+]
+
+
+@pytest.mark.parametrize(("cells", "values"), FORMS)
+def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[float]) -> None:
+    data = "x;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells * 5))
+    assert read(data.encode())[0]["x"] == values * 5
+
+
+def test_a_cell_that_is_more_than_a_number_is_read_and_counted_and_another_unit_is_text() -> None:
+    plain = [f"{i % 7}.5" for i in range(40)]
+    data = "x,y\n" + "".join(f"{cell},{cell} kW\n" for cell in plain) + "<0.05,3.5 MW\n44.1e,2.5\n"
+    file = RecordFile(io.BytesIO(data.encode()), "csv")
+    records = [line.record for line in file]
+    assert [record["x"] for record in records[-2:] if record] == [0.05, 44.1]
+    assert [record["y"] for record in records[-2:] if record] == ["3.5 MW", "2.5"]
+    assert (file.with_more, file.texts) == ({"x": (2, "<0.05")}, {"y": (2, "3.5 MW")})
+
+
+@pytest.mark.parametrize("names", [["12A", "7B"], ["P1", "P2"], ["1st", "2nd"], ["12a", "7a"]])
+def test_names_are_no_numbers(names: list[str]) -> None:
+    data = "x,b\n" + "".join(f"{name},1.5\n" for name in names * 20)
+    assert read(data.encode())[0]["x"] == names * 20
