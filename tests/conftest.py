@@ -41,7 +41,6 @@ LONG = (
     "test_silence_in_service.py",
     "test_outages.py",
     "test_state.py",
-    "test_silence_exactly_once.py",
     "test_secure_broker.py",
     "test_wheel.py",
     "test_membership.py",

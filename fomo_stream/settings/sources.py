@@ -195,8 +195,8 @@ def command_again(settings: BaseFlags, command: str, **changes: Any) -> str:
         elif extra_of(field).get("words"):
             words += [flag, *value]
         else:
-            names = value if isinstance(value, tuple) else [str(value)]
-            text = ",".join(f'"{name}"' if "," in name else name for name in names) if field.repr else "***"
+            quoted = (f'"{each}"' if "," in each else each for each in value) if isinstance(value, tuple) else ()
+            text = "***" if not field.repr else ",".join(quoted) or str(value)
             words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     return shlex.join(words)
 
