@@ -150,9 +150,9 @@ def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequen
         raw = numbers * pooled.width(level, spread, reason.feature)
     else:
         raw = pooled.raw(level + spread * numbers, reason.feature)
-    if reason.cause is Cause.VALUE:
-        raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
         if values and not any((rows[:, reason.feature] < 0.0).any() for rows in values):
             raw[1:] = np.maximum(raw[1:], 0.0)
+    if reason.cause is Cause.VALUE:
+        raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
     scope = "key" if batch.slots[i] > WHOLE else "time"
     return reason._replace(scope=scope, **dict(zip(names, raw.tolist(), strict=True)))

@@ -169,6 +169,22 @@ def test_a_record_that_is_odd_for_its_key_alone_is_an_outlier_and_its_reason_say
     assert one.summary.keys == len(set(keys))
 
 
+@pytest.mark.parametrize("shift", [0.0, -5.0])
+def test_what_is_usual_for_a_key_is_below_zero_only_where_values_are(shift: float) -> None:
+    rng, n = np.random.default_rng(0), 3000
+    which = rng.integers(0, 10, n)
+    rows = np.column_stack(
+        [np.where(which < 5, rng.exponential(3.0, n), np.abs(rng.normal(40, 10, n))), rng.normal(size=n)]
+    )
+    rows[2500:, 0] *= np.where((which[2500:] < 5) & (rng.random(500) < 0.1), 20, 1)
+    rows[:, 0] += shift
+    found = scored(rows, [f"k{key}" for key in which], DetectorConfig(min_context=200, explain="all"))[1]
+    ranges = [
+        reason.low for some in found.reasons for reason in some or () if (reason.scope, reason.feature) == ("key", 0)
+    ]
+    assert (min(ranges) < 0) == (shift < 0)
+
+
 def test_what_is_odd_for_all_is_odd_for_every_key() -> None:
     rows, keys = payments(6000, seed=1)
     at = np.arange(4000, 6000, 400)
