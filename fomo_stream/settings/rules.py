@@ -147,7 +147,8 @@ class Window(Table):
 
     from_: datetime = Field(alias="from")  # on the clocks of `timezone`
     to: datetime
-    timezone: Zone = ""
+    # Empty: that of --timezone.
+    timezone: Annotated[str, AfterValidator(lambda name: name and zone(name).key), Field(max_length=100)] = ""
     repeat: str = ""  # a rule of iCalendar: FREQ=WEEKLY;BYDAY=SU
     without: tuple[datetime, ...] = Field((), max_length=1000)  # repetitions that do not take place, by their begin
     # what records in it have not: an alert; an effect on what later ones are compared with; or both

@@ -119,6 +119,14 @@ def test_an_agreement_is_written_and_read_as_ever() -> None:
         assert agreement(older).compare() == []
 
 
+def test_rules_and_windows_are_each_instances_own() -> None:
+    log = Log()
+    agreement(log).join()
+    rules = [{"name": name, "features": ["x"], "ignore": "2.5"} for name in "ab"]
+    windows = [{"name": name, "from": "2026-10-01T10:00", "to": "2026-10-01T11:00"} for name in "ab"]
+    assert agreement(log, rules=rules, maintenance=windows).compare() == []
+
+
 def test_outputs_can_be_changed_while_a_group_has_no_members(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     agreement(log).join()

@@ -64,6 +64,15 @@ def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
     return [(task.number, restored) for task, restored in results]
 
 
+def test_nothing_begins_while_it_is_not_certain_what_is_owned() -> None:
+    looked: list[Any] = []
+    with restorer(MemoryBroker(), wanted=lambda task: looked.append(task) is None) as one:
+        one.request(task(0))
+        assert one.take_results(lambda: False) == []
+        assert looked == []
+        assert [number for number, _ in taken(one)] == [0]
+
+
 def waits(one: Restorer, condition: Callable[[], object]) -> None:
     """Nothing is restored before this holds."""
 

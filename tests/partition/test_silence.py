@@ -186,6 +186,25 @@ def test_neither_splits_nor_restarts_change_what_it_says(
     assert sorted(parts, key=repr) == sorted(whole, key=repr)
 
 
+def test_a_key_that_no_commit_has_had_for_long_is_known_after_a_restart() -> None:
+    records = records_of([*mixed([]), (b"a", 1_000, 400), (b"b", 1_000, 1)])
+    silence, log, said = Silence(CONFIG, "t", 0, by_records=True), dict[str, bytes](), list[Notice]()
+    for record in records:
+        said += silence.follow([record])
+        log |= {name: value for name, value in silence.changes().items() if value is not None}
+    assert sorted(map(plain, said)) == sorted(map(plain, Silence(CONFIG, "t", 0, by_records=True).follow(records)))
+    assert silence.open["key"] == 1
+    assert restarted(silence, log).open == silence.open
+
+
+def test_what_nobody_was_told_of_has_no_end_after_a_restart_either() -> None:
+    records = records_of([*mixed([]), (b"a", 1_000, 400), (b"b", 1_000, 1)])
+    silence, log = Silence(CONFIG, "t", 0, by_records=True), dict[str, bytes]()
+    assert silence.follow(records[:-1], is_told=False) == []
+    assert silence.open["key"] == 2
+    assert restarted(silence, log).follow(records[-1:]) == []
+
+
 def test_of_too_many_keys_the_one_used_least_recently_is_forgotten_and_its_silence_ends() -> None:
     silence, log = Silence(CONFIG._replace(max_keys=3), "t", 0, by_records=True), dict[str, bytes]()
     runs = [*mixed([]), (b"a", 1_000, 400)]  # b and c are silent

@@ -12,7 +12,7 @@ import pytest
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.rules import Rule, check_names, table_of
+from fomo_stream.settings.rules import Rule, Window, check_names, table_of
 from fomo_stream.settings.sources import read_again
 
 YAML = """\
@@ -143,6 +143,13 @@ def test_flags_are_rules_too() -> None:
 def test_mistakes_in_flags_are_said(flags: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         parse(ScoreSettings, ["x.csv", *flags])
+
+
+def test_a_window_without_a_zone_may_say_so() -> None:
+    about = {"name": "w", "from": "2026-10-01T10:00", "to": "2026-10-01T11:00"}
+    assert table_of(Window, {**about, "timezone": ""}) == table_of(Window, about)
+    with pytest.raises(ValueError, match="timezone: there is no time zone Berlin"):
+        table_of(Window, {**about, "timezone": "Berlin"})
 
 
 # --- calendars

@@ -246,7 +246,7 @@ def test_every_setting_of_the_service_and_of_a_replay_says_what_it_affects() -> 
         assert {name for name, field in cls.model_fields.items() if not extra_of(field)["scope"]} == set()
 
 
-@pytest.mark.parametrize("name", sorted(GONE.keys() - {"json"}))
+@pytest.mark.parametrize("name", sorted(GONE.keys() - {"json", "format"}))
 def test_a_setting_that_is_gone_is_refused_with_what_to_use(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +261,12 @@ def test_a_setting_that_is_gone_is_refused_with_what_to_use(
     monkeypatch.setenv(f"FOMO_{name.upper().replace('-', '_')}", "1")
     with pytest.raises(ConfigError, match=": it is gone; "):
         load(ServiceSettings, {"topic": "t"})
+
+
+@pytest.mark.parametrize(("settings", "name"), [(DemoSettings, "format"), (GroupSettings, "json")])
+def test_a_flag_that_is_gone_from_one_command_says_what_to_use(settings: type[BaseFlags], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"no flag --{name}: it is gone; .* JSON"):
+        parse(settings, [f"--{name}", "json"])
 
 
 # A value of each setting of the service whose values are neither a choice, nor on or off.

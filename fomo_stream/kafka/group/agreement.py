@@ -210,7 +210,8 @@ class Agreement(Generic[AnyTopic]):
             "remembered-scores": config.history_scores,
         }
         flags = {option(field)[2:]: getattr(settings, field) for field in type(settings).model_fields}
-        own = {name: sorted(v) if isinstance(v, tuple) else v for name, v in flags.items()} | computed
+        agreeable = {name: value for name, value in flags.items() if name in DECIDED_BY}  # so not the rules
+        own = {name: sorted(v) if isinstance(v, tuple) else v for name, v in agreeable.items()} | computed
         kept = {name for name in agreed if not any(map(self._is_given, DECIDED_BY.get(name, ())))}
         return {name: agreed[name] if name in kept else own[name] for name in DECIDED_BY if name in own}
 
