@@ -66,7 +66,12 @@ def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
 
 def test_nothing_begins_while_it_is_not_certain_what_is_owned() -> None:
     looked: list[Any] = []
-    with restorer(MemoryBroker(), wanted=lambda task: looked.append(task) is None) as one:
+
+    def is_wanted(task: Any) -> bool:
+        looked.append(task)
+        return True
+
+    with restorer(MemoryBroker(), wanted=is_wanted) as one:
         one.request(task(0))
         assert one.take_results(lambda: False) == []
         assert looked == []
