@@ -295,6 +295,8 @@ class SingleDetector:
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
         numbers, first = self._panel.first_scores(self.records)
+        known = np.flatnonzero(numbers >= self.history.oldest_scored)  # of a seed context perhaps not all
+        numbers, first = numbers[known], first[known]
         if not len(first):
             return Results.nothing(first)
         history = self._context.history
@@ -417,8 +419,10 @@ class SingleDetector:
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
-        slots, begins = self._series_of(numbers)
-        remembered = self._remembered(first, slots, begins)
+        # The series of the first rows of a long seed context are not known any more.
+        remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
+        slots, begins = self._series_of(numbers[known])
+        remembered[known] = self._remembered(first[known], slots, begins)
         self._context.note_first(numbers, first.by_view, remembered)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True

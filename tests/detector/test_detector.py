@@ -104,6 +104,15 @@ def test_cross_scores_stand_for_the_warm_up_rows() -> None:
     assert len(one.cross_scored()) == 0
 
 
+def test_a_seed_context_may_have_more_rows_than_the_history_has_scores() -> None:
+    config = DetectorConfig(context_size=500, min_context=20, views=("all",))
+    rows = np.random.default_rng(0).normal(size=(3 * config.history_scores, 2))
+    one = Detector(shared_model(), 2, config)
+    one.seed_context(rows)
+    assert 0 < len(one.cross_scored()) < 500  # those whose scores are known
+    assert one.process(np.vstack([rows[:50], [[8.0, 8.0]]])).logit.argmax() == 50
+
+
 def test_seeded_detector_scores_the_first_record() -> None:
     one = detector()
     one.seed_context(stream(30))
