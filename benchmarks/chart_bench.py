@@ -144,9 +144,13 @@ class EndlessFeed(Feed):
 
     def end(self) -> int:
         """Number of records."""
-        self._count = 0
+        self.stop()
         self.join()
         return len(self.acknowledged)
+
+    def stop(self) -> None:
+        """Write no more."""
+        self._count = 0
 
 
 class Scenario:
@@ -211,7 +215,8 @@ class Scenario:
     def evict(self) -> None:
         """Of two pods, one may go at a time."""
         gone = self.kube.services()[f"{NAME}-0"]
-        succeeded(self.kube.evict(f"{NAME}-0"))
+        # As kubectl drain does: a pod that is late for its probe counts as one that is gone.
+        wait_for(lambda: self.kube.evict(f"{NAME}-0").returncode == 0, "the pod to be evicted", LIMIT_S)
         refused = self.kube.evict(f"{NAME}-1")
         assert refused.returncode != 0
         assert "disruption budget" in refused.stderr, refused.stderr
@@ -258,33 +263,39 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, f"{done.args}: {done.stdout}{done.stderr}"
 
 
+def measured(scenario: Scenario) -> dict[str, Any]:
+    try:
+        succeeded(scenario.kube.helm("test", RELEASE, "--timeout", f"{LIMIT_S}s"))
+        restart = scenario.restart()
+        scale_in = scenario.scale(2)
+        scenario.scale(3)
+        scenario.evict()
+        scenario.kill()
+        touched = scenario.refuse()
+        sent = scenario.feed.end()
+        wait_for(lambda: len(scenario.outputs.numbers) == sent, "the last outputs", LIMIT_S)
+        empty_s = scenario.uninstall()
+        scenario.outputs.stop()
+    finally:
+        scenario.feed.stop()
+    return {
+        "benchmark": "chart",
+        **scenario.count(sent),
+        "restarts_by_the_refused_upgrade": touched,
+        "silence_in_restart_s": max(restart.values()),
+        "silence_in_restart_by_partition_s": restart,
+        "silence_in_scale_in_s": max(scale_in.values()),
+        "empty_after_uninstall_s": round(empty_s, 2),
+    }
+
+
 def run(kafka: Path, kube: Path, folder: Path) -> dict[str, Any]:
     """Run the whole scenario; see the module's docstring. folder: for logs and data of the cluster."""
     broker = Kafka(kafka)
     try:
         with cluster(kube, folder) as made:
             try:
-                scenario = Scenario(made, broker)
-                succeeded(made.helm("test", RELEASE, "--timeout", f"{LIMIT_S}s"))
-                restart = scenario.restart()
-                scale_in = scenario.scale(2)
-                scenario.scale(3)
-                scenario.evict()
-                scenario.kill()
-                touched = scenario.refuse()
-                sent = scenario.feed.end()
-                wait_for(lambda: len(scenario.outputs.numbers) == sent, "the last outputs", LIMIT_S)
-                empty_s = scenario.uninstall()
-                scenario.outputs.stop()
-                return {
-                    "benchmark": "chart",
-                    **scenario.count(sent),
-                    "restarts_by_the_refused_upgrade": touched,
-                    "silence_in_restart_s": max(restart.values()),
-                    "silence_in_restart_by_partition_s": restart,
-                    "silence_in_scale_in_s": max(scale_in.values()),
-                    "empty_after_uninstall_s": round(empty_s, 2),
-                }
+                return measured(Scenario(made, broker))
             except BaseException:
                 for log in (folder / "podhost.log", *sorted(made.pods.glob("*.log"))):
                     print(f"--- the end of {log}", *log.read_text().splitlines()[-12:], sep="\n")
