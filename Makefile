@@ -22,7 +22,7 @@ test: $(VENV)/.installed-dev
 
 # Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Most of them wait.
 test-slow: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -46,7 +46,7 @@ def test_refusals_that_nobody_could_know_of_cost_a_few_aborts(
         broker.admin.alter_configs([change])[change].result()
         keys: list[Any] = [None if n % 3 else "k" for n in range(300)]
         broker.produce(topic, readings(300, start=60), keys=keys)
-        dead = broker.read(f"{topic}-dead-letters", at_least=200)
+        dead = broker.read(f"{topic}-dead-letters", at_least=200, seconds=180)
         outputs = broker.read(f"{topic}-scores", at_least=160)
         assert running.service.ready
     assert (len(dead), len(outputs)) == (200, 160)
