@@ -419,7 +419,8 @@ class SingleDetector:
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
         slots, begins = self._series_of(numbers)
         remembered = self._remembered(first, slots, begins)
-        self._context.note_first(numbers, first.by_view, remembered)
+        outlier = self._alerts.first_outliers(first, remembered)
+        self._context.note_first(numbers, first.by_view, remembered, outlier)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True
 
