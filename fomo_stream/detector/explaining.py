@@ -139,7 +139,7 @@ class Explainer:
 
 def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled) -> Reason:
     """A reason of the i-th record whose numbers are relative to its key, or to its time, in raw units."""
-    level, spread = batch.usual[i, :, reason.feature].tolist()
+    level, spread = batch.usual[i, :2, reason.feature].tolist()
     names = ("value", "median", "low", "high", "expected")
     numbers = np.array([getattr(reason, name) for name in names])
     if reason.cause is Cause.SPREAD:

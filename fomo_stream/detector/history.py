@@ -312,7 +312,7 @@ class History:
 
     def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
         """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
-        usual, gaps = np.full((len(numbers), 2, self._shape[0]), np.nan), self.gaps(numbers)
+        usual, gaps = np.full((len(numbers), 3, self._shape[0]), np.nan), self.gaps(numbers)
         still = np.zeros(gaps.shape, np.int64)
         return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still)
 

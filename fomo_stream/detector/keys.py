@@ -71,7 +71,7 @@ class Keys:
 
     def of_all_keys(self) -> Rows:
         """A copy of the rows of all keys, less the series of the partition."""
-        return self._rows[self._in_use()]
+        return self._rows[self.in_use]
 
     def find(self, digest: bytes) -> int | None:
         """The number of the series of a key; None: it has none."""
@@ -122,7 +122,7 @@ class Keys:
         if len(self._slots) <= self.max_keys:
             return
         n = len(self._slots) - self.max_keys + self.max_keys // AT_ONCE
-        slots = self._in_use()
+        slots = self.in_use
         oldest = slots[np.argsort(self._rows["used"][slots], kind="stable")[:n]]
         self._slots.remove(oldest)
         self._rows[oldest] = np.zeros((), self._rows.dtype)
@@ -130,7 +130,8 @@ class Keys:
         self._free = sorted([*self._free, *oldest.tolist()], reverse=True)
         self.forgotten += len(oldest)
 
-    def _in_use(self) -> Int:
+    @property
+    def in_use(self) -> Int:
         """The numbers of the series of keys, ascending."""
         return 1 + np.flatnonzero(self._rows["used"][1:] > 0)
 
@@ -147,7 +148,7 @@ class Keys:
         """
         twin = copy(self)
         twin._slots, twin._free = copy(self._slots), self._free.copy()
-        twin._slots.begin(self._rows["digest"], self._in_use())
+        twin._slots.begin(self._rows["digest"], self.in_use)
         twin._rows = self._rows.copy()
         if columns is not None:
             twin._rows = np.zeros(len(self._rows), [("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
@@ -166,7 +167,7 @@ class Keys:
         self._logged = np.zeros(len(self._rows), dtype=bool)
         self._written = np.zeros(len(self._rows), dtype=bool)
         self._written[WHOLE] = True
-        self._written[self._in_use()] = True
+        self._written[self.in_use] = True
 
     def changes(self, name: str) -> Entries:
         """Entries of the rows that were written or forgotten since the last call; at first of all."""

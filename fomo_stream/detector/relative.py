@@ -19,6 +19,7 @@ LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its
 SPREAD_COUNTS = 8.0  # ... and in its spread
 FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
 WITHIN = 0.5  # ... this variance, in units of the partition's
+ALIKE = 2.0  # how far apart keys are, see `apart_of`, so that the spread of one says nothing of that of others
 FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
 MOST_COUNTED = 255  # values of a key that are counted
 RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
@@ -50,12 +51,14 @@ class Expected(NamedTuple):
     spread: Float
     scores: Float
     limited: Float  # those at most FARTHEST spreads from the level
+    doubt: Float  # how far off the level may be, in deviations of all records, but at least 1
+    alike: Bool  # whether the spread of keys is like that of others
 
     def of_season(self, season: Usual, records: Bool, known: Bool, scores: Float) -> Expected:
         """With what is usual at their time for some records (k,), which have no key. known: (k, d) their values."""
         level, spread = season.level, season.spread
         limited = np.clip(scores, level - FARTHEST * spread, level + FARTHEST * spread)
-        told = Expected(known & season.known, level, spread, scores, limited)
+        told = Expected(known & season.known, level, spread, scores, limited, np.ones(scores.shape), records[:, None])
         return Expected(*(np.where(records[:, None], mine, own) for mine, own in zip(told, self, strict=True)))
 
 
@@ -101,27 +104,41 @@ class Pooled:
         return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -LARGEST_SCORE, LARGEST_SCORE)))
 
     def expected(
-        self, rows: Any, x: Float, known: Bool, count: Int, rounds: Sequence[slice], season: Float | None = None
+        self,
+        rows: Any,
+        x: Float,
+        known: Bool,
+        count: Int,
+        rounds: Sequence[slice],
+        apart: Float,
+        season: Float | None = None,
     ) -> Expected:
         """What is expected of the keys of records x (k, d), of which these values are `known`, from their past.
 
         Level and spread are those of the key's values before, `count` (k, d), shrunk to those of all keys while these
         are few (empirical Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it.
-        rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys; season:
-        (k, d) scores that are usual at the time of each record, which are no level of a key.
+        rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys; apart:
+        (k, d) of `apart_of`; season: (k, d) scores that are usual at the time of each record, which are no level of a
+        key.
         """
         scores = np.where(known, self.scores(x), 0.0) - (0.0 if season is None else season)
         n = weights()[count]
-        share, of_own = n / (n + LEVEL_COUNTS), n / (n + SPREAD_COUNTS)
+        share, of_own = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS)
         of_all = SPREAD_COUNTS * self.within / (n + SPREAD_COUNTS)
-        wider, unsure = 1.0 + 1.0 / (n + 1.0), (1.0 - share) ** 2
+        off = (1.0 - share) * apart
+        wider, unsure, alike = 1.0 + 1.0 / (n + 1.0), off**2, apart < ALIKE
         gain = known / weights()[count + 1]
         levels, spreads, limited = np.empty(x.shape), np.empty(x.shape), np.empty(x.shape)
         level, variance = rows["level"], rows["variance"]
         for turn in rounds:
             m = turn.stop - turn.start
             expected = share[turn] * level[:m]
-            spread = np.sqrt((of_own[turn] * variance[:m] + of_all[turn]) * wider[turn] + unsure[turn])
+            within = of_own[turn] * variance[:m] + of_all[turn]
+            if not alike.all():  # spreads may be of another order: then their logarithms count
+                own = np.log(np.maximum(variance[:m], NARROWEST)) * of_own[turn]
+                ratio = np.exp(own + np.log(self.within) * (1.0 - of_own[turn]))
+                within = np.where(alike[turn] | (n[turn] < 2.0), within, ratio)
+            spread = np.sqrt(within * wider[turn] + unsure[turn])
             score = np.clip(scores[turn], expected - FARTHEST * spread, expected + FARTHEST * spread)
             levels[turn], spreads[turn], limited[turn] = expected, spread, score
             change = score - level[:m]
@@ -129,7 +146,30 @@ class Pooled:
             variance[:m] += (change * (score - level[:m]) - variance[:m]) * gain[turn]
         if season is not None:
             levels, scores, limited = levels + season, scores + season, limited + season
-        return Expected(known & (count > 0), levels, spreads, scores, limited)
+        return Expected(known & (count > 0), levels, spreads, scores, limited, np.maximum(off, 1.0), alike)
+
+    def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
+        """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
+
+        moves: how many of the vectors, the last ones, are movement: none, or level and spread; usual: (n, 3, d) of
+        `Batch`; features: (d,) those that count. A level that is not far from that of all stays as it is; and of a key
+        that may be anywhere nothing is odd.
+        """
+        level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
+        changed = features & ((np.abs(level) > spread) | (doubt > 1.0))
+        found = vectors.copy()
+        for v in range(vectors.shape[1]):
+            if moves and v == vectors.shape[1] - 1:
+                factor = self._half_width(level, spread) / self._half_width(np.zeros_like(level), np.sqrt(self.within))
+                like = vectors[:, v] - np.log(factor)
+            else:
+                like = self.raw((self.scores(vectors[:, v]) - level) / doubt)
+            found[:, v] = np.where(changed, like, vectors[:, v])
+        return found
+
+    def _half_width(self, level: Float, spread: Float) -> Float:
+        """Half of the distance (n, d) between the values one spread below and one above a level."""
+        return np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
 
     def limited(self, x: Float, expected: Expected) -> Float:
         """Records x (k, d) whose values are at most FARTHEST spreads off: so one value alone is no movement."""
@@ -142,9 +182,11 @@ class Pooled:
         How many spreads of the key their values are from its level; how many their own level is (`moves` (k, MOVEMENT,
         d) of `Series`); and by which factor, as a logarithm, the size of their changes differs from that spread.
         """
-        known, level, spread, scores, _ = expected
-        width = np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
-        found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, moves[:, 1] - np.log(width)]
+        known, level, spread, scores = expected[:4]
+        width = self._half_width(level, spread)
+        change = moves[:, 1] - np.log(width)
+        change = np.where(expected.alike, change, np.maximum(change, 0.0))  # one that is calmer than others is not odd
+        found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, change]
         relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
         return np.where(known[:, None], relative, np.nan)
 
@@ -167,6 +209,18 @@ class Pooled:
         unknown = (0.0, 1.0, 0.0, 1.0, WITHIN)
         pairs = zip(self.ARRAYS, unknown, strict=True)
         return Pooled(*(np.pad(getattr(self, name), (0, more), constant_values=one) for name, one in pairs))
+
+
+def apart_of(keys: Float, distances: Float) -> Float:
+    """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
+
+    keys: of which the first value is known; distances: the sum of the distances of these from the middle of all.
+
+    >>> apart_of(np.array([0, 1, 2, 40]), np.array([0.0, 0.5, 12.0, 36.0]))
+    array([1.e+06, 1.e+06, 1.2e+01, 1.0e+00])
+    """
+    few = np.maximum(keys, 2.0)
+    return np.where(keys < 2.0, LARGEST, np.maximum(distances / few * (1.0 + 1.0 / (few - 1.0)), 1.0))
 
 
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32]) -> Float:

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,7 +16,16 @@ from safetensors.numpy import load, save
 
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
 from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digest_of
-from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, Usual, weights, within_keys
+from fomo_stream.detector.relative import (
+    MOST_COUNTED,
+    RELATIVE,
+    WITHIN,
+    Pooled,
+    Usual,
+    apart_of,
+    weights,
+    within_keys,
+)
 from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.still import Stillness
 from fomo_stream.errors import DamagedStateError
@@ -31,6 +41,7 @@ RECENT = 10  # records of a series for which a value stands in for those missing
 TINY = 1e-6  # of the level: a smaller spread counts as this
 FEW_KEYED = 32  # records with a key that say whether keys recur
 ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
+MUCH = 0.25  # by which a scale differs from another so that what is known of keys is converted
 NEVER = 0.01  # if fewer than this share of them had a known key
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
@@ -51,7 +62,7 @@ class Batch(NamedTuple):
     begins: Bool  # (n,) whether no record before belongs to its series
     # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
     relative: Float  # (n, RELATIVE, d)
-    usual: Float  # (n, 2, d) that level and spread, as scores; see `Pooled`
+    usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be; see `Pooled`
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
 
     def vectors_for(self, sees: str) -> Float:
@@ -120,6 +131,7 @@ class Series:
         self.keys = Keys(max_keys, self._columns)
         self._set_scale(None)
         self._stillness = Stillness(n_features)
+        self._firsts = np.zeros((2, n_features))  # keys with a value, and the sum of how far their first ones were off
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
         self._uses = 0  # records so far
         self._begin_log()
@@ -128,6 +140,11 @@ class Series:
     def n_vectors(self) -> int:
         """Vectors of a record."""
         return 1 + self.lags + (MOVEMENT if self.movement else 0)
+
+    @property
+    def is_numeric(self) -> Bool:
+        """Which features (d,) are no categories."""
+        return ~np.isin(np.arange(self.n_features), self.categorical)
 
     @property
     def _columns(self) -> list[tuple[Any, ...]]:
@@ -171,7 +188,7 @@ class Series:
     def _follow(self, values: Float, keys: Sequence[Key] | None, learn: bool) -> Batch:
         n, d = len(values), self.n_features
         values, places = values[:, :d], values[:, d:]
-        unknown = np.full((n, RELATIVE + 2, d), np.nan)
+        unknown = np.full((n, RELATIVE + 3, d), np.nan)
         batch = Batch(
             np.empty((n, self.n_vectors, d)),
             np.isnan(values),
@@ -239,7 +256,9 @@ class Series:
             of_key = series[which] > WHOLE
             season = self._season(rows, x, known, of_key, turns, members, places[at[members]], learn)
             level = None if season is None else season.level
-            expected = self.pooled.expected(rows, x, known & of_key[:, None], count, turns.rounds, level)
+            of_keys = known & of_key[:, None]
+            apart = self._apart(self.pooled, x, of_keys & (count == 0), at, learn)
+            expected = self.pooled.expected(rows, x, of_keys, count, turns.rounds, apart, level)
             if season is not None and not of_key.all():
                 expected = expected.of_season(season, ~of_key, known, self.pooled.scores(x))
             limited = self.pooled.limited(x, expected)
@@ -259,7 +278,8 @@ class Series:
             told = belongs & expected.known.any(axis=1)
             batch.relative[at[told]] = self.pooled.relative(expected, moves)[told]
             batch.relative[at[told & ~of_key], 1:] = np.nan  # a season says nothing of level and spread
-            batch.usual[at[told]] = np.stack([expected.level, expected.spread], axis=1)[told]
+            told = belongs & (of_key | expected.known.any(axis=1))
+            batch.usual[at[told]] = np.stack([expected.level, expected.spread, expected.doubt], axis=1)[told]
             batch.relative[:, :, self.categorical] = np.nan
         noted = at[belongs]
         batch.gaps[noted] = ~known[belongs] & (self.fills | is_missing[belongs])
@@ -269,6 +289,22 @@ class Series:
             rows["has_records"] |= turns.total(belongs) > 0
             rows["count"] = np.minimum(rows["count"] + turns.total(known), MOST_COUNTED)
             self.keys.put(series, rows)
+
+    def _apart(self, pooled: Pooled, x: Float, is_first: Bool, at: Int, learn: bool) -> Float:
+        """How far keys are from each other, at each of records x (k, d), by the first values of the keys before.
+
+        is_first: (k, d) which values are; at: (k,) their order.
+        """
+        if not is_first.any():
+            return np.broadcast_to(apart_of(*self._firsts), x.shape)
+        order = np.argsort(at, kind="stable")
+        found = np.stack([is_first, np.where(is_first, np.abs(pooled.scores(x)), 0.0)], axis=1)[order]
+        totals = np.cumsum(np.concatenate([self._firsts[None], found]), axis=0)
+        if learn:
+            self._firsts = totals[-1]
+        apart = np.empty(x.shape)
+        apart[order] = apart_of(totals[:-1, 0], totals[:-1, 1])
+        return apart
 
     def _season(
         self, rows: Any, x: Float, known: Bool, of_key: Bool, turns: _Turns, members: Int, places: Float, learn: bool
@@ -317,13 +353,28 @@ class Series:
     def learn_scale(self, columns: tuple[Float, ...]) -> None:
         """Learn what is usual for all keys from the values (m,) of each feature in a sample, ascending."""
         within = np.full(self.n_features, WITHIN)
-        if self.pooled is not None:
-            rows = self.keys.of_all_keys()
-            within = within_keys(rows["count"], rows["variance"])
         pooled = Pooled.fit(columns, within)
+        if self.pooled is not None:
+            self._rescale(self.pooled, pooled)
+            rows = self.keys.of_all_keys()
+            pooled = replace(pooled, within=within_keys(rows["count"], rows["variance"]))
         if self.seasons is not None and self.pooled is not None:
             self.seasons.rescale(self.pooled, pooled)
         self._set_scale(pooled)
+
+    def _rescale(self, old: Pooled, new: Pooled) -> None:
+        """Take another scale for the levels of keys, where it differs much: each entry of a key is written again."""
+        middle = new.scores(old.raw(np.array([[-1.0, 0.0, 1.0]]).T * np.ones(self.n_features)))
+        differs = np.abs(middle - np.array([[-1.0, 0.0, 1.0]]).T).max(axis=0) > MUCH
+        if not differs.any() or not len(self.keys):
+            return
+        slots = self.keys.in_use
+        level, variance = (self.keys.column(name, slots).astype(np.float64) for name in ("level", "variance"))
+        step = np.sqrt(variance)
+        width = (new.scores(old.raw(level + step)) - new.scores(old.raw(level - step))) / 2.0
+        level[:, differs] = new.scores(old.raw(level))[:, differs]
+        variance[:, differs] = width[:, differs] ** 2
+        self.keys.write(slots, level=level, variance=variance)
 
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled
@@ -342,7 +393,8 @@ class Series:
             known = ~np.isnan(x)
             count = np.minimum(turns.before(known), MOST_COUNTED)
             assert self.pooled is not None
-            expected = self.pooled.expected(rows, x, known, count, turns.rounds)
+            apart = self._apart(self.pooled, x, known & (count == 0), keyed[turns.order], learn=True)
+            expected = self.pooled.expected(rows, x, known, count, turns.rounds, apart)
             moves = _moved(np.zeros_like(rows), x, self.pooled.limited(x, expected), known, count, turns)
             relative[keyed[turns.order]] = self.pooled.relative(expected, moves)
             relative[:, :, self.categorical] = np.nan
@@ -357,6 +409,7 @@ class Series:
         twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
         twin.seasons = None if self.seasons is None else self.seasons.copy(more)
         twin._stillness = self._stillness.copy(more)
+        twin._firsts = np.pad(self._firsts, ((0, 0), (0, more)))
         twin._begin_log()
         return twin
 
@@ -374,6 +427,8 @@ class Series:
         if self.seasons is not None:
             entries |= self.seasons.changes("seasons")
         entries |= self._stillness.changes("still")
+        if self.pooled is not None and self._firsts.any():
+            entries |= self._firsts_log.changes("firsts", self._firsts.astype("<f8").tobytes())
         return entries | rows
 
     def recover(self, entries: StoredEntries) -> None:
@@ -389,6 +444,11 @@ class Series:
             self._set_scale(None if scale is None else Pooled.from_arrays(scale))
             self.keys.recover(entries, "key", count)
             self._stillness.recover(entries, "still")
+            # a state of before knows keys as if all were alike
+            self._firsts = np.array([[float(count)], [0.0]]) * np.ones(self.n_features)
+            if any(name.startswith("firsts/") for name in entries):
+                found = np.frombuffer(self._firsts_log.recover(entries, "firsts"), "<f8")
+                self._firsts = found.reshape(2, self.n_features).copy()
             if self.seasons is not None:
                 self.seasons.recover(entries, "seasons")
         except (ValueError, KeyError, struct.error) as error:
@@ -407,7 +467,7 @@ class Series:
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
-        self._settings_log, self._scale_log = Document(), Document()
+        self._settings_log, self._scale_log, self._firsts_log = Document(), Document(), Document()
         self._stillness.begin_log()
 
 
