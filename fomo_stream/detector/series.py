@@ -357,7 +357,7 @@ class Series:
         if self.pooled is not None:
             self._rescale(self.pooled, pooled)
             rows = self.keys.of_all_keys()
-            pooled = replace(pooled, within=within_keys(rows["count"], rows["variance"]))
+            pooled = replace(pooled, within=within_keys(rows["count"], rows["variance"], apart_of(*self._firsts)))
         if self.seasons is not None and self.pooled is not None:
             self.seasons.rescale(self.pooled, pooled)
         self._set_scale(pooled)
