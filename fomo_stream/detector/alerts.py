@@ -58,17 +58,18 @@ class Peak(NamedTuple):
     height: float  # how far it is above the median
     clear: float  # what is clear above it, in heights
     usual: float  # what is clear above the largest of those that were no outliers
+    median: float
 
     @classmethod
     def of(cls, logits: Float, outlier: Bool, alert_rate: float, size: int) -> Peak:
         """That of logits (m,), the last `size` ones, or all if there were fewer: then clear above means further."""
         if not len(logits) or not is_calibrated(len(logits), alert_rate):
-            return cls(np.inf, np.inf, np.inf, np.inf)
+            return cls(np.inf, np.inf, np.inf, np.inf, np.inf)
         median = float(np.median(logits))
         top, usual = (float(some.max(initial=ODD)) for some in (logits, logits[~outlier]))
         heights = [max(one - median, LEAST_HEIGHT) for one in (top, usual)]
         clear = clear_above(logits, size)
-        return cls(top, heights[0], clear, usual + clear * heights[1])
+        return cls(top, heights[0], clear, usual + clear * heights[1], median)
 
     def rise(self, logits: Float) -> Float:
         """How far logits (n,) are above the top, relative to its height: 0 for those that are not."""
@@ -178,17 +179,18 @@ class Alerts:
         greedy, standards = self._recent
         own, n = scores.stored_logit, len(scores)
         is_greedy = np.isin(batch.slots, greedy) if len(greedy) else np.zeros(n, dtype=bool)
-        (p, own_rise, rise), (top, again) = np.ones((3, n)), np.zeros((2, n), dtype=bool)
+        (p, own_rise, rise), (top, again, odder) = np.ones((3, n)), np.zeros((3, n), dtype=bool)
         for at, (ascending, own_peak, peak, few) in zip((~is_greedy, is_greedy), standards, strict=False):
             x, y = own[at], remembered[at]
             p[at], own_rise[at], rise[at] = p_values(y, ascending), own_peak.rise(x), peak.rise(y)
             top[at] = (own_rise[at] > own_peak.clear) | (rise[at] > peak.clear)
+            odder[at] = x > own_peak.median  # else the record before is all that is odd about it
             again[at] = ((x > own_peak.usual) | (y > peak.usual)) & (p[at] * (len(ascending) + 1.0) <= few)
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
         rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
-        outlier = self._follow(top, again, rarity <= continued(self._rate), batch, learn)
+        outlier = self._follow(top, again, (rarity <= continued(self._rate)) & odder, batch, learn)
         status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
         severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
         return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)

@@ -39,6 +39,7 @@ HALF_LIFE = 3.0  # values of a feature after which an older one counts half in i
 MOVEMENT = 2  # vectors: level and spread
 RECENT = 10  # records of a series for which a value stands in for those missing after it
 TINY = 1e-6  # of the level: a smaller spread counts as this
+NEARLY_ALL = 0.95  # share of the records that have one value of a feature, so that this is what it always is
 FEW_KEYED = 32  # records with a key that say whether keys recur
 ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
 MUCH = 0.25  # by which a scale differs from another so that what is known of keys is converted
@@ -130,6 +131,7 @@ class Series:
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
         self.keys = Keys(max_keys, self._columns)
         self._set_scale(None)
+        self._common = np.full(n_features, np.nan)  # the value that nearly all records have; NaN: there is none
         self._stillness = Stillness(n_features)
         self._firsts = np.zeros((2, n_features))  # keys with a value, and the sum of how far their first ones were off
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
@@ -264,6 +266,7 @@ class Series:
             limited = self.pooled.limited(x, expected)
         if self.movement or is_compared:
             moves = _moved(rows, x, limited, known, count, turns)
+            moves = np.where((x == self._common)[:, None], _unmoved(x), moves)
         if self.movement:
             vectors[:, -MOVEMENT:] = moves
         runs, ended = _runs(rows, x, known, count, turns)
@@ -350,6 +353,13 @@ class Series:
         """Forget the keys that were used least recently, if there are too many."""
         self.keys.forget()
 
+    def learn_common(self, columns: tuple[Float, ...]) -> None:
+        """Learn which value nearly all records have from the values (m,) of each feature in a sample, ascending."""
+        for j, column in enumerate(columns):
+            middle = column[len(column) // 2] if len(column) else np.nan
+            first, last = np.searchsorted(column, middle), np.searchsorted(column, middle, side="right")
+            self._common[j] = middle if last - first >= max(NEARLY_ALL * len(column), 1.0) else np.nan
+
     def learn_scale(self, columns: tuple[Float, ...]) -> None:
         """Learn what is usual for all keys from the values (m,) of each feature in a sample, ascending."""
         within = np.full(self.n_features, WITHIN)
@@ -409,6 +419,7 @@ class Series:
         twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
         twin.seasons = None if self.seasons is None else self.seasons.copy(more)
         twin._stillness = self._stillness.copy(more)
+        twin._common = np.pad(self._common, (0, more), constant_values=np.nan)
         twin._firsts = np.pad(self._firsts, ((0, 0), (0, more)))
         twin._begin_log()
         return twin
@@ -427,6 +438,8 @@ class Series:
         if self.seasons is not None:
             entries |= self.seasons.changes("seasons")
         entries |= self._stillness.changes("still")
+        if not np.isnan(self._common).all():
+            entries |= self._common_log.changes("common", self._common.astype("<f8").tobytes())
         if self.pooled is not None and self._firsts.any():
             entries |= self._firsts_log.changes("firsts", self._firsts.astype("<f8").tobytes())
         return entries | rows
@@ -444,6 +457,9 @@ class Series:
             self._set_scale(None if scale is None else Pooled.from_arrays(scale))
             self.keys.recover(entries, "key", count)
             self._stillness.recover(entries, "still")
+            if any(name.startswith("common/") for name in entries):  # a state of before does not have it
+                found = np.frombuffer(self._common_log.recover(entries, "common"), "<f8")
+                self._common = found.reshape(self.n_features).copy()
             # a state of before knows keys as if all were alike
             self._firsts = np.array([[float(count)], [0.0]]) * np.ones(self.n_features)
             if any(name.startswith("firsts/") for name in entries):
@@ -467,7 +483,8 @@ class Series:
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
-        self._settings_log, self._scale_log, self._firsts_log = Document(), Document(), Document()
+        self._settings_log, self._scale_log = Document(), Document()
+        self._firsts_log, self._common_log = Document(), Document()
         self._stillness.begin_log()
 
 
@@ -549,6 +566,12 @@ def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: 
     spread[after < 2] = np.nan
     vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
     return vectors.astype(np.float32).astype(np.float64)
+
+
+def _unmoved(x: Float) -> Float:
+    """The movement (k, MOVEMENT, d) of series whose values are x (k, d) and never were anything else."""
+    vectors = np.stack([x, 0.5 * np.log((TINY * x) ** 2 + 1e-300)], axis=1)
+    return np.clip(vectors, -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
 
 
 def _slow(rows: Any, scores: Float, known: Bool, turns: _Turns) -> Float:
