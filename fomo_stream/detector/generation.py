@@ -34,6 +34,7 @@ Bool = NDArray[np.bool_]
 
 ODD = 0.05  # p-value at which a vote is undecided
 ENOUGH = 100  # rows of a context whose vote counts half
+YOUNG = 700  # rows of a context; one of fewer does not know the ends of the ranges yet
 SAMPLE_ROWS = 32
 JUDGED_ROWS = 256  # of a context, by each sample: enough for the p-values of a vote
 
@@ -235,8 +236,8 @@ class Generation:
         first, far = np.zeros(0), np.zeros(len(rows), dtype=bool)  # rows that do not widen the ranges
         if is_first:
             first, far = first_scores(model, encoded, ~blueprint.confirmed)
-        elif len(blueprint.logits):
-            far = far_outside(blueprint.logits)
+        elif len(blueprint.logits) < YOUNG:  # later a row that was far outside may be of another time
+            far = far_outside(blueprint.logits) if len(blueprint.logits) else far
         keep = trimmed(first if is_first else blueprint.logits, ~blueprint.confirmed, blueprint.trim)
         context = encoded[keep]
         cache = encode_rows(model, context, blueprint.encoded_quantiles(encoded))

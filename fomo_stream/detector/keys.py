@@ -46,7 +46,9 @@ class Keys:
     (None, True, True)
     """
 
-    def __init__(self, max_keys: int, columns: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, max_keys: int, columns: Sequence[tuple[Any, ...]], added: Sequence[str] = ()) -> None:
+        """added: names of columns that entries of an older log may lack: then they are zeros."""
+        self._added = tuple(added)
         self.max_keys, self.forgotten = max_keys, 0
         dtype = np.dtype([("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
         self._rows: Rows = np.zeros(FIRST_ROWS, dtype)  # the last one is never used
@@ -189,10 +191,16 @@ class Keys:
         if len(slots) != count + 1 or slots[0] != WHOLE:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
         values = [found[slot] for slot in slots.tolist()]
-        if any(len(value) != width for value in values):
+        dtype, sizes = self._rows.dtype, np.array(list(map(len, values)))
+        before = np.dtype([(column, dtype[column]) for column in dtype.names or () if column not in self._added])
+        self._rows = np.zeros(int(slots[-1]) + FIRST_ROWS, dtype)
+        for of in {dtype, before}:
+            at = np.flatnonzero(sizes == of.itemsize)
+            rows = np.frombuffer(b"".join(values[i] for i in at.tolist()), of)
+            for column in of.names or ():
+                self._rows[column][slots[at]] = rows[column]
+        if not np.isin(sizes, (width, before.itemsize)).all():
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
-        self._rows = np.zeros(int(slots[-1]) + FIRST_ROWS, self._rows.dtype)
-        self._rows[slots] = np.frombuffer(b"".join(values), self._rows.dtype)
         self._slots.begin(self._rows["digest"], slots[1:])
         self._high = int(slots[-1]) + 1
         self._free = np.setdiff1d(np.arange(1, self._high), slots)[::-1].tolist()

@@ -193,14 +193,19 @@ class Pooled:
         """
         known, level, spread, scores = expected[:4]
         width = self._half_width(level, spread)
-        change, still = moves[:, 1] - np.log(width), moves[:, 1] - np.log(self._half_width(np.zeros_like(level), spread))
+        change, still = (
+            moves[:, 1] - np.log(width),
+            moves[:, 1] - np.log(self._half_width(np.zeros_like(level), spread)),
+        )
         # A key is calm only if it is so by the spread of small and of large values, and if it had a few
         calm = expected.alike & (expected.count >= FEW)
         change = np.where(change < 0.0, np.where(calm, np.clip(still, change, 0.0), 0.0), change)
         found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, change]
         relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
         of_all = self._common_scores
-        is_common = (scores == of_all) & (np.abs(level - of_all) < self.common)  # usual for all, and not unusual for the key
+        is_common = (scores == of_all) & (
+            np.abs(level - of_all) < self.common
+        )  # usual for all, and not unusual for the key
         return np.where(known[:, None], np.where(is_common[:, None], 0.0, relative), np.nan)
 
     @property

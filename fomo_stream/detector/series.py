@@ -17,6 +17,7 @@ from safetensors.numpy import load, save
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
 from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digest_of
 from fomo_stream.detector.relative import (
+    FARTHEST,
     MOST_COUNTED,
     RELATIVE,
     WITHIN,
@@ -38,6 +39,7 @@ Bool = NDArray[np.bool_]
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 MOVEMENT = 2  # vectors: level and spread
 RECENT = 10  # records of a series for which a value stands in for those missing after it
+SEVERAL = 1.5  # records: growth in more is a mean
 TINY = 1e-6  # of the level: a smaller spread counts as this
 NEARLY_ALL = 0.95  # share of the records that have one value of a feature, so that this is what it always is
 FEW_KEYED = 32  # records with a key that say whether keys recur
@@ -46,6 +48,10 @@ MUCH = 0.25  # by which a scale differs from another so that what is known of ke
 NEVER = 0.01  # if fewer than this share of them had a known key
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
+# Of series with counters: the time of the last record, in seconds; and the usual time between two, as a logarithm, and of
+# how many it is. A time is 0 where it is not known
+PACE: tuple[tuple[Any, ...], ...] = (("clock", "f8"), ("pace", "f8"), ("paces", "u1"))
+SINCE_PACE = ("when", *(name for name, _ in PACE))  # columns that states of before do not have
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
 BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
@@ -94,7 +100,8 @@ class Series:
     From `learn_scale` on, it also says how far each value is from what its key usually has, if the key is known; see
     `Pooled`. Categories (`categorical`: their columns) do not count there.
 
-    Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead.
+    Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead; in the
+    usual time between two, where it took longer, if times are known.
 
     A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
     RECENT records; level and spread stay as they are.
@@ -129,7 +136,8 @@ class Series:
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
         self.fills, self.relative, self.categorical, self.counters = fills, relative, categorical, counters
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
-        self.keys = Keys(max_keys, self._columns)
+        self._n_cycles = len(cycles)
+        self.keys = Keys(max_keys, self._columns, SINCE_PACE)
         self._set_scale(None)
         self._common = np.full(n_features, np.nan)  # the value that nearly all records have; NaN: there is none
         self._stillness = Stillness(n_features)
@@ -163,7 +171,8 @@ class Series:
             ("equal", "u2", (d,)),  # values before that one which are equal to it
         ]
         if self.counters:  # the last total, and how many records ago; 0: none is known
-            columns += [("total", "f8", (len(self.counters),)), ("since", "u2", (len(self.counters),))]
+            c = len(self.counters)
+            columns += [("total", "f8", (c,)), ("since", "u2", (c,)), ("when", "f8", (c,)), *PACE]  # when: that total
         if self.lags:
             # the number of records, and the last ones, newest first
             columns += [("records", "u4"), ("past", "f8", (self.lags, d))]
@@ -177,7 +186,10 @@ class Series:
         return columns
 
     def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
-        """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without."""
+        """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without.
+
+        Further columns: their places in cycles, and with counters their times in seconds.
+        """
         return self._follow(values, keys, learn=True)
 
     def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
@@ -189,7 +201,7 @@ class Series:
 
     def _follow(self, values: Float, keys: Sequence[Key] | None, learn: bool) -> Batch:
         n, d = len(values), self.n_features
-        values, places = values[:, :d], values[:, d:]
+        values, places, times = values[:, :d], values[:, d : d + self._n_cycles], self._times(values)
         unknown = np.full((n, RELATIVE + 3, d), np.nan)
         batch = Batch(
             np.empty((n, self.n_vectors, d)),
@@ -203,7 +215,8 @@ class Series:
         if keys is None:
             self._uses += n
             if n:
-                self._advance(np.arange(n), np.zeros(n, np.int64), np.ones(n, bool), values, places, batch, learn)
+                whole = np.arange(n), np.zeros(n, np.int64), np.ones(n, bool)
+                self._advance(*whole, values, places, times, batch, learn)
             return batch
         moves: list[tuple[int, int, bool]] = []  # record, number of the series, whether the record belongs to it
         new: dict[bytes, int] = {}  # numbers of keys that are only looked at
@@ -231,15 +244,28 @@ class Series:
                 moves.append((i, WHOLE, not is_known))
         if moves:
             at, slots, belongs = (np.array(column) for column in zip(*moves, strict=True))
-            self._advance(at, slots, belongs, values, places, batch, learn)
+            self._advance(at, slots, belongs, values, places, times, batch, learn)
         return batch
 
+    def _times(self, values: Float) -> Float:
+        """The times (n,) of records, in seconds, from their values with further columns; NaN: unknown."""
+        at = self.n_features + self._n_cycles
+        return values[:, at] if values.shape[1] > at else np.full(len(values), np.nan)
+
     def _advance(
-        self, at: Int, slots: Int, belongs: Bool, values: Float, places: Float, batch: Batch, learn: bool
+        self,
+        at: Int,
+        slots: Int,
+        belongs: Bool,
+        values: Float,
+        places: Float,
+        times: Float,
+        batch: Batch,
+        learn: bool,
     ) -> None:
         """Add the records values[at] to the series of these numbers (k,), in order, and note them in the batch.
 
-        belongs: (k,) which of the records belong to the series; places: (n, cycles) see `Seasons`.
+        belongs: (k,) which of the records belong to the series; places: (n, cycles) see `Seasons`; times: (n,).
         """
         turns = _Turns.of(slots)
         order, which, series = turns.order, turns.which, turns.series
@@ -248,8 +274,9 @@ class Series:
         rows, x = self.keys[series], values[at]
         is_missing = np.isnan(x)
         if self.counters:
-            x[:, self.counters] = _growth(rows, x[:, self.counters], turns)
+            x[:, self.counters], taken = _growth(rows, x[:, self.counters], times[at], turns)
         known = ~np.isnan(x)
+        added = turns.total(known)
         count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
         is_compared = self.relative and (self.seasons is not None or series.max() > WHOLE)
@@ -284,13 +311,18 @@ class Series:
             told = belongs & (of_key | expected.known.any(axis=1))
             batch.usual[at[told]] = np.stack([expected.level, expected.spread, expected.doubt], axis=1)[told]
             batch.relative[:, :, self.categorical] = np.nan
+        if self.counters and (self.movement or is_compared):
+            is_mean = np.zeros(x.shape, bool)
+            is_mean[:, self.counters] = taken > SEVERAL
+            if is_mean.any():  # it need not go with the rest of the record
+                known &= ~(is_mean & _is_near(x, moves, count))
         noted = at[belongs]
         batch.gaps[noted] = ~known[belongs] & (self.fills | is_missing[belongs])
         batch.vectors[noted], batch.slots[noted] = vectors[belongs], series[which][belongs]
         batch.begins[noted] = ~(rows["has_records"][which] | (turns.before(belongs) > 0))[belongs]
         if learn:
             rows["has_records"] |= turns.total(belongs) > 0
-            rows["count"] = np.minimum(rows["count"] + turns.total(known), MOST_COUNTED)
+            rows["count"] = np.minimum(rows["count"] + added, MOST_COUNTED)
             self.keys.put(series, rows)
 
     def _apart(self, pooled: Pooled, x: Float, is_first: Bool, at: Int, learn: bool) -> Float:
@@ -345,9 +377,9 @@ class Series:
         if moves:
             at, of_series = (np.array(column) for column in zip(*sorted(moves), strict=True))
             turns = _Turns.of(of_series)
-            rows = self.keys[turns.series]
-            _growth(rows, values[at[turns.order]][:, self.counters], turns)
-            self.keys.write(turns.series, total=rows["total"], since=rows["since"])
+            rows, at = self.keys[turns.series], at[turns.order]
+            _growth(rows, values[at][:, self.counters], self._times(values)[at], turns)
+            self.keys.write(turns.series, **{name: rows[name] for name in ("total", "since", *SINCE_PACE)})
 
     def forget(self) -> None:
         """Forget the keys that were used least recently, if there are too many."""
@@ -587,20 +619,56 @@ def _slow(rows: Any, scores: Float, known: Bool, turns: _Turns) -> Float:
     return found
 
 
-def _growth(rows: Any, totals: Float, turns: _Turns) -> Float:
-    """By how much counters (k, c) have grown a record since their last known total; `rows` are moved on.
+def _growth(rows: Any, totals: Float, times: Float, turns: _Turns) -> tuple[Float, Float]:
+    """By how much counters (k, c) have grown a record since their last known total, and of how many records that is the
+    mean; `rows` are moved on.
 
+    times: (k,) in seconds, NaN = unknown. Where they are known, it is the growth in the usual time between two records
+    of the series, if it took longer: so a record after a missing one does not look as if more was used.
     NaN where that is not known: at the first total of a series, and where it has fallen, as the counter began again.
     """
-    growth, last, since = np.full(totals.shape, np.nan), rows["total"], rows["since"].astype(np.int64)
+    growth, taken = np.full((2, *totals.shape), np.nan)
+    last, since = rows["total"], rows["since"].astype(np.int64)
     for turn in turns.rounds:
         m, is_known = turn.stop - turn.start, ~np.isnan(totals[turn])
         has_grown = is_known & (since[:m] > 0) & (totals[turn] >= last[:m])
-        growth[turn] = np.where(has_grown, (totals[turn] - last[:m]) / np.maximum(since[:m], 1), np.nan)
+        taken[turn] = _records_taken(rows[:m], times[turn], is_known, since[:m])
+        growth[turn] = np.where(has_grown, (totals[turn] - last[:m]) / taken[turn], np.nan)
         since[:m] = np.where(is_known, 1, np.minimum(since[:m] + (since[:m] > 0), LONGEST_RUN))
         np.copyto(last[:m], totals[turn], where=is_known)
     rows["total"], rows["since"] = last, since
-    return growth
+    return growth, taken
+
+
+def _is_near(x: Float, moves: Float, count: Int) -> Bool:
+    """Which values (k, d) are at most FARTHEST spreads off the level before them, by that and the spread after them."""
+    share = 1.0 / weights(HALF_LIFE)[np.minimum(count, MOST_COUNTED - 1) + 1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        change = (x - moves[:, 0]) / (1.0 - share)
+        square = (np.exp(2.0 * moves[:, 1]) - share * change * change) / (1.0 - share)
+        return np.asarray(change * change <= FARTHEST * FARTHEST * square)
+
+
+def _records_taken(rows: Any, times: Float, is_known: Bool, since: Int) -> Float:
+    """Records (m, c) that counters took since their last totals, at least 1; by the time that it took if it is known.
+
+    rows: (m,) of series, of which what they know of times is moved on.
+    """
+    has_time = ~np.isnan(times)
+    now, clock = np.where(has_time, times, 0.0), rows["clock"].copy()
+    gap = now - clock
+    is_gap = has_time & (clock > 0.0) & (gap > 0.0)
+    # A longer gap counts as one of twice the usual time: a pause says little of that. The mean is of logarithms
+    count, pace = rows["paces"].astype(np.int64), rows["pace"]
+    change = np.minimum(np.log(np.where(is_gap, gap, 1.0)) - pace, np.where(count > 0, np.log(2.0), np.inf))
+    passed = (now[:, None] - rows["when"]) / np.exp(pace)[:, None]
+    by_time = has_time[:, None] & (rows["when"] > 0.0) & (count[:, None] > 0)
+    taken = np.maximum(np.where(by_time, passed, since), 1.0)
+    rows["pace"] = np.where(is_gap, pace + change / np.minimum(count + 1, MOST_COUNTED), pace)
+    rows["paces"] = np.minimum(count + is_gap, MOST_COUNTED)
+    rows["clock"] = np.where(has_time, now, clock)
+    rows["when"] = np.where(is_known, now[:, None], rows["when"])
+    return taken
 
 
 def _runs(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> tuple[Int, Int]:

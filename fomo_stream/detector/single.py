@@ -560,12 +560,16 @@ class SingleDetector:
         return twin
 
     def _checked(self, rows: Float) -> Float:
-        """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times."""
+        """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times.
+
+        With counters there is one more column, the times, which may be missing.
+        """
         rows, d, c = np.asarray(rows, dtype=np.float64), self.n_features, len(self.config.cycles)
-        if rows.ndim != 2 or rows.shape[1] not in (d, d + c):
+        most = d + c + bool(self.counters)
+        if rows.ndim != 2 or rows.shape[1] not in (d, d + c, most):
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
         rows = np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
-        return rows if rows.shape[1] == d + c else np.pad(rows, ((0, 0), (0, c)), constant_values=np.nan)
+        return np.pad(rows, ((0, 0), (0, most - rows.shape[1])), constant_values=np.nan)
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
