@@ -76,8 +76,8 @@ class Peak(NamedTuple):
         return np.asarray(np.maximum(logits - self.top, 0.0) / self.height)
 
 
-# The last remembered logits, ascending; the peaks of own and remembered ones; how many of the last ones may be as high as
-# one that is clear above those that were no outliers
+# The last remembered logits, ascending; the peaks of own and remembered ones; how many of the last ones may be as high
+# as one that is clear above those that were no outliers
 Standard = tuple[Float, Peak, Peak, float]
 # the series of greedy keys; what the records of others are compared with; and, if there are such keys, what theirs are
 Recent = tuple[Int, list[Standard]]
@@ -232,7 +232,7 @@ class Alerts:
             window, last = (kept & (numbers >= self.stepped - size) for size in (self._window, self._peak))
             size = round(self._peak * kept.sum() / max(1, len(kept)))
             own_peak, peak = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))
-            # Records that have not come yet count as ordinary ones, so that a young stream may have as many as an old one
+            # those that have not come yet count as ordinary ones: a young stream may have as many as an old one
             few = AGAIN * self._rate * (max(int(window.sum()), self._window * kept.sum() / max(1, len(kept))) + 1.0)
             standards.append((np.sort(remembered[window]), own_peak, peak, few))
         return greedy, standards

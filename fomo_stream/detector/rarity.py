@@ -22,7 +22,7 @@ MOST = 2.0**20  # weight at which all weights are made smaller
 ODD = 1.0  # logit above which the model finds a record odd at all
 CLEAR = 0.12  # of how far the largest of many logits is above their median: what is clear above it is by this higher
 LEAST_HEIGHT = 0.3  # of the largest above the median, in logits
-FEW_ODD = 0.1  # share of some records that may be far outside of the others
+FEW_ODD = 0.05  # share of some records that may be far outside of the others
 ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
 BINS_OF_ENTRY = 8  # in the log
 

@@ -48,8 +48,8 @@ MUCH = 0.25  # by which a scale differs from another so that what is known of ke
 NEVER = 0.01  # if fewer than this share of them had a known key
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
-# Of series with counters: the time of the last record, in seconds; and the usual time between two, as a logarithm, and of
-# how many it is. A time is 0 where it is not known
+# Of series with counters: the time of the last record, in seconds, 0: unknown; the logarithm of the usual time between
+# two, and of how many that is the mean
 PACE: tuple[tuple[Any, ...], ...] = (("clock", "f8"), ("pace", "f8"), ("paces", "u1"))
 SINCE_PACE = ("when", *(name for name, _ in PACE))  # columns that states of before do not have
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
