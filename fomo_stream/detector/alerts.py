@@ -215,7 +215,7 @@ class Alerts:
     def _by_p_value(
         self, scores: Scores, logits: Float, p: Float, n: int, regime: int, outlier: Bool | None = None
     ) -> Results:
-        """Results of records (q,) from their p-values among n others. outlier: None: if it is at most the alert rate."""
+        """Results of records (q,) from their p-values among n others. outlier: None: by whether these are small."""
         is_ready, score = is_calibrated(n, self._rate), 1.0 - self._rarity.above(logits)
         outlier = (p <= self._rate) & is_ready if outlier is None else outlier
         severity = severities(outlier, score, self._rate if is_ready else 0.0)

@@ -387,7 +387,7 @@ class Series:
 
     def learn_common(self, columns: tuple[Float, ...]) -> None:
         """Learn which value nearly all records have from the values (m,) of each feature in a sample, ascending."""
-        for j, column in enumerate(columns):
+        for j, column in enumerate(columns[: self.n_features]):
             middle = column[len(column) // 2] if len(column) else np.nan
             first, last = np.searchsorted(column, middle), np.searchsorted(column, middle, side="right")
             self._common[j] = middle if last - first >= max(NEARLY_ALL * len(column), 1.0) else np.nan
@@ -620,8 +620,8 @@ def _slow(rows: Any, scores: Float, known: Bool, turns: _Turns) -> Float:
 
 
 def _growth(rows: Any, totals: Float, times: Float, turns: _Turns) -> tuple[Float, Float]:
-    """By how much counters (k, c) have grown a record since their last known total, and of how many records that is the
-    mean; `rows` are moved on.
+    """By how much counters (k, c) have grown a record since their last known total, and in how many usual times between
+    two records, NaN = unknown; `rows` are moved on.
 
     times: (k,) in seconds, NaN = unknown. Where they are known, it is the growth in the usual time between two records
     of the series, if it took longer: so a record after a missing one does not look as if more was used.
@@ -632,8 +632,9 @@ def _growth(rows: Any, totals: Float, times: Float, turns: _Turns) -> tuple[Floa
     for turn in turns.rounds:
         m, is_known = turn.stop - turn.start, ~np.isnan(totals[turn])
         has_grown = is_known & (since[:m] > 0) & (totals[turn] >= last[:m])
-        taken[turn] = _records_taken(rows[:m], times[turn], is_known, since[:m])
-        growth[turn] = np.where(has_grown, (totals[turn] - last[:m]) / taken[turn], np.nan)
+        taken[turn] = _records_taken(rows[:m], times[turn], is_known)
+        records = np.where(np.isnan(taken[turn]), np.maximum(since[:m], 1), np.maximum(taken[turn], 1.0))
+        growth[turn] = np.where(has_grown, (totals[turn] - last[:m]) / records, np.nan)
         since[:m] = np.where(is_known, 1, np.minimum(since[:m] + (since[:m] > 0), LONGEST_RUN))
         np.copyto(last[:m], totals[turn], where=is_known)
     rows["total"], rows["since"] = last, since
@@ -649,8 +650,8 @@ def _is_near(x: Float, moves: Float, count: Int) -> Bool:
         return np.asarray(change * change <= FARTHEST * FARTHEST * square)
 
 
-def _records_taken(rows: Any, times: Float, is_known: Bool, since: Int) -> Float:
-    """Records (m, c) that counters took since their last totals, at least 1; by the time that it took if it is known.
+def _records_taken(rows: Any, times: Float, is_known: Bool) -> Float:
+    """Usual times between two records (m, c) since the last totals of counters; NaN = unknown.
 
     rows: (m,) of series, of which what they know of times is moved on.
     """
@@ -663,7 +664,7 @@ def _records_taken(rows: Any, times: Float, is_known: Bool, since: Int) -> Float
     change = np.minimum(np.log(np.where(is_gap, gap, 1.0)) - pace, np.where(count > 0, np.log(2.0), np.inf))
     passed = (now[:, None] - rows["when"]) / np.exp(pace)[:, None]
     by_time = has_time[:, None] & (rows["when"] > 0.0) & (count[:, None] > 0)
-    taken = np.maximum(np.where(by_time, passed, since), 1.0)
+    taken = np.where(by_time, passed, np.nan)
     rows["pace"] = np.where(is_gap, pace + change / np.minimum(count + 1, MOST_COUNTED), pace)
     rows["paces"] = np.minimum(count + is_gap, MOST_COUNTED)
     rows["clock"] = np.where(has_time, now, clock)

@@ -88,6 +88,7 @@ def test_what_is_usual_for_a_key_is_that_of_its_values_before_shrunk_to_that_of_
     series.follow(np.ones((1, 1)), ["other"])
     series.learn_scale((np.sort(np.exp(rng.normal(size=300) * 2)),))
     assert series.pooled is not None
+    series.follow(np.exp(rng.normal(size=(60, 1))), [f"other {key}" for key in range(60)])  # keys are alike
     edges = [0, *sorted(cuts), 120]
     keys = [f"key {key}" for key in which]
     parts = [series.follow(values[a:b], keys[a:b]) for a, b in pairwise(edges)]
@@ -123,8 +124,8 @@ def test_the_spread_within_keys_is_estimated_from_all_of_them() -> None:
     rng = np.random.default_rng(0)
     count = rng.integers(1, 40, (500, 1)).astype(np.uint8)
     variance = np.array([[rng.normal(scale=0.2, size=n).var()] for n in count[:, 0]], np.float32)
-    assert within_keys(count, variance)[0] == pytest.approx(0.04, rel=0.1)
-    assert within_keys(count[:0], variance[:0])[0] == 0.5  # what is assumed
+    assert within_keys(count, variance, np.ones(1))[0] == pytest.approx(0.04, rel=0.1)
+    assert within_keys(count[:0], variance[:0], np.ones(1))[0] == 0.5  # what is assumed
 
 
 # --- detectors

@@ -133,6 +133,16 @@ def test_weights_that_grow_for_millions_of_records_change_no_share() -> None:
 # --- alerts
 
 
+def clear_above(logits: list[float], many: int) -> float:
+    """What is clear above the largest of them, in its heights above the median."""
+    if len(logits) >= many:
+        return 0.12
+    around = np.array(logits) - np.mean(logits)
+    following = max(0.0, float((around[1:] * around[:-1]).sum() / max((around**2).sum(), 1e-300)))
+    free = max(3.0, len(logits) * (1 - following) / (1 + following))
+    return round(0.12 * math.log(many) / math.log(free) + 1 / math.sqrt(free), 3)
+
+
 class Naive:
     """The documented rules, record by record, from the logits of a stream; see `Alerts`."""
 
@@ -141,6 +151,7 @@ class Naive:
         self.own = first.scores.stored_logit.tolist()
         self.remembered = first.remembered_logit.tolist()
         self.outliers: list[bool] = []
+        self.first = first.outlier.tolist()
         self.since: dict[int, int] = {}
         self.load = 0.0
 
@@ -160,15 +171,16 @@ class Naive:
                 self.load = self.load * (1 - STEP * a / 20) + sum(self.outliers[max(0, step - STEP) : step])
             logit, x = float(results.scores.stored_logit[i]), float(results.remembered_logit[i])
             is_ready = len(own) + 1 >= 1 / a - 1e-6
-            p = (1 + sum(other >= x for other in recent)) / (len(recent) + 1)
+            higher = sum(other >= x for other in recent)
+            p = (1 + higher) / (len(recent) + 1)
             rises, is_usual, begins = [0.0, 0.0], True, False
             if is_ready:
-                calm = [not flag for flag in ([False] * n_first + self.outliers[:step])[-peak:]]
+                calm = [not flag for flag in (self.first + self.outliers[:step])[-peak:]]
                 for k, (value, those) in enumerate(((logit, own), (x, memory))):
                     middle, top = float(np.median(those)), max(1.0, *those)
                     usual = max([1.0, *(other for other, is_calm in zip(those, calm, strict=True) if is_calm)])
                     rises[k] = max(0.0, value - top) / max(top - middle, 0.3)
-                    clear = 0.12 + 0.3 * max(0.0, math.ceil(7 / a) / len(those) - 1)
+                    clear = clear_above(those, math.ceil(7 / a))
                     begins |= rises[k] > clear
                     is_usual &= value <= usual + clear * max(usual - middle, 0.3)
             asked = max(logit, x) if rises[0] > 0 else x
@@ -176,8 +188,9 @@ class Naive:
             slot = int(results.series[i])
             if results.begins[i]:
                 self.since.pop(slot, None)
-            again = not is_usual and p <= 0.7 * a
-            follows = self.since.get(slot, 99) <= 10 and rarity <= max(a, min(5 * a, 0.05))
+            again = not is_usual and 1 + higher <= 0.7 * a * (max(len(recent), self.window) + 1)
+            is_odder = is_ready and logit > float(np.median(own))
+            follows = self.since.get(slot, 99) <= 10 and rarity <= max(a, min(5 * a, 0.05)) and is_odder
             outlier = begins or ((again or follows) and self.load + sum(self.outliers[step:i]) < 100)
             self.since[slot] = 1 if outlier else self.since.get(slot, 99) + 1
             severity = (3 if rarity <= a / 5 else 2) if outlier else int(rarity <= a)
