@@ -34,6 +34,7 @@ Bool = NDArray[np.bool_]
 
 ODD = 0.05  # p-value at which a vote is undecided
 ENOUGH = 100  # rows of a context whose vote counts half
+CLEAR_OF_TRIMMED = 0.18  # of a height, see `far_outside`: halves that are trimmed make the rows at their ends odder
 YOUNG = 700  # rows of a context; one of fewer does not know the ends of the ranges yet
 SAMPLE_ROWS = 32
 JUDGED_ROWS = 256  # of a context, by each sample: enough for the p-values of a vote
@@ -347,7 +348,7 @@ def first_scores(model: Model, rows: Float, doubtful: Bool) -> tuple[Float, Bool
     logits, far = cross_scores(model, rows), np.zeros(len(rows), dtype=bool)
     if len(rows) >= ENOUGH and doubtful.any():
         of_trimmed = cross_scores(model, rows, trimmed(logits, doubtful, FEW_ODD))
-        far = doubtful & far_outside(of_trimmed)
+        far = doubtful & far_outside(of_trimmed, CLEAR_OF_TRIMMED)
         if far.any():
             logits = cross_scores(model, rows, ~far)
     return logits, far

@@ -24,6 +24,7 @@ from fomo_stream.detector.rarity import HALF_LIFE as LONG
 from fomo_stream.detector.rarity import Rarity, is_calibrated, own_p_values, p_values
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.series import HALF_LIFE, MEMORY
+from fomo_stream.model.checkpoint import shared_model
 
 # --- calibration
 
@@ -263,12 +264,44 @@ def test_after_a_label_an_outlier_is_no_standard_for_others() -> None:
 
 
 @given(st.sampled_from([5, 300, 2000]), st.sampled_from([0.01, 0.1]))
-def test_rows_that_are_no_stream_are_outliers_by_their_p_values_alone(n: int, rate: float) -> None:
+def test_first_records_can_be_outliers_once_they_are_enough_for_the_alert_rate(n: int, rate: float) -> None:
     found = first_of(n, rate)
     has_enough = rate * (n + 1) >= 1
-    assert found.outlier.tolist() == [has_enough and p <= rate for p in found.p_value.tolist()]
     assert ((found.severity >= 2) == found.outlier).all()
+    assert has_enough or not found.outlier.any()
     assert set(found.status) == {Status.OK if has_enough else Status.CALIBRATING}
+
+
+@pytest.mark.parametrize("far", [{}, {100: 10}, {20: -10, 50: 10, 80: -10, 110: 10, 140: -10, 170: 10}])
+@pytest.mark.parametrize("seed", range(3))
+def test_of_the_first_records_those_far_outside_are_outliers_however_many(seed: int, far: dict[int, float]) -> None:
+    rows = np.random.default_rng(seed).normal(size=(200, 3))
+    rows[list(far), 0] += list(far.values())
+    one = Detector(shared_model(), 3, DetectorConfig())
+    one.process(rows)
+    found = set(np.flatnonzero(one.cross_scored().outlier).tolist())
+    assert found >= far.keys()
+    assert len(found) <= len(far) + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_young_stream_finds_what_is_far_outside_and_little_else(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, planted = rng.normal(size=(400, 3)), [210, 300, 390]
+    rows[planted, 1] += 8
+    walk = np.zeros((400, 3))  # records that follow each other closely say less of what is usual
+    for i in range(1, 400):
+        walk[i] = 0.95 * walk[i - 1] + rng.normal(size=3)
+    outlier, of_walk = (detector(DetectorConfig()).process(each).outlier for each in (rows, walk))
+    assert outlier[planted].all()
+    assert outlier.sum() <= 7
+    assert of_walk.sum() <= 8
+
+
+def test_in_a_constant_stream_a_change_is_an_outlier_and_the_usual_values_after_it_are_none() -> None:
+    rows = np.full((600, 3), [5.0, 7.0, 0.1])
+    rows[[400, 500], 1] = 8.0
+    assert np.flatnonzero(detector(DetectorConfig()).process(rows).outlier).tolist() == [400, 500]
 
 
 @cache
