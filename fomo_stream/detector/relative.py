@@ -54,7 +54,7 @@ class Expected(NamedTuple):
     limited: Float  # those at most FARTHEST spreads from the level
     doubt: Float  # how far off the level may be, in deviations of all records, but at least 1
     alike: Bool  # whether the spread of keys is like that of others
-    count: Int  # values before
+    n_before: Int  # values
 
     def of_season(self, season: Usual, records: Bool, known: Bool, scores: Float) -> Expected:
         """With what is usual at their time for some records (k,), which have no key. known: (k, d) their values."""
@@ -98,8 +98,8 @@ class Pooled:
                 if not np.median(distance):
                     others = np.abs(scores[column != center]) / found[j, 3]
                     found[j, 4] = others.mean() / 2.0 if len(others) else LARGEST
-        center, unit, mean, deviation, common = found.T.copy()
-        return cls(center, unit, mean, deviation, within, common)
+        of = found.T.copy()
+        return cls(of[0], of[1], of[2], of[3], within, of[4])
 
     def scores(self, rows: Float) -> Float:
         """Scores of rows (n, d), NaN = missing."""
@@ -198,7 +198,7 @@ class Pooled:
             moves[:, 1] - np.log(self._half_width(np.zeros_like(level), spread)),
         )
         # A key is calm only if it is so by the spread of small and of large values, and if it had a few
-        calm = expected.alike & (expected.count >= FEW)
+        calm = expected.alike & (expected.n_before >= FEW)
         change = np.where(change < 0.0, np.where(calm, np.clip(still, change, 0.0), 0.0), change)
         found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, change]
         relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)

@@ -515,7 +515,7 @@ def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
 OPTIONS: dict[str, dict[str, Any]] = {
     "maintenance": {"maintenance": [{"name": "w", "from": "2026-03-27T00:00", "to": "2026-03-27T02:00"}]},
     "learning": {
-        "maintenance": [{"name": "w", "from": "2026-03-27T00:00", "to": "2026-03-27T02:00", "skip": "learning"}]
+        "maintenance": [{"name": "v", "from": "2026-03-27T00:00", "to": "2026-03-27T02:00", "skip": "learning"}]
     },
     "rules": {"ignore": ("b",), "only_rises": ("a",)},
     "time features": {"time": "ts", "time_features": ("hour", "weekday")},
@@ -549,8 +549,7 @@ def test_all_pairs_of_options_take_batches_of_few_rows(pair: tuple[str, str], ha
         for _ in range(size):
             at = begin + timedelta(minutes=2 * offset)
             fields = {"a": float(offset), "b": rng.normal(), "ts": at.isoformat()}
-            key = f"k{offset % 3}" if has_keys else None
-            items.append(Line(offset, int(at.timestamp() * 1000), fields, key))
+            items.append(Line(offset, int(at.timestamp() * 1000), fields, f"k{offset % 3}" if has_keys else None))
             offset += 1
         found = partition.score(items)
         assert len(found.results) == size
