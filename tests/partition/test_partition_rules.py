@@ -517,7 +517,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "learning": {
         "maintenance": [{"name": "v", "from": "2026-03-27T00:00", "to": "2026-03-27T02:00", "skip": "learning"}]
     },
-    "rules": {"ignore": ("b",), "only_rises": ("a",)},
+    "rules": {"ignore": ("b=1.0",), "only_rises": ("a",)},
     "time features": {"time": "ts", "time_features": ("hour", "weekday")},
     "time": {"time": "ts"},
     "counters": {"counters": ("a",)},
