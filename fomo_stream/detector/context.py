@@ -14,11 +14,13 @@ from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import INLIER, OUTLIER, History, Reservoir
+from fomo_stream.detector.rarity import far_outside
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch, flat
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError
+from fomo_stream.model.quantile_map import ascending
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -109,9 +111,11 @@ class Context:
         self.history.note_relative(numbers, relative)
         self._admit_relative(numbers)
 
-    def note_first(self, numbers: Int, by_view: Float, remembered: Float) -> None:
-        """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,)."""
-        self.history.note(numbers, by_view, remembered)
+    def note_first(self, numbers: Int, by_view: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
+        """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,), and
+        which of these are outliers.
+        """
+        self.history.note(numbers, by_view, remembered, outlier)
         if self._trimmed is not None:
             self.pool.note(numbers, by_view[:, self._trimmed])
 
@@ -186,7 +190,9 @@ class Context:
         relative = self.history.relative(numbers)
         known = ~np.isnan(relative).all(axis=(1, 2))
         if known.any():
-            self._changes[True] += len(self.relatives.admit(numbers[known], flat(relative[known])))
+            numbers, relative = numbers[known], relative[known]
+            logits = self.history.by_key(numbers)
+            self._changes[True] += len(self.relatives.admit(numbers, flat(relative), logits))
 
     @property
     def _trimmed(self) -> int | None:
@@ -206,10 +212,13 @@ class Context:
                 numbers = np.arange(first, end)
             return self.blueprint_of_recent(at, number, takes_effect, numbers)
         pool = self._pool_of(view)
-        numbers, rows = pool.numbers, pool.rows
+        numbers, rows, quantiles = pool.numbers, pool.rows, pool.quantiles
+        if view.is_of_keys and (far := far_outside(pool.logits)).any():  # one that is odd must not hide the next
+            numbers, rows = numbers[~far], rows[~far]
+            quantiles = tuple(map(ascending, rows.T))
         self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
         rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
-        quantiles = pool.quantiles if view.sees in ("record", "relative") else ()
+        quantiles = quantiles if view.sees in ("record", "relative") else ()
         if view.is_of_keys and np.isnan(rows[:, self._n_features :]).all():
             # Without keys, what is usual are seasons. Most rows came before a new one: its values, however usual, would
             # be unlike them
@@ -222,7 +231,7 @@ class Context:
             takes_effect=takes_effect,
             numbers=numbers,
             rows=rows,
-            logits=self.pool.logits if view.trim else np.zeros(0),
+            logits=self.pool.logits if view.trim or at == self._adding[0] else np.zeros(0),
             quantiles=quantiles,
             confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),

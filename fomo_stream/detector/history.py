@@ -312,7 +312,7 @@ class History:
 
     def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
         """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
-        usual, gaps = np.full((len(numbers), 2, self._shape[0]), np.nan), self.gaps(numbers)
+        usual, gaps = np.full((len(numbers), 3, self._shape[0]), np.nan), self.gaps(numbers)
         still = np.zeros(gaps.shape, np.int64)
         return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still)
 
@@ -382,10 +382,13 @@ class History:
         start, end = first % size, first % size + max(0, stop - first)
         return values[start:end] if end <= size else np.concatenate([values[start:], values[: end - size]])
 
-    def note(self, numbers: Int, logits: Float, remembered: Float) -> None:
-        """Note the logits (n, views) and remembered logits (n,) of records of the warm-up, as far as they are kept."""
+    def note(self, numbers: Int, logits: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
+        """Note the logits (n, views) and remembered logits (n,) of records of the warm-up, as far as they are kept, and
+        which of them (n,) are outliers.
+        """
         kept = numbers >= self.records - self._scores.size
-        self._scores.put(numbers[kept] % self._scores.size, logits=logits[kept], remembered=remembered[kept])
+        noted = {"logits": logits[kept], "remembered": remembered[kept], "outlier": outlier[kept]}
+        self._scores.put(numbers[kept] % self._scores.size, **noted)
 
     def copy(self, more: int = 0, views: list[int] | None = None) -> History:
         """An independent history of the same records, with `more` further features that none of them has.

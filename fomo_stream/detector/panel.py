@@ -137,10 +137,13 @@ class Timeline:
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
-    def scores(self, rows: Float, gaps: Bool | None, records: int) -> ViewScores:
-        """Logits, votes and generations of rows (n, d) with gaps (n, d) as the records from number `records` on."""
+    def scores(self, rows: Float, gaps: Bool | None, records: int, at: Int | None = None) -> ViewScores:
+        """Logits, votes and generations of rows (n, d) with gaps (n, d) as the records from number `records` on.
+
+        at: (n,) ascending, how many records there are before each; None: they follow each other.
+        """
         cut = self.until_next(records)
-        cut = len(rows) if cut is None else cut
+        cut = len(rows) if cut is None else cut if at is None else int(np.searchsorted(at, cut))
         parts = []
         for build, of in ((self.current, slice(0, cut)), (self.next, slice(cut, None))):
             part = rows[of]
@@ -334,10 +337,13 @@ class Panel:
         """The generations that score the records before number `stop`."""
         return [build for timeline in self.timelines for build in timeline.needed(stop)]
 
-    def scores(self, rows: list[Float], gaps: list[Bool | None], records: int) -> Scores:
-        """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view."""
+    def scores(self, rows: list[Float], gaps: list[Bool | None], records: int, at: Int | None = None) -> Scores:
+        """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view.
+
+        at: see `Timeline.scores`.
+        """
         each = zip(self.timelines, rows, gaps, strict=True)
-        parts = [timeline.scores(of_view, missing, records) for timeline, of_view, missing in each]
+        parts = [timeline.scores(of_view, missing, records, at) for timeline, of_view, missing in each]
         n = len(self._shared)
         shared, of_keys = parts[:n], [part.logits for part in parts[n:]]
         generation = parts[0].generations.copy()

@@ -24,10 +24,10 @@ from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN, History
 from fomo_stream.detector.keys import WHOLE, Key, Keys
 from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.rarity import is_calibrated
+from fomo_stream.detector.rarity import ODD, is_calibrated
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, blended
 from fomo_stream.detector.seasons import Cycle
-from fomo_stream.detector.series import MEMORY, Batch, Series
+from fomo_stream.detector.series import MEMORY, MOVEMENT, Batch, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.config import VALUE_LIMIT, Model
@@ -313,9 +313,24 @@ class SingleDetector:
         gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
         scores = self._panel.scores(rows, gaps, self.records)
         if by_key is None:
-            return scores
+            return self._without_usual(batch, gaps, scores)
         weights = self.history.key_weights(self.records + np.arange(len(by_key)))
         return Scores.of(scores.by_view, scores.generation, scores.confidence, by_key, weights)
+
+    def _without_usual(self, batch: Batch, gaps: list[NDArray[np.bool_] | None], scores: Scores) -> Scores:
+        """These scores, less what makes records odd among all although it is usual for their keys, or not known."""
+        pooled = self._series.pooled
+        odd = np.flatnonzero((scores.logit > ODD) & (batch.slots > WHOLE))
+        if pooled is None or not len(odd):
+            return scores
+        part, moves = batch.part(odd), MOVEMENT if self._series.movement else 0
+        part = part._replace(vectors=pooled.typical(part.vectors, moves, part.usual, self._series.is_numeric))
+        rows = [self._context.view_columns(view, part.vectors_for(view.sees)) for view in self.views]
+        its_gaps = [None if one is None else one[odd] for one in gaps]
+        like = self._panel.scores(rows, its_gaps, self.records, odd)
+        by_view = scores.by_view.copy()
+        by_view[odd] = np.minimum(by_view[odd], like.by_view)
+        return Scores.of(by_view, scores.generation, scores.confidence, scores.by_key)
 
     def _weighted(self, scores: Scores) -> Scores:
         """Scores of the next records with the weight of what is usual for their key."""
@@ -397,6 +412,7 @@ class SingleDetector:
         It takes effect at once, so `room` ends there.
         """
         self._scaled = self.records
+        self._series.learn_common(self._context.pool.quantiles)
         if not self._series.relative or not (len(self._series.keys) or self._series.seasons):
             return
         is_first, history = self._series.pooled is None, self._context.history
@@ -419,7 +435,8 @@ class SingleDetector:
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
         slots, begins = self._series_of(numbers)
         remembered = self._remembered(first, slots, begins)
-        self._context.note_first(numbers, first.by_view, remembered)
+        outlier = self._alerts.first_outliers(first, remembered)
+        self._context.note_first(numbers, first.by_view, remembered, outlier)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True
 
@@ -543,12 +560,16 @@ class SingleDetector:
         return twin
 
     def _checked(self, rows: Float) -> Float:
-        """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times."""
+        """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times.
+
+        With counters there is one more column, the times, which may be missing.
+        """
         rows, d, c = np.asarray(rows, dtype=np.float64), self.n_features, len(self.config.cycles)
-        if rows.ndim != 2 or rows.shape[1] not in (d, d + c):
+        most = d + c + bool(self.counters)
+        if rows.ndim != 2 or rows.shape[1] not in (d, d + c, most):
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
         rows = np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
-        return rows if rows.shape[1] == d + c else np.pad(rows, ((0, 0), (0, c)), constant_values=np.nan)
+        return np.pad(rows, ((0, 0), (0, most - rows.shape[1])), constant_values=np.nan)
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""

@@ -198,10 +198,11 @@ def warm_up(model: Model) -> None:
         sample_logits(model, sample, rows)
 
 
-def cross_scores(model: Model, rows: Float) -> Float:
+def cross_scores(model: Model, rows: Float, kept: NDArray[np.bool_] | None = None) -> Float:
     """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
 
-    The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows.
+    The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows. kept:
+    (n,) the rows that others are scored against, at least 2 of each half; None: all.
 
     With fewer than 4 rows, each is scored against all of them, including itself.
     """
@@ -210,7 +211,8 @@ def cross_scores(model: Model, rows: Float) -> Float:
     out = np.empty(len(rows))
     first = np.arange(len(rows)) < len(rows) // 2
     for half in (first, ~first):
-        out[half] = logits_of(model, encode_rows(model, rows[~half]), rows[half])
+        others = ~half if kept is None else ~half & kept
+        out[half] = logits_of(model, encode_rows(model, rows[others]), rows[half])
     return out
 
 

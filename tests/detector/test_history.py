@@ -99,7 +99,8 @@ def test_scores_that_are_noted_later_are_those_of_the_records(sizes: list[int], 
     numbers = np.array(sorted(number for number in which if number < n), dtype=np.int64)
     logits, expected = logits_of(np.arange(n)), logit.copy()
     logits[numbers], expected[numbers] = 0.5, -7.0
-    memory.note(numbers, np.full((len(numbers), VIEWS), 0.5), np.full(len(numbers), -7.0))
+    noted = np.full((len(numbers), VIEWS), 0.5), np.full(len(numbers), -7.0), np.ones(len(numbers), dtype=bool)
+    memory.note(numbers, *noted)
     for history in (memory, memory.copy()):  # those that are forgotten are passed over
         np.testing.assert_array_equal(history.logits(first, n), logits[first:])
         np.testing.assert_array_equal(history.remembered(np.arange(first, n)), expected[first:])
