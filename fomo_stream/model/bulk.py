@@ -51,6 +51,12 @@ class Bulk(NamedTuple):
         """Which values of rows (n, d) are far; NaN is not."""
         return np.asarray((rows < self.least) | (rows > self.most))
 
+    def without(self, categorical: tuple[int, ...]) -> Bulk:
+        """The same, with no far values of some columns: of codes."""
+        for ends, no_end in zip(self, (-np.inf, np.inf, -np.inf, np.inf), strict=True):
+            ends[list(categorical)] = no_end
+        return self
+
     def limited(self, rows: Float) -> Float:
         """Rows (n, d) in which far values are the nearest ones that are not."""
         far = self.far(rows)
