@@ -18,6 +18,7 @@ from fomo_stream.adapters.columns import (
     is_frame,
     listed,
     note_of_misleading,
+    plain,
     warn,
 )
 from fomo_stream.adapters.named_reasons import Explanation
@@ -230,6 +231,7 @@ class OpenRows:
 
 def readable_twice(X: Any) -> Any:
     """The same input as for `OpenRows.rows`; the records of an iterator as a list. Raises SchemaError."""
+    X = plain(X)
     return X if _is_table(X) else _checked(X)
 
 

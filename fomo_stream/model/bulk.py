@@ -1,8 +1,8 @@
 """Values far beyond a gap: a -9999 that means "missing", a reading of 3.4e38. They tell nothing of what is usual.
 
 A few such values would decide the mean, the standard deviation and the covariance of a context, and so hide all other
-outliers of their column. Heavy tails have gaps, too, but none so wide: a bound that is closer, and limits at quantiles,
-cost accuracy on real streams.
+outliers of their column. Heavy tails and bursts have gaps, too, but what is beyond them is spread as widely. A closer
+bound, limits at quantiles, and to leave out bursts all cost accuracy on real streams.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-WIDEST_GAP = 50.0  # ranges of the values before it
+WIDEST_GAP = 20.0  # ranges of the values before it
 MOST_FAR = 0.15  # of the values, on either side
 
 
@@ -66,30 +66,28 @@ class Bulk(NamedTuple):
 def without_far(values: Float) -> Float:
     """The ascending values (m,) of a column that are not far."""
     ((low,), (high,), _, _) = Bulk.of([values])
-    return values if not len(values) or low <= values[0] and values[-1] <= high else values[(values >= low) & (values <= high)]
-
-
-def deviations(rows: Float, ascending: Float) -> Float:
-    """The standard deviations (d,) of columns (n, d), without far values. ascending: (d, n) the same."""
-    found: Float = rows.std(0)
-    bulk = Bulk.of(list(ascending))
-    for j in np.flatnonzero((ascending[:, 0] < bulk.low) | (ascending[:, -1] > bulk.high)).tolist():
-        found[j] = without_far(ascending[j]).std()
-    return found
+    return (
+        values
+        if not len(values) or (low <= values[0] and values[-1] <= high)
+        else values[(values >= low) & (values <= high)]
+    )
 
 
 def _end(values: Float, aside: int) -> tuple[float, float]:
     """The largest of ascending values (m,) before a gap, and from where on a value is far; `aside`: those at each side.
 
-    The range before a gap begins at the smallest value that cannot be far itself. Without a range there is no gap.
+    The range before a gap begins at the smallest value that cannot be far itself; without a range there is no gap. The
+    values beyond a gap are no further apart than it is wide, but for those beyond a further gap.
     """
     last, first = len(values) - 1, values[aside]
     end = last
     with np.errstate(over="ignore"):
         if aside and values[last] - values[last - aside] > WIDEST_GAP * (values[last - aside] - first):
             upper = values[last - aside :]
-            ranges = upper[:-1] - first
-            gaps = np.flatnonzero((np.diff(upper) > WIDEST_GAP * ranges) & (ranges > 0))
-            end = last - aside + int(gaps[0]) if len(gaps) else last
+            ranges, widths, end = upper[:-1] - first, np.diff(upper), aside
+            is_gap = (widths > WIDEST_GAP * ranges) & (ranges > 0)
+            while len(found := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
+                end = int(found[0])
+            end += last - aside
         high = values[end]
         return float(high), float(high + WIDEST_GAP * (high - first) if high > first and aside else np.inf)
