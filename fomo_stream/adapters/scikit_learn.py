@@ -112,7 +112,7 @@ class Member:
         return np.where(np.isnan(cells), -2 * FARTHEST_CELL, cells)
 
     def _found(self, rows: Float) -> Int:
-        """Which of its different rows each of rows (q, d) of the view is, but for rounding; their number for another."""
+        """Which of its different rows each of rows (q, d) is, but for rounding; the number of these for another."""
         places: Int = self._tree.query(self._in_cells(rows), p=np.inf, distance_upper_bound=1.0)[1]
         return places
 

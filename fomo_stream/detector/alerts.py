@@ -98,8 +98,8 @@ class Memory:
     first record of a series has its own logit, and so has a record that is compared with what is usual for its key:
     its movement is in that already, and a key that all others call odd would else stay so. Means are rounded to 32
     bits: where nothing ever changes, rounding errors would else order the records, and p-values would tell equal
-    records apart. It is kept with the series. Records with a far value have their own logits, too, and count in no mean:
-    one reading of 3.4e38 says nothing of the next ones.
+    records apart. It is kept with the series. Records with a far value count in no mean: one reading of 3.4e38 says
+    nothing of the next ones.
     """
 
     def __init__(self, weight: float, keys: Keys) -> None:
@@ -128,11 +128,12 @@ class Memory:
         for i, (slot, is_first) in enumerate(zip(slots.tolist(), begins.tolist(), strict=True)):
             mean, count = (0.0, 0) if is_first else now.get(slot) or (means[i], counts[i])
             logit = float(logits[i])
-            if logit == logit and not are_far[i]:
+            if logit == logit:
                 if count and weight and not (alone is not None and alone[i]):
                     out[i] = np.float32((1.0 - weight) * logit + weight * mean)
-                mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
-                count = min(count + 1, MOST_COUNTED)
+                if not are_far[i]:
+                    mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
+                    count = min(count + 1, MOST_COUNTED)
             now[slot] = mean, count
         if learn:
             mean, count = np.array(list(now.values())).T

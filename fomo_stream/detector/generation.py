@@ -181,7 +181,7 @@ class Blueprint:
 
 
 class Ranges(NamedTuple):
-    """The two smallest and the two largest values of each of d features, without far ones; infinite where there are none.
+    """The two smallest and the two largest values of each of d features that are not far; infinite where none are.
 
     Evidence grows ever more slowly beyond all values of a context; the distance from them keeps growing.
     """

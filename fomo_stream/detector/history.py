@@ -260,6 +260,11 @@ class History:
         """Number of the oldest record whose row is kept."""
         return max(0, self.records - self._rows.size)
 
+    @property
+    def oldest_scored(self) -> int:
+        """Number of the oldest record whose scores are kept."""
+        return max(0, self.records - self._scores.size)
+
     def append(self, batch: Batch, scores: Scores, remembered: Float, outlier: NDArray[np.bool_]) -> None:
         """Append the next records, with scores and remembered logits (n,), NaN while warming up, and whether each is an
         outlier (n,).
@@ -396,7 +401,7 @@ class History:
 
     def note(self, numbers: Int, logits: Float, remembered: Float) -> None:
         """Note the logits (n, views) and remembered logits (n,) of records of the warm-up, as far as they are kept."""
-        kept = numbers >= self.records - self._scores.size
+        kept = numbers >= self.oldest_scored
         self._scores.put(numbers[kept] % self._scores.size, logits=logits[kept], remembered=remembered[kept])
 
     def copy(self, more: int = 0, views: list[int] | None = None) -> History:

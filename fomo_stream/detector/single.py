@@ -298,6 +298,8 @@ class SingleDetector:
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
         numbers, first = self._panel.first_scores(self.records)
+        known = numbers >= self.history.oldest  # of a seed context perhaps not all
+        numbers, first = numbers[known], first[known]
         if not len(first):
             return Results.nothing(first)
         history = self._context.history
@@ -435,8 +437,9 @@ class SingleDetector:
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
-        slots, begins = self._series_of(numbers)
-        remembered = self._remembered(first, slots, begins, self.history.far(numbers))
+        remembered, known = np.full(len(numbers), np.nan), numbers >= self.history.oldest_scored
+        slots, begins = self._series_of(numbers[known])
+        remembered[known] = self._remembered(first[known], slots, begins, self.history.far(numbers[known]))
         self._context.note_first(numbers, first.by_view, remembered)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True

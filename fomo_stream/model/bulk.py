@@ -66,11 +66,8 @@ class Bulk(NamedTuple):
 def without_far(values: Float) -> Float:
     """The ascending values (m,) of a column that are not far."""
     ((low,), (high,), _, _) = Bulk.of([values])
-    return (
-        values
-        if not len(values) or (low <= values[0] and values[-1] <= high)
-        else values[(values >= low) & (values <= high)]
-    )
+    has_far = len(values) > 0 and (values[0] < low or values[-1] > high)
+    return values[(values >= low) & (values <= high)] if has_far else values
 
 
 def _end(values: Float, aside: int) -> tuple[float, float]:
