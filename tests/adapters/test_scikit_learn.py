@@ -368,3 +368,45 @@ def test_columns_that_mislead_are_told_by_fit(as_frame: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         detector.fit(rows[:, [0, 2]])
+
+
+# --- outliers among the rows of fit; arrays of other kinds
+
+
+@pytest.mark.parametrize(("n", "k", "spread"), [(300, 3, 0.0), (1000, 10, 1.0), (1000, 50, 1.0), (1000, 50, 0.0)])
+def test_outliers_that_are_alike_do_not_hide_each_other_in_fit(n: int, k: int, spread: float) -> None:
+    rng = np.random.default_rng(n + k)
+    X = rng.normal(size=(n, 4))
+    X[-k:] = 6 + spread * rng.normal(size=(k, 4))
+    labels = ZeroShotDetector(random_state=0, contamination=k / n).fit_predict(X)
+    assert (labels[-k:] == -1).sum() >= 0.9 * k
+
+
+@pytest.mark.parametrize("offset", [0.0, 5000.0])
+@pytest.mark.parametrize("rounded", [lambda X: X.astype(np.float32), lambda X: X.round(6), lambda X: X.round(4) + 1e-9])
+def test_a_training_row_that_is_rounded_is_the_same_row(offset: float, rounded: Callable[[Any], Any]) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    X[::60] += 8
+    X = X.round(3) * 10 + offset
+    X[5, 1] = np.nan
+    detector = ZeroShotDetector(random_state=0, alert_rate=0.005).fit(X)
+    np.testing.assert_allclose(detector.score_samples(rounded(X)), -detector.decision_scores_, atol=1e-6)
+
+
+def test_the_masked_cells_of_an_array_are_missing(inliers: np.ndarray) -> None:
+    masked = np.ma.masked_array(inliers.copy(), mask=np.zeros(inliers.shape, bool))
+    masked[:60, 2] = -9999
+    masked[:60, 2] = np.ma.masked
+    detector = ZeroShotDetector(random_state=0).fit(masked)
+    same = ZeroShotDetector(random_state=0).fit(masked.filled(np.nan))
+    np.testing.assert_array_equal(detector.score_samples(masked), same.score_samples(masked.filled(np.nan)))
+    assert detector.predict([[0, 0, -9999, 0, 0]]) == [-1]
+
+
+def test_a_record_array_is_refused_and_a_column_without_values_is_named(inliers: np.ndarray) -> None:
+    with pytest.raises(SchemaError, match=r"record array; give a frame"):
+        ZeroShotDetector().fit(np.rec.fromarrays(inliers.T[:2], names="a,b"))
+    empty = inliers.copy()
+    empty[:, 3] = np.nan
+    with pytest.warns(FomoWarning, match="columns without any value are not scored: 3"):
+        ZeroShotDetector().fit(empty)
