@@ -390,7 +390,7 @@ def test_a_training_row_that_is_rounded_is_the_same_row(offset: float, rounded: 
     X = X.round(3) * 10 + offset
     X[5, 1] = np.nan
     detector = ZeroShotDetector(random_state=0, alert_rate=0.005).fit(X)
-    np.testing.assert_allclose(detector.score_samples(rounded(X)), -detector.decision_scores_, atol=1e-6)
+    np.testing.assert_allclose(detector.score_samples(rounded(X)), -detector.decision_scores_, atol=1e-3)
 
 
 def test_the_masked_cells_of_an_array_are_missing(inliers: np.ndarray) -> None:
