@@ -36,6 +36,7 @@ from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
+from fomo_stream.records.missing_values import missing_values, without_marks
 
 if TYPE_CHECKING:
     from fomo_stream.model.attention import Attended
@@ -210,6 +211,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     categorical
         The columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
         and count by how often the context has them.
+    missing_values
+        Numbers that mean "missing", by name (or position) of the column, "*" for all: {"temp": -9999, "*": 65535}.
 
     Attributes
     ----------
@@ -249,6 +252,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "random_state": ["random_state"],
         "contamination": [Interval(Real, 0, 0.5, closed="right"), None],
         "categorical": ["array-like", None],
+        "missing_values": [dict, None],
     }
 
     def __init__(
@@ -263,6 +267,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         random_state: Any = None,
         contamination: float | None = None,
         categorical: Any = None,
+        missing_values: dict[Any, Any] | None = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -273,6 +278,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.random_state = random_state
         self.contamination = contamination
         self.categorical = categorical
+        self.missing_values = missing_values
 
     @_typed(_fit_context(prefer_skip_nested_validation=True))
     def fit(self, X: Rows, y: object = None) -> Self:
@@ -313,14 +319,20 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         if columns is None:
             if fit:
                 self.categorical_: tuple[int, ...] = ()
-            return np.asarray(validate_data(self, X, reset=fit, **wanted))
+            return self._without_marks(np.asarray(validate_data(self, X, reset=fit, **wanted)))
         validate_data(self, X, reset=fit, skip_check_array=True)
         if fit:
             self.categorical_ = positions(self.categorical, columns.names)
         rows, notes = rows_of(columns, self.categorical_)
         for note in notes if fit else ():
             warn("ZeroShotDetector", note)
-        return np.asarray(check_array(rows, input_name="X", estimator=self, **wanted))
+        return self._without_marks(np.asarray(check_array(rows, input_name="X", estimator=self, **wanted)))
+
+    def _without_marks(self, rows: Float) -> Float:
+        if not self.missing_values:
+            return rows
+        names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))
+        return without_marks(rows, names, missing_values(self.missing_values), self.categorical_)
 
     def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.kernel)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fomo_stream.model.bulk import MOST_FAR, WIDEST_GAP
+from fomo_stream.model.bulk import MOST_FAR, WIDEST_GAP, without_far
 from fomo_stream.model.config import NARROW, NOISE, VALUE_LIMIT
-from fomo_stream.model.quantile_map import N_KNOTS
+from fomo_stream.model.quantile_map import N_KNOTS, knots_of
 
 
 class Imputation(NamedTuple):
@@ -96,8 +96,14 @@ def _end(rows: Tensor) -> Tensor:
 def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
     """Quantiles of complete rows (..., n_rows, n_features), no NaN; exact for up to n_knots rows."""
     n = rows.shape[-2]
+    _, scale, far = center_and_scale(rows)
+    scale = scale.squeeze(-2)
     ordered = rows.transpose(-1, -2).contiguous().sort(dim=-1).values
-    if n > n_knots:
+    if far is not None:  # columns of several lengths
+        columns = [without_far(column) for column in ordered.flatten(0, -2).cpu().numpy()]
+        found = (torch.from_numpy(part).to(rows) for part in knots_of(columns, n_knots))
+        values, levels = (part.reshape(*ordered.shape[:-1], -1) for part in found)
+    elif n > n_knots:
         at = torch.linspace(0, n - 1, n_knots, dtype=rows.dtype, device=rows.device)
         low = at.floor().long().clamp(max=n - 2)
         part = at - low
@@ -108,7 +114,7 @@ def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
     else:
         values = ordered
         levels = (torch.arange(n, dtype=rows.dtype, device=rows.device) + 0.5) / n
-    return Knots(values, levels, center_and_scale(rows)[1].squeeze(-2))
+    return Knots(values, levels, scale)
 
 
 def z_score_knots(rows: Tensor) -> Knots:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_origin,
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.model.bulk import Bulk, without_far
+from fomo_stream.model.bulk import without_far
 from fomo_stream.model.completion import Completion
 from fomo_stream.model.config import Model
-from fomo_stream.model.quantile_map import ascending, knots_of
+from fomo_stream.model.quantile_map import knots_of
 
 Float = NDArray[np.float64]
 
@@ -122,8 +122,6 @@ def encode_with_torch(model: Model, rows: Float, quantiles: Sequence[Float] | No
 
     torchs: Any = model
     knots = None
-    if quantiles is None and Bulk.of_rows(rows).far(rows).any():
-        quantiles = [ascending(column) for column in rows.T]
     if quantiles is not None:
         quantiles = [without_far(column) for column in quantiles]
         knots = tuple(torch.from_numpy(part).to(torchs.device) for part in knots_of(quantiles))

@@ -18,7 +18,7 @@ import torch
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fomo_stream import ZeroShotDetector
+from fomo_stream import FoMoDetector, ZeroShotDetector
 from fomo_stream.errors import FomoWarning, SchemaError
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.model.config import ModelConfig
@@ -410,3 +410,23 @@ def test_a_record_array_is_refused_and_a_column_without_values_is_named(inliers:
     empty[:, 3] = np.nan
     with pytest.warns(FomoWarning, match="columns without any value are not scored: 3"):
         ZeroShotDetector().fit(empty)
+
+
+@pytest.mark.parametrize("marks", [{"b": -9999}, {"*": [65535, -9999]}])
+def test_a_number_that_means_missing_is_missing_in_both_adapters(inliers: np.ndarray, marks: dict[str, Any]) -> None:
+    frame = pd.DataFrame(inliers[:, :3], columns=list("abc"))
+    marked, gaps = frame.copy(), frame.copy()
+    marked.loc[5:40, "b"], gaps.loc[5:40, "b"] = -9999.0, np.nan
+    one = ZeroShotDetector(random_state=0, missing_values=marks).fit(marked)
+    np.testing.assert_array_equal(one.decision_scores_, ZeroShotDetector(random_state=0).fit(gaps).decision_scores_)
+    streams = FoMoDetector(min_context=50, missing_values=marks), FoMoDetector(min_context=50)
+    for stream, rows in zip(streams, (marked, gaps), strict=True):
+        stream.learn_many(rows)
+    scores = [stream.score_many(rows) for stream, rows in zip(streams, (marked, gaps), strict=True)]
+    np.testing.assert_array_equal(*scores)
+
+
+@pytest.mark.parametrize("wrong", [[-9999], {"b": "x"}, {"b": [True]}])
+def test_marks_of_missing_values_are_numbers_by_feature(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="missing_values"):
+        FoMoDetector(missing_values=wrong)
