@@ -79,7 +79,8 @@ class Peak(NamedTuple):
 # The last remembered logits, ascending; the peaks of own and remembered ones; how many of the last ones may be as high
 # as one that is clear above those that were no outliers
 Standard = tuple[Float, Peak, Peak, float]
-# the series of greedy keys; what the records of others are compared with; and, if there are such keys, what theirs are
+# the series of greedy keys; what the records of others are compared with; and, if there are such keys, or records with
+# far values, what theirs are
 Recent = tuple[Int, list[Standard]]
 
 
@@ -105,31 +106,42 @@ class Memory:
     first record of a series has its own logit, and so has a record that is compared with what is usual for its key:
     its movement is in that already, and a key that all others call odd would else stay so. Means are rounded to 32
     bits: where nothing ever changes, rounding errors would else order the records, and p-values would tell equal
-    records apart. It is kept with the series.
+    records apart. It is kept with the series. Records with a far value count in no mean: one reading of 3.4e38 says
+    nothing of the next ones.
     """
 
     def __init__(self, weight: float, keys: Keys) -> None:
         self.weight, self._keys = weight, keys
 
-    def remember(self, logits: Float, slots: Int, begins: Bool, alone: Bool | None = None, learn: bool = True) -> Float:
+    def remember(
+        self,
+        logits: Float,
+        slots: Int,
+        begins: Bool,
+        alone: Bool | None = None,
+        learn: bool = True,
+        far: Bool | None = None,
+    ) -> Float:
         """Remembered logits (n,) of the next records from their own (n,), which count from now on, if they are learned.
 
-        slots, begins: (n,) of `Series.follow`; alone: (n,) which records have their own logits; None: none. NaN for a
-        NaN, which does not count.
+        slots, begins, far: (n,) of `Series.follow`; alone: (n,) which records have their own logits; None: none. NaN
+        for a NaN, which does not count.
         """
         if not len(logits):
             return logits
         now: dict[int, tuple[float, int]] = {}
         means, counts = (self._keys.column(name, slots).tolist() for name in ("mean", "logits"))
         sizes, weight, out = weights(HALF_LIFE).tolist(), self.weight, logits.copy()
+        are_far = [False] * len(logits) if far is None else far.tolist()
         for i, (slot, is_first) in enumerate(zip(slots.tolist(), begins.tolist(), strict=True)):
             mean, count = (0.0, 0) if is_first else now.get(slot) or (means[i], counts[i])
             logit = float(logits[i])
             if logit == logit:
                 if count and weight and not (alone is not None and alone[i]):
                     out[i] = np.float32((1.0 - weight) * logit + weight * mean)
-                mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
-                count = min(count + 1, MOST_COUNTED)
+                if not are_far[i]:
+                    mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
+                    count = min(count + 1, MOST_COUNTED)
             now[slot] = mean, count
         if learn:
             mean, count = np.array(list(now.values())).T
@@ -154,7 +166,8 @@ class Alerts:
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
 
     A key that is wild all the time must not hide others. If it has more than GREEDY of the highest last logits, and so
-    many times as many as of all, its records are left out of what those of other keys are compared with.
+    many times as many as of all, its records are left out of what those of other keys are compared with. So are records
+    with a far value, such as a -9999: however many they are, the others are judged as if there were none.
     """
 
     def __init__(self, config: DetectorConfig, keys: Keys) -> None:
@@ -178,7 +191,8 @@ class Alerts:
             self._recent = self._taken(history)
         greedy, standards = self._recent
         own, n = scores.stored_logit, len(scores)
-        is_greedy = np.isin(batch.slots, greedy) if len(greedy) else np.zeros(n, dtype=bool)
+        # records that others are not compared with are compared with all
+        is_greedy = np.isin(batch.slots, greedy) | batch.far if len(standards) > 1 else np.zeros(n, dtype=bool)
         (p, own_rise, rise), (top, again, odder) = np.ones((3, n)), np.zeros((3, n), dtype=bool)
         for at, (ascending, own_peak, peak, few) in zip((~is_greedy, is_greedy), standards, strict=False):
             x, y = own[at], remembered[at]
@@ -228,7 +242,8 @@ class Alerts:
         series = history.series(first, self.stepped)[0][numbers - first]
         greedy, standards = greedy_keys(remembered, series, self._rate), list[Standard]()
         every = np.ones(len(numbers), dtype=bool)
-        for kept in (~np.isin(series, greedy), every) if len(greedy) else (every,):
+        apart = np.isin(series, greedy) | history.far(numbers)
+        for kept in (~apart, every) if apart.any() else (every,):
             window, last = (kept & (numbers >= self.stepped - size) for size in (self._window, self._peak))
             size = round(self._peak * kept.sum() / max(1, len(kept)))
             own_peak, peak = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))

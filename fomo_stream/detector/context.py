@@ -111,6 +111,14 @@ class Context:
         self.history.note_relative(numbers, relative)
         self._admit_relative(numbers)
 
+    def note_far(self, numbers: Int, far: NDArray[np.bool_], moves: Float) -> None:
+        """Note which records of the warm-up (n,) have far values, and how all of them move (n, MOVEMENT, d) if such
+        values do not count."""
+        self.history.note_far(numbers, far, moves)
+        kept = np.intersect1d(self.pool.numbers, numbers)
+        self.pool.discard(kept)
+        self.pool.admit(kept, flat(self.history.vectors(kept)))
+
     def note_first(self, numbers: Int, by_view: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
         """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,), and
         which of these are outliers.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.rarity import FEW_ODD, far_outside, p_values
+from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import Model
 from fomo_stream.model.quantile_map import ascending
 from fomo_stream.model.scoring import (
@@ -183,7 +184,7 @@ class Blueprint:
 
 
 class Ranges(NamedTuple):
-    """The two smallest and the two largest values of each of d features; infinite where there are none.
+    """The two smallest and the two largest values of each of d features that are not far; infinite where none are.
 
     Evidence grows ever more slowly beyond all values of a context; the distance from them keeps growing.
     """
@@ -194,8 +195,9 @@ class Ranges(NamedTuple):
     @classmethod
     def of(cls, rows: Float) -> Ranges:
         """The ranges of rows (n, d), n >= 2, NaN = missing."""
-        low = np.sort(np.where(np.isnan(rows), np.inf, rows), axis=0)[:2]
-        high = np.sort(np.where(np.isnan(rows), -np.inf, rows), axis=0)[-2:]
+        unknown = np.isnan(rows) | Bulk.of_rows(rows).far(rows)
+        low = np.sort(np.where(unknown, np.inf, rows), axis=0)[:2]
+        high = np.sort(np.where(unknown, -np.inf, rows), axis=0)[-2:]
         return cls(low, high)
 
     def beyond(self, rows: Float) -> Float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from fomo_stream.detector.generation import Blueprint, Generation, confidence
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
+from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import Model
 
 Float = NDArray[np.float64]
@@ -44,6 +45,11 @@ class Build:
     def __call__(self) -> Generation:
         """Build it: what an executor runs."""
         return Generation.build(self._model, self.blueprint)
+
+    @cached_property
+    def bulk(self) -> Bulk:
+        """Of the rows of the context."""
+        return Bulk.of_rows(self.blueprint.rows).without(self.blueprint.categorical)
 
     @property
     def needed_at(self) -> int:
@@ -360,6 +366,13 @@ class Panel:
         last = self.timelines[-1]
         build = last.build_of(number) if last.view.is_of_keys else None
         return np.full(len(rows), np.nan) if build is None else last.of_keys(build.result(), rows).logits
+
+    def bulk(self, number: int) -> Bulk | None:
+        """Which values are far, as of the record of this number; None: that is not known."""
+        plain = [one for one in self.timelines if one.view.sees == "record"]
+        widest = min(plain, key=lambda one: (one.view.of != "history", one.view.trim), default=None)
+        build = None if widest is None else widest.build_of(number)
+        return None if build is None else build.bulk
 
     def builds(self, number: int) -> list[tuple[View, Build]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""

@@ -31,6 +31,7 @@ from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.still import Stillness
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
+from fomo_stream.model.bulk import Bulk
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -71,6 +72,7 @@ class Batch(NamedTuple):
     relative: Float  # (n, RELATIVE, d)
     usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be; see `Pooled`
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
+    far: Bool  # (n,) whether any value is far; see `Bulk`
 
     def vectors_for(self, sees: str) -> Float:
         """What a view that sees this looks at."""
@@ -104,7 +106,8 @@ class Series:
     usual time between two, where it took longer, if times are known.
 
     A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
-    RECENT records; level and spread stay as they are.
+    RECENT records; level and spread stay as they are. In all that is said of later records a value that is far counts
+    as the nearest one that is not.
 
     A series is known by its key. A record without a key belongs to the series of the whole partition, number 0. So does
     a record with a key not seen before while fewer than half of the records had a known key (a key may be the id of the
@@ -185,21 +188,23 @@ class Series:
             columns += [("slow", "f4", (d,)), ("seen", "u4", (d,))]
         return columns
 
-    def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
-        """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without.
+    def follow(self, values: Float, keys: Sequence[Key] | None = None, bulk: Bulk | None = None) -> Batch:
+        """The next records, from their values (n, d), NaN = missing.
 
         Further columns: their places in cycles, and with counters their times in seconds.
-        """
-        return self._follow(values, keys, learn=True)
 
-    def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
+        keys: (n,) of each record; None: all without; bulk: which values are far; None: that is not known yet.
+        """
+        return self._follow(values, keys, bulk, learn=True)
+
+    def peek(self, values: Float, keys: Sequence[Key] | None = None, bulk: Bulk | None = None) -> Batch:
         """The same, but nothing changes."""
         counters = self._keyed, self._recurred, self._uses
-        batch = self._follow(values, keys, learn=False)
+        batch = self._follow(values, keys, bulk, learn=False)
         self._keyed, self._recurred, self._uses = counters
         return batch
 
-    def _follow(self, values: Float, keys: Sequence[Key] | None, learn: bool) -> Batch:
+    def _follow(self, values: Float, keys: Sequence[Key] | None, bulk: Bulk | None, learn: bool) -> Batch:
         n, d = len(values), self.n_features
         values, places, times = values[:, :d], values[:, d : d + self._n_cycles], self._times(values)
         unknown = np.full((n, RELATIVE + 3, d), np.nan)
@@ -211,12 +216,13 @@ class Series:
             unknown[:, :RELATIVE],
             unknown[:, RELATIVE:],
             np.zeros((n, d), np.int64),
+            np.zeros(n, dtype=bool),
         )
         if keys is None:
             self._uses += n
             if n:
                 whole = np.arange(n), np.zeros(n, np.int64), np.ones(n, bool)
-                self._advance(*whole, values, places, times, batch, learn)
+                self._advance(*whole, values, places, times, batch, bulk, learn)
             return batch
         moves: list[tuple[int, int, bool]] = []  # record, number of the series, whether the record belongs to it
         new: dict[bytes, int] = {}  # numbers of keys that are only looked at
@@ -244,7 +250,7 @@ class Series:
                 moves.append((i, WHOLE, not is_known))
         if moves:
             at, slots, belongs = (np.array(column) for column in zip(*moves, strict=True))
-            self._advance(at, slots, belongs, values, places, times, batch, learn)
+            self._advance(at, slots, belongs, values, places, times, batch, bulk, learn)
         return batch
 
     def _times(self, values: Float) -> Float:
@@ -261,6 +267,7 @@ class Series:
         places: Float,
         times: Float,
         batch: Batch,
+        bulk: Bulk | None,
         learn: bool,
     ) -> None:
         """Add the records values[at] to the series of these numbers (k,), in order, and note them in the batch.
@@ -280,7 +287,10 @@ class Series:
         count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
         is_compared = self.relative and (self.seasons is not None or series.max() > WHOLE)
-        expected, limited = None, x
+        near = x  # without far values
+        if bulk is not None and (far := bulk.far(x)).any():
+            batch.far[at], near = far.any(axis=1), bulk.limited(x)
+        expected, limited = None, near
         if self.pooled is not None and is_compared:
             of_key = series[which] > WHOLE
             season = self._season(rows, x, known, of_key, turns, members, places[at[members]], learn)
@@ -290,16 +300,16 @@ class Series:
             expected = self.pooled.expected(rows, x, of_keys, count, turns.rounds, apart, level)
             if season is not None and not of_key.all():
                 expected = expected.of_season(season, ~of_key, known, self.pooled.scores(x))
-            limited = self.pooled.limited(x, expected)
+            limited = self.pooled.limited(near, expected)
         if self.movement or is_compared:
-            moves = _moved(rows, x, limited, known, count, turns)
+            moves = _moved(rows, near, limited, known, count, turns)
             moves = np.where((x == self._common)[:, None], _unmoved(x), moves)
         if self.movement:
             vectors[:, -MOVEMENT:] = moves
-        runs, ended = _runs(rows, x, known, count, turns)
+        runs, ended = _runs(rows, near, known, count, turns)
         still = self._stillness.look(self._moving(known)[members], runs[members], ended[members], learn)
         batch.still[at[members]] = np.where(still, runs[members], 0)
-        filled = _filled(rows, x, known, count, turns)
+        filled = _filled(rows, x, near, known, count, turns)
         vectors[:, 0] = filled if self.fills else np.where(is_missing, np.nan, filled)
         if self.lags:
             _with_past(rows, vectors[:, : 1 + self.lags], turns)
@@ -442,6 +452,23 @@ class Series:
             relative[:, :, self.categorical] = np.nan
             self.keys.put(turns.series, rows)
         return relative
+
+    def learn_moves(self, values: Float, slots: Int, bulk: Bulk) -> Float:
+        """Level and spread (n, MOVEMENT, d) after the first records, once it is known which of their values are far.
+
+        values: (n, d), NaN = missing; slots: (n,) numbers of their series. NaN of series that were forgotten.
+        """
+        moves = np.full((len(values), MOVEMENT, self.n_features), np.nan)
+        known_at = np.flatnonzero(self.keys.column("has_records", slots))
+        if len(known_at):
+            turns = _Turns.of(slots[known_at])
+            x = bulk.limited(values[known_at][turns.order])
+            known, rows = ~np.isnan(x), np.zeros_like(self.keys[turns.series])
+            count = np.minimum(turns.before(known), MOST_COUNTED)
+            moves[known_at[turns.order]] = _moved(rows, x, x, known, count, turns)
+            _filled(rows, x, x, known, count, turns)
+            self.keys.write(turns.series, **{name: rows[name] for name in ("last", "offset", "root")})
+        return moves
 
     def copy(self, more: int = 0) -> Series:
         """Independent series, the same now, with `more` further features that no record has."""
@@ -690,17 +717,20 @@ def _runs(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> tuple[
     return runs * known, ended
 
 
-def _filled(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float:
-    """Records x (k, d) with the last value of the series where one is missing; `rows` are moved on."""
+def _filled(rows: Any, x: Float, near: Float, known: Bool, count: Int, turns: _Turns) -> Float:
+    """Records x (k, d) with the last value of the series where one is missing; `rows` are moved on.
+
+    near: (k, d) the values as those after them know them.
+    """
     if known.all():  # as usual
-        rows["last"], rows["age"] = x[turns.by_series[np.append(turns.starts[1:], len(x)) - 1]], 0
+        rows["last"], rows["age"] = near[turns.by_series[np.append(turns.starts[1:], len(x)) - 1]], 0
         return x
     last, age = rows["last"], rows["age"]
     filled = x.copy()
     for turn in turns.rounds:
         m = turn.stop - turn.start
         is_known = known[turn]
-        np.copyto(last[:m], x[turn], where=is_known)
+        np.copyto(last[:m], near[turn], where=is_known)
         age[:m] = np.where(is_known, 0, np.minimum(age[:m], RECENT) + 1)
         stands_in = ~is_known & (age[:m] <= RECENT) & (count[turn] > 0)
         np.copyto(filled[turn], last[:m], where=stands_in)

@@ -30,10 +30,12 @@ from fomo_stream.detector.seasons import Cycle
 from fomo_stream.detector.series import MEMORY, MOVEMENT, Batch, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
+from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import VALUE_LIMIT, Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 LASTING = 500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
 
@@ -207,7 +209,8 @@ class SingleDetector:
             n = min(self.room, len(at) - done)
             # up to the last one of them: what is learned then counts for those that follow
             stop = int(at[done + n - 1]) + 1 if n else len(rows)
-            batch = self._series.follow(rows[start:stop], None if keys is None else keys[start:stop])
+            of_part = None if keys is None else keys[start:stop]
+            batch = self._series.follow(rows[start:stop], of_part, self._panel.bulk(self.records))
             batches.append(batch)
             mine = chosen[start:stop]
             if not mine.all():
@@ -247,7 +250,7 @@ class SingleDetector:
 
     def peek(self, rows: Float, keys: Sequence[Key] | None) -> Batch:
         """Rows (n, d) as the next n records, with the past of their series."""
-        return self._series.peek(self._checked(rows), keys)
+        return self._series.peek(self._checked(rows), keys, self._panel.bulk(self.records))
 
     def pass_over(self, rows: Float, keys: Sequence[Key]) -> None:
         """Rows (n, d) that nothing is learned of but the totals of counters."""
@@ -263,7 +266,7 @@ class SingleDetector:
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are no stream."""
-        batch = self._series.peek(self._checked(rows), keys)
+        batch = self.peek(rows, keys)
         scores = self._scores(batch)
         if not self._has_contexts:
             return Results.nothing(scores)
@@ -295,11 +298,15 @@ class SingleDetector:
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
         numbers, first = self._panel.first_scores(self.records)
+        known = numbers >= self.history.oldest  # of a seed context perhaps not all
+        numbers, first = numbers[known], first[known]
         if not len(first):
             return Results.nothing(first)
         history = self._context.history
         slots, begins = self._series_of(numbers)
-        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(first.logit, slots, begins, learn=False)
+        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(
+            first.logit, slots, begins, learn=False, far=history.far(numbers)
+        )
         alerts = self._alerts.copy()
         if not self._has_noted_first:
             alerts.note(numbers, remembered)
@@ -345,7 +352,7 @@ class SingleDetector:
         if not self._has_contexts:
             return Results.nothing(scores).of_series(batch.slots, batch.begins)
         self._note_first()
-        remembered = self._remembered(scores, batch.slots, batch.begins, learn)
+        remembered = self._remembered(scores, batch.slots, batch.begins, batch.far, learn)
         alerts, history = self._alerts if learn else self._asked, self._context.history
         results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
         results = results.of_series(batch.slots, batch.begins)
@@ -353,13 +360,13 @@ class SingleDetector:
             results = results.with_alerts(np.flatnonzero(still).tolist())
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
-    def _remembered(self, scores: Scores, slots: Int, begins: NDArray[np.bool_], learn: bool = True) -> Float:
+    def _remembered(self, scores: Scores, slots: Int, begins: Bool, far: Bool, learn: bool = True) -> Float:
         """Remembered logits (n,) of records with these scores. What is usual for a key is not remembered."""
         if scores.weight is None:
             of_keys = ~np.isnan(scores.by_key) & (slots > WHOLE)
-            return self._memory.remember(scores.logit, slots, begins, of_keys, learn)
+            return self._memory.remember(scores.logit, slots, begins, of_keys, learn, far)
         of_views = Scores.combined(scores.by_view, np.full(len(scores), np.nan))
-        return blended(self._memory.remember(of_views, slots, begins, None, learn), scores.by_key, scores.weight)
+        return blended(self._memory.remember(of_views, slots, begins, None, learn, far), scores.by_key, scores.weight)
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
@@ -402,9 +409,21 @@ class SingleDetector:
         self._regimes.begin()
         self.new_regimes.append(self.records)
         self._series.forget()
+        self._look_for_far()
         self._learn_scale()
         self._panel.begin(self._context)
         self._context.bring_forward(self._ahead)
+
+    def _look_for_far(self) -> None:
+        """After the warm-up: from now on far values of its records do not count in what is said of later ones."""
+        history = self._context.history
+        numbers = np.arange(history.oldest, self.records)
+        values = history.vectors(numbers)[:, 0]
+        bulk = Bulk.of_rows(values).without(self.categorical)
+        if self._series.n_features and (far := bulk.far(values).any(axis=1)).any():
+            values = np.where(history.gaps(numbers), np.nan, values)
+            moves = self._series.learn_moves(values, history.series(history.oldest, self.records)[0], bulk)
+            self._context.note_far(numbers, far, moves)
 
     def _learn_scale(self) -> None:
         """Learn what is usual for all keys together: after the warm-up, and when there are twice as many records.
@@ -421,6 +440,7 @@ class SingleDetector:
         if is_first:
             numbers = np.arange(history.oldest, self.records)
             values = np.where(history.gaps(numbers), np.nan, history.vectors(numbers)[:, 0])
+            values = Bulk.of_rows(values).without(self.categorical).limited(values)
             relative = self._series.learn_usual(values, history.series(history.oldest, self.records)[0])
             self._context.note_relative(numbers, relative)
             self._series.learn_scale(sample)
@@ -433,8 +453,9 @@ class SingleDetector:
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
-        slots, begins = self._series_of(numbers)
-        remembered = self._remembered(first, slots, begins)
+        remembered, known = np.full(len(numbers), np.nan), numbers >= self.history.oldest_scored
+        slots, begins = self._series_of(numbers[known])
+        remembered[known] = self._remembered(first[known], slots, begins, self.history.far(numbers[known]))
         outlier = self._alerts.first_outliers(first, remembered)
         self._context.note_first(numbers, first.by_view, remembered, outlier)
         self._alerts.note(numbers, remembered)
