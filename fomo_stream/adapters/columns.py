@@ -42,8 +42,10 @@ def plain(X: Any) -> Any:
     if not isinstance(X, np.ma.MaskedArray):
         return X
     if X.dtype.kind in "mM":
-        return X.filled(np.array("NaT", X.dtype))
-    return X.astype(np.float64 if X.dtype.kind in "fiub" else object).filled(np.nan)
+        filling: Any = np.array("NaT", X.dtype)
+        return X.filled(filling)
+    dtype: Any = np.float64 if X.dtype.kind in "fiub" else object
+    return np.ma.asarray(X.astype(dtype)).filled(np.nan)
 
 
 class Columns:
@@ -98,7 +100,7 @@ class Columns:
 
 def note_of_empty(names: Sequence[Hashable], rows: Float) -> str | None:
     """What to warn of in rows (n, d) with columns without any value, if there are some."""
-    found = [repr(name) for name, empty in zip(names, np.isnan(rows).all(axis=0).tolist(), strict=True) if empty]
+    found = [repr(names[j]) for j in np.flatnonzero(np.isnan(rows).all(axis=0)).tolist()]
     return f"columns without any value are not scored: {listed(found)}; leave them out" if found else None
 
 

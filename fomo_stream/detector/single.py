@@ -298,7 +298,7 @@ class SingleDetector:
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
         numbers, first = self._panel.first_scores(self.records)
-        known = numbers >= self.history.oldest  # of a seed context perhaps not all
+        known = np.flatnonzero(numbers >= self.history.oldest)  # of a seed context perhaps not all
         numbers, first = numbers[known], first[known]
         if not len(first):
             return Results.nothing(first)
@@ -420,7 +420,7 @@ class SingleDetector:
         numbers = np.arange(history.oldest, self.records)
         values = history.vectors(numbers)[:, 0]
         bulk = Bulk.of_rows(values).without(self.categorical)
-        if self._series.n_features and (far := bulk.far(values).any(axis=1)).any():
+        if self._series.n_features and (far := np.asarray(bulk.far(values).any(axis=1))).any():
             values = np.where(history.gaps(numbers), np.nan, values)
             moves = self._series.learn_moves(values, history.series(history.oldest, self.records)[0], bulk)
             self._context.note_far(numbers, far, moves)
@@ -453,7 +453,7 @@ class SingleDetector:
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
-        remembered, known = np.full(len(numbers), np.nan), numbers >= self.history.oldest_scored
+        remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
         slots, begins = self._series_of(numbers[known])
         remembered[known] = self._remembered(first[known], slots, begins, self.history.far(numbers[known]))
         outlier = self._alerts.first_outliers(first, remembered)

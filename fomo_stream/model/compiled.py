@@ -82,9 +82,10 @@ def encode_context(
     else:
         quantiles = [without_far(column) for column in (of_rows if quantiles is None else quantiles)]
     far = bulk.far(complete)
+    near = np.asarray(~far.any(axis=1))
     transform = _fit_transform(uses, complete, far, fill, known, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
-    described, own = _describe(views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), ~far.any(axis=1))
+    described, own = _describe(views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), near)
     weights, of_context = _weights(model, fusion_only)
     read = encode_channels(own, weights, of_context)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
