@@ -499,7 +499,7 @@ class Series:
         entries |= self._stillness.changes("still")
         if not np.isnan(self._common).all():
             entries |= self._common_log.changes("common", self._common.astype("<f8").tobytes())
-        if self.pooled is not None and self._firsts.any():
+        if self.pooled is not None:
             entries |= self._firsts_log.changes("firsts", self._firsts.astype("<f8").tobytes())
         return entries | rows
 
@@ -519,8 +519,8 @@ class Series:
             if any(name.startswith("common/") for name in entries):  # a state of before does not have it
                 found = np.frombuffer(self._common_log.recover(entries, "common"), "<f8")
                 self._common = found.reshape(self.n_features).copy()
-            # a state of before knows keys as if all were alike
-            self._firsts = np.array([[float(count)], [0.0]]) * np.ones(self.n_features)
+            if self.pooled is not None:  # a state of before knows keys as if all were alike
+                self._firsts = np.array([[float(count)], [0.0]]) * np.ones(self.n_features)
             if any(name.startswith("firsts/") for name in entries):
                 found = np.frombuffer(self._firsts_log.recover(entries, "firsts"), "<f8")
                 self._firsts = found.reshape(2, self.n_features).copy()
