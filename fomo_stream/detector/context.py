@@ -14,13 +14,11 @@ from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import INLIER, OUTLIER, History, Reservoir
-from fomo_stream.detector.rarity import far_outside
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch, flat
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError
-from fomo_stream.model.quantile_map import ascending
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -198,9 +196,7 @@ class Context:
         relative = self.history.relative(numbers)
         known = ~np.isnan(relative).all(axis=(1, 2))
         if known.any():
-            numbers, relative = numbers[known], relative[known]
-            logits = self.history.by_key(numbers)
-            self._changes[True] += len(self.relatives.admit(numbers, flat(relative), logits))
+            self._changes[True] += len(self.relatives.admit(numbers[known], flat(relative[known])))
 
     @property
     def _trimmed(self) -> int | None:
@@ -220,13 +216,10 @@ class Context:
                 numbers = np.arange(first, end)
             return self.blueprint_of_recent(at, number, takes_effect, numbers)
         pool = self._pool_of(view)
-        numbers, rows, quantiles = pool.numbers, pool.rows, pool.quantiles
-        if view.is_of_keys and (far := far_outside(pool.logits)).any():  # one that is odd must not hide the next
-            numbers, rows = numbers[~far], rows[~far]
-            quantiles = tuple(map(ascending, rows.T))
+        numbers, rows = pool.numbers, pool.rows
         self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
         rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
-        quantiles = quantiles if view.sees in ("record", "relative") else ()
+        quantiles = pool.quantiles if view.sees in ("record", "relative") else ()
         if view.is_of_keys and np.isnan(rows[:, self._n_features :]).all():
             # Without keys, what is usual are seasons. Most rows came before a new one: its values, however usual, would
             # be unlike them

@@ -56,6 +56,11 @@ class Expected(NamedTuple):
     alike: Bool  # whether the spread of keys is like that of others
     n_before: Int  # values
 
+    @property
+    def is_near(self) -> Bool:
+        """Which values (k, d) are not further off than what follows counts them."""
+        return np.asarray(self.known & (self.limited == self.scores))
+
     def of_season(self, season: Usual, records: Bool, known: Bool, scores: Float) -> Expected:
         """With what is usual at their time for some records (k,), which have no key. known: (k, d) their values."""
         level, spread = season.level, season.spread
@@ -161,11 +166,11 @@ class Pooled:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
 
         moves: how many of the vectors, the last ones, are movement: none, or level and spread; usual: (n, 3, d) of
-        `Batch`; features: (d,) those that count. A level that is not far from that of all stays as it is; and of a key
-        that may be anywhere nothing is odd.
+        `Batch`; features: (d,) those that count. Where keys are alike, and where a level is not far from that of all,
+        they stay as they are: else a shift of all keys would not be seen. Of a key that may be anywhere nothing is odd.
         """
         level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
-        changed = features & ((np.abs(level) > spread) | (doubt > 1.0))
+        changed = features & (doubt >= 1.0) & ((np.abs(level) > spread) | (doubt > 1.0))
         found = vectors.copy()
         for v in range(vectors.shape[1]):
             if moves and v == vectors.shape[1] - 1:
@@ -197,8 +202,9 @@ class Pooled:
             moves[:, 1] - np.log(width),
             moves[:, 1] - np.log(self._half_width(np.zeros_like(level), spread)),
         )
-        # A key is calm only if it is so by the spread of small and of large values, and if it had a few
-        calm = expected.alike & (expected.n_before >= FEW)
+        # A key is calm only if it is so by the spread of small and of large values, and if it had a few; one whose
+        # values are what most records have is not
+        calm = expected.alike & (expected.n_before >= FEW) & (self.common == 0.0)
         change = np.where(change < 0.0, np.where(calm, np.clip(still, change, 0.0), 0.0), change)
         found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, change]
         relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)

@@ -70,7 +70,7 @@ class Batch(NamedTuple):
     begins: Bool  # (n,) whether no record before belongs to its series
     # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
     relative: Float  # (n, RELATIVE, d)
-    usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be; see `Pooled`
+    usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be, NaN: keys are alike
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
     far: Bool  # (n,) whether any value is far; see `Bulk`
 
@@ -287,10 +287,8 @@ class Series:
         count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
         is_compared = self.relative and (self.seasons is not None or series.max() > WHOLE)
-        near = x  # without far values
-        if bulk is not None and (far := bulk.far(x)).any():
-            batch.far[at], near = far.any(axis=1), bulk.limited(x)
-        expected, limited = None, near
+        far = np.zeros(x.shape, bool) if bulk is None else bulk.far(x)
+        expected = None
         if self.pooled is not None and is_compared:
             of_key = series[which] > WHOLE
             season = self._season(rows, x, known, of_key, turns, members, places[at[members]], learn)
@@ -300,7 +298,10 @@ class Series:
             expected = self.pooled.expected(rows, x, of_keys, count, turns.rounds, apart, level)
             if season is not None and not of_key.all():
                 expected = expected.of_season(season, ~of_key, known, self.pooled.scores(x))
-            limited = self.pooled.limited(near, expected)
+            far &= ~expected.is_near  # what is usual for the key, or the time
+        near = x if bulk is None or not far.any() else np.where(far, bulk.limited(x), x)
+        limited = near if self.pooled is None or expected is None else self.pooled.limited(near, expected)
+        batch.far[at] = far.any(axis=1)
         if self.movement or is_compared:
             moves = _moved(rows, near, limited, known, count, turns)
             moves = np.where((x == self._common)[:, None], _unmoved(x), moves)
@@ -319,7 +320,9 @@ class Series:
             batch.relative[at[told]] = self.pooled.relative(expected, moves)[told]
             batch.relative[at[told & ~of_key], 1:] = np.nan  # a season says nothing of level and spread
             told = belongs & (of_key | expected.known.any(axis=1))
-            batch.usual[at[told]] = np.stack([expected.level, expected.spread, expected.doubt], axis=1)[told]
+            batch.usual[at[told]] = np.stack(
+                [expected.level, expected.spread, np.where(expected.alike, np.nan, expected.doubt)], axis=1
+            )[told]
             batch.relative[:, :, self.categorical] = np.nan
         if self.counters and (self.movement or is_compared):
             is_mean = np.zeros(x.shape, bool)
