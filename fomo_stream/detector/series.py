@@ -425,7 +425,7 @@ class Series:
             return
         slots = self.keys.in_use
         level, variance = (self.keys.column(name, slots).astype(np.float64) for name in ("level", "variance"))
-        step = np.sqrt(variance)
+        step = np.sqrt(np.maximum(variance, 0.0))
         width = (new.scores(old.raw(level + step)) - new.scores(old.raw(level - step))) / 2.0
         level[:, differs] = new.scores(old.raw(level))[:, differs]
         variance[:, differs] = width[:, differs] ** 2
