@@ -326,12 +326,12 @@ class SingleDetector:
 
     def _without_usual(self, batch: Batch, gaps: list[NDArray[np.bool_] | None], scores: Scores) -> Scores:
         """These scores, less what makes records odd among all although it is usual for their keys, or not known."""
-        pooled, recent = self._series.pooled, [view.of == "recent" for view in self.views[: scores.by_view.shape[1]]]
+        pooled = self._series.pooled
         odd = np.flatnonzero((scores.logit > ODD) & (batch.slots > WHOLE))
         if pooled is None or not len(odd):
             return scores
         part, moves = batch.part(odd), MOVEMENT if self._series.movement else 0
-        unlike = (scores.by_view[odd][:, recent] > ODD).all(axis=1)
+        unlike = self._panel.is_unlike_recent(scores.by_view[odd], self.records + odd)
         part = part._replace(vectors=pooled.typical(part.vectors, moves, part.usual, self._series.is_numeric, unlike))
         rows = [self._context.view_columns(view, part.vectors_for(view.sees)) for view in self.views]
         its_gaps = [None if one is None else one[odd] for one in gaps]
