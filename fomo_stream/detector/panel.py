@@ -16,7 +16,6 @@ from fomo_stream.detector.attribution import Background
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.generation import Blueprint, Generation, confidence
-from fomo_stream.detector.rarity import ODD
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
@@ -404,15 +403,6 @@ class Panel:
             return None
         odd = [by_view[:, at] > self._usual(at) for at in (history, recent)]
         return odd[0], odd[1]
-
-    def is_unlike_recent(self, by_view: Float, numbers: Int) -> Bool:
-        """Which of the next records (n,) with these numbers are odd among recent ones, from logits (n, views)."""
-        found = np.ones(len(numbers), dtype=bool)
-        for logits, timeline in zip(by_view.T, self._shared, strict=True):
-            if timeline.view.of == "recent":
-                builds = map(timeline.build_of, numbers.tolist())
-                found &= logits > [ODD if build is None else max(ODD, build.result().usual) for build in builds]
-        return found
 
     def _usual(self, at: int) -> float:
         build = self.timelines[at].current

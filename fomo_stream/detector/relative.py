@@ -162,16 +162,15 @@ class Pooled:
             levels, scores, limited = levels + season, scores + season, limited + season
         return Expected(known & (count > 0), levels, spreads, scores, limited, np.maximum(off, 1.0), alike, count)
 
-    def typical(self, vectors: Float, moves: int, usual: Float, features: Bool, unlike: Bool) -> Float:
+    def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
 
         moves: how many of the vectors, the last ones, are movement: none, or level and spread; usual: (n, 3, d) of
-        `Batch`; features: (d,) those that count; unlike: (n,) which are unlike the last records. A level that is
-        not far from that of all stays as it is. So does one that the last records are like, if keys are alike: else a
-        shift of all keys would not be seen. Of a key that may be anywhere nothing is odd.
+        `Batch`; features: (d,) those that count. Where keys are alike, and where a level is not far from that of all,
+        they stay as they are: else a shift of all keys would not be seen. Of a key that may be anywhere nothing is odd.
         """
-        level, spread, doubt, alike = usual[:, 0], usual[:, 1], np.abs(usual[:, 2]), usual[:, 2] < 0.0
-        changed = features & ((np.abs(level) > spread) | (doubt > 1.0)) & (unlike[:, None] | ~alike)
+        level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
+        changed = features & (doubt >= 1.0) & ((np.abs(level) > spread) | (doubt > 1.0))
         found = vectors.copy()
         for v in range(vectors.shape[1]):
             if moves and v == vectors.shape[1] - 1:

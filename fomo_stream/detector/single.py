@@ -331,8 +331,7 @@ class SingleDetector:
         if pooled is None or not len(odd):
             return scores
         part, moves = batch.part(odd), MOVEMENT if self._series.movement else 0
-        unlike = self._panel.is_unlike_recent(scores.by_view[odd], self.records + odd)
-        part = part._replace(vectors=pooled.typical(part.vectors, moves, part.usual, self._series.is_numeric, unlike))
+        part = part._replace(vectors=pooled.typical(part.vectors, moves, part.usual, self._series.is_numeric))
         rows = [self._context.view_columns(view, part.vectors_for(view.sees)) for view in self.views]
         its_gaps = [None if one is None else one[odd] for one in gaps]
         like = self._panel.scores(rows, its_gaps, self.records, odd)
