@@ -35,6 +35,19 @@ def is_column(X: Any) -> bool:
     return bool(nw.dependencies.is_into_series(X))
 
 
+def plain(X: Any) -> Any:
+    """X, of a masked array what is not masked: NaN for the other cells. Raises SchemaError for a record array."""
+    if isinstance(X, np.ndarray) and X.dtype.names is not None:
+        raise SchemaError("X is a record array; give a frame, as pandas.DataFrame(X), or an array (n, d)")
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    if X.dtype.kind in "mM":
+        filling: Any = np.array("NaT", X.dtype)
+        return X.filled(filling)
+    dtype: Any = np.float64 if X.dtype.kind in "fiub" else object
+    return np.ma.asarray(X.astype(dtype)).filled(np.nan)
+
+
 class Columns:
     """The columns of a frame or of an array (n, d). The names of an array's columns are their positions.
 
@@ -51,7 +64,7 @@ class Columns:
             except DuplicateError:
                 raise SchemaError("two columns have the same name; rename one of them") from None
             return
-        self._array = np.asarray(X)
+        self._array = np.asarray(plain(X))
         if self._array.ndim != 2:
             raise SchemaError(f"expected an array (n, d), got one of shape {self._array.shape}")
         self.rows, d = self._array.shape
@@ -69,7 +82,10 @@ class Columns:
 
     def cells(self, at: int) -> list[Any]:
         """The values (n,) of column `at`."""
-        return list(self._array[:, at].tolist() if self._frame is None else self._frame[:, at].to_list())
+        if self._frame is not None:
+            return list(self._frame[:, at].to_list())
+        # of times in nanoseconds `tolist` would make whole numbers
+        return list(self._array[:, at] if self.is_temporal(at) else self._array[:, at].tolist())
 
     def codes(self, at: int) -> Float:
         """The category codes (n,) of column `at`."""
@@ -80,6 +96,12 @@ class Columns:
         if self._frame is None:
             return self._array.dtype.kind in "mM"
         return bool(self._frame[:, at].dtype.is_temporal())
+
+
+def note_of_empty(names: Sequence[Hashable], rows: Float) -> str | None:
+    """What to warn of in rows (n, d) with columns without any value, if there are some."""
+    found = [repr(names[j]) for j in np.flatnonzero(np.isnan(rows).all(axis=0)).tolist()]
+    return f"columns without any value are not scored: {listed(found)}; leave them out" if found else None
 
 
 def has_values(rows: Float) -> NDArray[np.bool_]:

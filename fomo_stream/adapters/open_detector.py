@@ -18,6 +18,7 @@ from fomo_stream.adapters.columns import (
     is_frame,
     listed,
     note_of_misleading,
+    plain,
     warn,
 )
 from fomo_stream.adapters.named_reasons import Explanation
@@ -31,6 +32,7 @@ from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
 from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing
+from fomo_stream.records.missing_values import without_marks
 from fomo_stream.records.schema import is_number_text, numbers
 from fomo_stream.records.times import is_time
 from fomo_stream.wording import counted
@@ -63,10 +65,16 @@ class OpenRows:
     """
 
     def __init__(
-        self, categorical: Collection[Hashable], key: Hashable | None = None, counters: Collection[Hashable] = ()
+        self,
+        categorical: Collection[Hashable],
+        key: Hashable | None = None,
+        counters: Collection[Hashable] = (),
+        missing: Mapping[Hashable, tuple[float, ...]] | None = None,
     ) -> None:
-        """key: the name of what tells series apart, which is no feature; None: all records are one series."""
-        self._key = key
+        """missing: see `missing_values`; key: the name of what tells series apart, which is no feature; None: all
+        records are one series.
+        """
+        self._key, self._missing = key, missing or {}
         # Categorical features and counters come first, so that their columns are known before they are seen.
         self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys((*categorical, *counters)))}
         self._n_codes = len(set(categorical))
@@ -101,6 +109,7 @@ class OpenRows:
         learn: whether features not seen before become known. Raises SchemaError for anything else.
         """
         rows = self._from_columns(Columns(X), learn) if _is_table(X) else self._from_dicts(_checked(X), learn)
+        rows = without_marks(rows, self.names, self._missing, self.categorical)
         if learn:
             self.has_learned |= len(rows) > 0
             self._judge(rows)
@@ -231,6 +240,7 @@ class OpenRows:
 
 def readable_twice(X: Any) -> Any:
     """The same input as for `OpenRows.rows`; the records of an iterator as a list. Raises SchemaError."""
+    X = plain(X)
     return X if _is_table(X) else _checked(X)
 
 
@@ -281,12 +291,13 @@ class OpenDetector:
         categorical: Collection[Hashable],
         key: Hashable | None = None,
         counters: Collection[Hashable] = (),
+        missing: Mapping[Hashable, tuple[float, ...]] | None = None,
     ) -> None:
         checkpoint_path(model)
         self.model, self.device, self.kernel = model, device, kernel
         self.config = config
         self.detector: Detector | None = None
-        self._rows = OpenRows(categorical, key, counters)
+        self._rows = OpenRows(categorical, key, counters, missing)
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
         # the last scored rows and their keys, so that nothing is scored twice
         self._scored: tuple[Float, list[Key] | None, Results] | None = None

@@ -17,6 +17,7 @@ from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.adapters.open_detector import OpenDetector
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
+from fomo_stream.records.missing_values import missing_values as marks_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +82,8 @@ class FoMoDetector(AnomalyDetector):
         the series of all such records.
     counters
         Names of features that only grow: their growth a record is scored, not the total.
+    missing_values
+        Numbers that mean "missing", by feature, "*" for all: {"temp": -9999, "*": 65535}.
 
     Raises
     ------
@@ -126,6 +129,7 @@ class FoMoDetector(AnomalyDetector):
         missing_is: str = "unknown",
         key: Hashable | None = None,
         counters: Collection[Any] | None = None,
+        missing_values: Mapping[Hashable, Any] | None = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -143,6 +147,7 @@ class FoMoDetector(AnomalyDetector):
         self.missing_is = missing_is
         self.key = key
         self.counters = counters
+        self.missing_values = missing_values
         if not isinstance(key, Hashable):
             raise ConfigError(f"key is the name of one field, not {key!r}")
         names = () if categorical is None else _names(categorical, "categorical", ["mode"])
@@ -161,7 +166,7 @@ class FoMoDetector(AnomalyDetector):
             reasons=reasons,
             missing_is=missing_is,
         )
-        self._inner = OpenDetector(model, device, kernel, config, names, key, totals)
+        self._inner = OpenDetector(model, device, kernel, config, names, key, totals, marks_of(missing_values or {}))
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar, cas
 import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import cKDTree
 from sklearn.base import BaseEstimator, OutlierMixin, _fit_context
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions, validate_params
@@ -19,7 +20,9 @@ from fomo_stream.adapters.columns import (
     Columns,
     columns_of,
     has_values,
+    note_of_empty,
     note_of_misleading,
+    plain,
     positions,
     rows_of,
     warn,
@@ -32,13 +35,18 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.config import Model
-from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
+from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
+from fomo_stream.records.missing_values import missing_values, without_marks
 
 if TYPE_CHECKING:
     from fomo_stream.model.attention import Attended
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+ROUNDED = 1e-5  # standard deviations: a row that differs by less from a training row is that row
+FARTHEST_CELL = 1e14  # float64 still tells such numbers apart by less than 1
+COMMITTEE, SAMPLE = 16, 8  # samples of training rows, and rows of each: see `_suspects`
 Rows: TypeAlias = ArrayLike | IntoDataFrame  # (n_rows, n_features)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -88,26 +96,43 @@ class Member:
 
     def __init__(self, model: Model, view: View) -> None:
         self.context = Context(model, view)
-        keys = row_keys(view.rows)
-        self._place = {key: i for i, key in reversed(list(enumerate(keys)))}  # of the first of equal rows
-        self._own = _means(keys, cross_scores(model, self.context.encoded))
+        _, self._first, which = np.unique(view.rows, axis=0, return_index=True, return_inverse=True, equal_nan=True)
+        which = which.ravel()
+        own = cross_scores(model, self.context.encoded)
+        self._own = np.bincount(which, own) / np.bincount(which)  # of each different row, the mean of equal ones
+        different = view.rows[self._first]
+        known = np.where(np.isnan(different), 0.0, different)
+        spread, single = known.std(axis=0), np.finfo(np.float32).eps
+        self._cells = spread * ROUNDED + np.minimum(2.0 * single * np.abs(known).max(axis=0), spread * 1e-3)
+        self._tree = cKDTree(self._in_cells(different), balanced_tree=False)
+
+    def _in_cells(self, rows: Float) -> Float:
+        """Rows (n, d) in units in which two are the same that are less than 1 apart; missing values are far off."""
+        with np.errstate(over="ignore"):
+            cells = np.clip(rows / np.maximum(self._cells, np.finfo(np.float64).tiny), -FARTHEST_CELL, FARTHEST_CELL)
+        return np.where(np.isnan(cells), -2 * FARTHEST_CELL, cells)
+
+    def _found(self, rows: Float) -> Int:
+        """Which of its different rows each of rows (q, d) is, but for rounding; the number of these for another."""
+        places: Int = self._tree.query(self._in_cells(rows), p=np.inf, distance_upper_bound=1.0)[1]
+        return places
 
     def logits(self, rows: Float) -> Float:
         """Logits (q,) of rows (q, d) of the training data or others."""
         rows = rows[:, self.context.view.columns]
-        keys = row_keys(rows)
-        found = np.array([self._own.get(key, np.nan) for key in keys])
-        new = np.array([key not in self._own for key in keys], dtype=bool)
+        places = self._found(rows)
+        new = places == len(self._own)
+        found = self._own[np.where(new, 0, places)]
         if new.any():
             found[new] = self.context.logits(rows[new])
         return found
 
     def comparison(self, row: Float) -> Comparison:
         """The context that a row (d,) is scored by."""
-        place = self._place.get(row_keys(row[None, self.context.view.columns])[0])
-        if place is None or len(self.context.view.rows) < 4:  # see `cross_scores`
+        place = int(self._found(row[None, self.context.view.columns])[0])
+        if place == len(self._own) or len(self.context.view.rows) < 4:  # see `cross_scores`
             return self.context.comparison
-        return self._halves[int(place < self._middle)].comparison
+        return self._halves[int(self._first[place] < self._middle)].comparison
 
     @property
     def _middle(self) -> int:
@@ -121,12 +146,24 @@ class Member:
         return Context(model, view.half(first)), Context(model, view.half(~first))
 
 
-def _means(keys: list[bytes], values: Float) -> dict[bytes, float]:
-    """The mean value of each key."""
-    found: dict[bytes, list[float]] = {}
-    for key, value in zip(keys, values.tolist(), strict=True):
-        found.setdefault(key, []).append(value)
-    return {key: sum(several) / len(several) for key, several in found.items()}
+def _suspects(model: Model, view: View, share: float, rng: np.random.RandomState) -> Bool:
+    """Which of the rows of a view (n,) are the most outlying ones, of at most this share.
+
+    Outliers that are alike hide each other in halves of the rows. Of COMMITTEE samples of SAMPLE rows many have none of
+    a small group; a row is as odd as it is for the quarter of the samples that finds it oddest.
+    """
+    suspects = np.zeros(len(view.rows), dtype=bool)
+    count = int(share * len(suspects) + 1e-9)
+    if count and len(suspects) >= 2 * SAMPLE:
+        encoded = Frequencies.fit(view.rows, view.codes).encode(view.rows)
+        logits = np.empty((COMMITTEE, len(suspects)))
+        for of_sample in logits:
+            sample = rng.choice(len(suspects), SAMPLE, replace=False)
+            of_sample[:] = logits_of(model, encode_rows(model, encoded[sample]), encoded)
+            of_sample[sample] = np.nan
+        oddest = np.nan_to_num(np.nanquantile(logits, 0.75, axis=0))
+        suspects[np.argsort(-oddest, kind="stable")[:count]] = True
+    return suspects
 
 
 _TOP = {"top": [Interval(Integral, 1, None, closed="left")]}
@@ -140,6 +177,10 @@ def _rate(alert_rate: float | None, contamination: float | None) -> float:
 
 class ZeroShotDetector(OutlierMixin, BaseEstimator):
     """Zero-shot outlier detection against a fixed context of inliers: nothing is trained, `fit` encodes.
+
+    For tables whose rows have no order: fit on rows that are mostly ordinary, then judge them (`labels_`,
+    `fit_predict`) or new ones (`predict`). The most outlying `contamination` of the training rows are left out of the
+    context. For records that come one after another `FoMoDetector` is better: it knows those before, and adapts.
 
     X is an array, or a frame of pandas, polars or pyarrow. Missing values (NaN, None, NA) are unknown. Columns
     whose texts are all decimal numbers are read as numbers, with a warning. Refused are infinities, and columns with
@@ -170,6 +211,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     categorical
         The columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
         and count by how often the context has them.
+    missing_values
+        Numbers that mean "missing", by name (or position) of the column, "*" for all: {"temp": -9999, "*": 65535}.
 
     Attributes
     ----------
@@ -209,6 +252,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "random_state": ["random_state"],
         "contamination": [Interval(Real, 0, 0.5, closed="right"), None],
         "categorical": ["array-like", None],
+        "missing_values": [dict, None],
     }
 
     def __init__(
@@ -223,6 +267,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         random_state: Any = None,
         contamination: float | None = None,
         categorical: Any = None,
+        missing_values: dict[Any, Any] | None = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -233,6 +278,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.random_state = random_state
         self.contamination = contamination
         self.categorical = categorical
+        self.missing_values = missing_values
 
     @_typed(_fit_context(prefer_skip_nested_validation=True))
     def fit(self, X: Rows, y: object = None) -> Self:
@@ -244,8 +290,15 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         names = getattr(self, "feature_names_in_", range(rows.shape[1]))
         if note := note_of_misleading(list(names), rows[:MAX_CONTEXT], self.categorical_, "leave them out"):
             warn("ZeroShotDetector", note)
+        if note := note_of_empty(list(names), rows):
+            warn("ZeroShotDetector", note)
         rng = check_random_state(self.random_state)
-        self.members_ = [self._draw_view(rows, rng, first=i == 0) for i in range(self.n_members)]
+        usable = np.flatnonzero(has_values(rows))
+        first = self._draw_view(rows, usable, rng, first=True)
+        suspects = first.kept[_suspects(self._shared_model(), first, rate, rng)]
+        first, usable = first.half(~np.isin(first.kept, suspects)), np.setdiff1d(usable, suspects)
+        others = [self._draw_view(rows, usable, rng, first=False) for _ in range(self.n_members - 1)]
+        self.members_ = [first, *others]
         self._encode()
         scores = self._scores(rows)
         self.offset_ = float(np.nanquantile(scores, rate))
@@ -260,25 +313,32 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
 
     def _rows(self, X: Any, fit: bool = False) -> Float:
         """X as rows (n_rows, n_features) of numbers."""
+        X = plain(X)
         wanted = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if fit else 1}
         columns = columns_of(X, has_codes=self.categorical is not None if fit else bool(self.categorical_))
         if columns is None:
             if fit:
                 self.categorical_: tuple[int, ...] = ()
-            return np.asarray(validate_data(self, X, reset=fit, **wanted))
+            return self._without_marks(np.asarray(validate_data(self, X, reset=fit, **wanted)))
         validate_data(self, X, reset=fit, skip_check_array=True)
         if fit:
             self.categorical_ = positions(self.categorical, columns.names)
         rows, notes = rows_of(columns, self.categorical_)
         for note in notes if fit else ():
             warn("ZeroShotDetector", note)
-        return np.asarray(check_array(rows, input_name="X", estimator=self, **wanted))
+        return self._without_marks(np.asarray(check_array(rows, input_name="X", estimator=self, **wanted)))
+
+    def _without_marks(self, rows: Float) -> Float:
+        if not self.missing_values:
+            return rows
+        names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))
+        return without_marks(rows, names, missing_values(self.missing_values), self.categorical_)
 
     def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.kernel)
 
-    def _draw_view(self, X: Float, rng: np.random.RandomState, first: bool) -> View:
-        usable = np.flatnonzero(has_values(X))
+    def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> View:
+        """A view of some of the rows `usable` of X (n, d)."""
         n, d = len(usable), X.shape[1]
         limit = self._shared_model().config.raw_features
         limit = limit - (limit > 1 and len(self.categorical_) > 1) or d  # pairs of categories take a column

@@ -13,7 +13,16 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import WHOLE, Keys
-from fomo_stream.detector.rarity import Rarity, is_calibrated, own_p_values, p_values
+from fomo_stream.detector.rarity import (
+    LEAST_HEIGHT,
+    ODD,
+    Rarity,
+    clear_above,
+    far_outside,
+    is_calibrated,
+    own_p_values,
+    p_values,
+)
 from fomo_stream.detector.relative import MOST_COUNTED, weights
 from fomo_stream.detector.results import Results, Scores, Status, severities
 from fomo_stream.detector.series import HALF_LIFE, Batch
@@ -25,12 +34,8 @@ Int = NDArray[np.int64]
 
 GAP = 10  # records of its series after an alert in which an incident can continue
 LIMIT, SPAN = 100.0, 20.0  # an incident continues while fewer than 100 of about the last 20 / alert_rate are outliers
-ODD = 1.0  # logit above which the model finds a record odd at all
-CLEAR = 0.12  # of how far the largest of some logits is above their median: what is clear above it is by this higher
-YOUNG = 0.3  # ... and by this more for each time that so many records are missing from the last ones
 AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
 BORROWED = 1000.0  # records that others count as, see `Alerts.borrow`
-LEAST_HEIGHT = 0.3  # of a peak above the median, in logits
 # A key is greedy that has more than this share of the highest last logits, and so many times as many as of all. Of all
 # then less than a third are of greedy keys. How many are looked at: HIGHEST times the alert rate, but not fewer.
 GREEDY, TIMES, HIGHEST, LEAST_HIGHEST = 0.25, 3.0, 2.0, 40
@@ -53,25 +58,29 @@ class Peak(NamedTuple):
     height: float  # how far it is above the median
     clear: float  # what is clear above it, in heights
     usual: float  # what is clear above the largest of those that were no outliers
+    median: float
 
     @classmethod
     def of(cls, logits: Float, outlier: Bool, alert_rate: float, size: int) -> Peak:
         """That of logits (m,), the last `size` ones, or all if there were fewer: then clear above means further."""
         if not len(logits) or not is_calibrated(len(logits), alert_rate):
-            return cls(np.inf, np.inf, np.inf, np.inf)
+            return cls(np.inf, np.inf, np.inf, np.inf, np.inf)
         median = float(np.median(logits))
         top, usual = (float(some.max(initial=ODD)) for some in (logits, logits[~outlier]))
         heights = [max(one - median, LEAST_HEIGHT) for one in (top, usual)]
-        clear = CLEAR + YOUNG * max(0.0, size / len(logits) - 1.0)
-        return cls(top, heights[0], clear, usual + clear * heights[1])
+        clear = clear_above(logits, size)
+        return cls(top, heights[0], clear, usual + clear * heights[1], median)
 
     def rise(self, logits: Float) -> Float:
         """How far logits (n,) are above the top, relative to its height: 0 for those that are not."""
         return np.asarray(np.maximum(logits - self.top, 0.0) / self.height)
 
 
-Standard = tuple[Float, Peak, Peak]  # the last remembered logits, ascending; the peaks of own and remembered ones
-# the series of greedy keys; what the records of others are compared with; and, if there are such keys, what theirs are
+# The last remembered logits, ascending; the peaks of own and remembered ones; how many of the last ones may be as high
+# as one that is clear above those that were no outliers
+Standard = tuple[Float, Peak, Peak, float]
+# the series of greedy keys; what the records of others are compared with; and, if there are such keys, or records with
+# far values, what theirs are
 Recent = tuple[Int, list[Standard]]
 
 
@@ -97,31 +106,42 @@ class Memory:
     first record of a series has its own logit, and so has a record that is compared with what is usual for its key:
     its movement is in that already, and a key that all others call odd would else stay so. Means are rounded to 32
     bits: where nothing ever changes, rounding errors would else order the records, and p-values would tell equal
-    records apart. It is kept with the series.
+    records apart. It is kept with the series. Records with a far value count in no mean: one reading of 3.4e38 says
+    nothing of the next ones.
     """
 
     def __init__(self, weight: float, keys: Keys) -> None:
         self.weight, self._keys = weight, keys
 
-    def remember(self, logits: Float, slots: Int, begins: Bool, alone: Bool | None = None, learn: bool = True) -> Float:
+    def remember(
+        self,
+        logits: Float,
+        slots: Int,
+        begins: Bool,
+        alone: Bool | None = None,
+        learn: bool = True,
+        far: Bool | None = None,
+    ) -> Float:
         """Remembered logits (n,) of the next records from their own (n,), which count from now on, if they are learned.
 
-        slots, begins: (n,) of `Series.follow`; alone: (n,) which records have their own logits; None: none. NaN for a
-        NaN, which does not count.
+        slots, begins, far: (n,) of `Series.follow`; alone: (n,) which records have their own logits; None: none. NaN
+        for a NaN, which does not count.
         """
         if not len(logits):
             return logits
         now: dict[int, tuple[float, int]] = {}
         means, counts = (self._keys.column(name, slots).tolist() for name in ("mean", "logits"))
         sizes, weight, out = weights(HALF_LIFE).tolist(), self.weight, logits.copy()
+        are_far = [False] * len(logits) if far is None else far.tolist()
         for i, (slot, is_first) in enumerate(zip(slots.tolist(), begins.tolist(), strict=True)):
             mean, count = (0.0, 0) if is_first else now.get(slot) or (means[i], counts[i])
             logit = float(logits[i])
             if logit == logit:
                 if count and weight and not (alone is not None and alone[i]):
                     out[i] = np.float32((1.0 - weight) * logit + weight * mean)
-                mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
-                count = min(count + 1, MOST_COUNTED)
+                if not are_far[i]:
+                    mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
+                    count = min(count + 1, MOST_COUNTED)
             now[slot] = mean, count
         if learn:
             mean, count = np.array(list(now.values())).T
@@ -146,7 +166,8 @@ class Alerts:
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
 
     A key that is wild all the time must not hide others. If it has more than GREEDY of the highest last logits, and so
-    many times as many as of all, its records are left out of what those of other keys are compared with.
+    many times as many as of all, its records are left out of what those of other keys are compared with. So are records
+    with a far value, such as a -9999: however many they are, the others are judged as if there were none.
     """
 
     def __init__(self, config: DetectorConfig, keys: Keys) -> None:
@@ -170,36 +191,47 @@ class Alerts:
             self._recent = self._taken(history)
         greedy, standards = self._recent
         own, n = scores.stored_logit, len(scores)
-        is_greedy = np.isin(batch.slots, greedy) if len(greedy) else np.zeros(n, dtype=bool)
-        (p, own_rise, rise), (top, again) = np.ones((3, n)), np.zeros((2, n), dtype=bool)
-        for at, (ascending, own_peak, peak) in zip((~is_greedy, is_greedy), standards, strict=False):
+        # records that others are not compared with are compared with all
+        is_greedy = np.isin(batch.slots, greedy) | batch.far if len(standards) > 1 else np.zeros(n, dtype=bool)
+        (p, own_rise, rise), (top, again, odder) = np.ones((3, n)), np.zeros((3, n), dtype=bool)
+        for at, (ascending, own_peak, peak, few) in zip((~is_greedy, is_greedy), standards, strict=False):
             x, y = own[at], remembered[at]
             p[at], own_rise[at], rise[at] = p_values(y, ascending), own_peak.rise(x), peak.rise(y)
             top[at] = (own_rise[at] > own_peak.clear) | (rise[at] > peak.clear)
-            again[at] = (x > own_peak.usual) | (y > peak.usual)
-        again &= p <= AGAIN * self._rate
+            odder[at] = x > own_peak.median  # else the record before is all that is odd about it
+            again[at] = ((x > own_peak.usual) | (y > peak.usual)) & (p[at] * (len(ascending) + 1.0) <= few)
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
         rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
-        outlier = self._follow(top, again, rarity <= continued(self._rate), batch, learn)
+        outlier = self._follow(top, again, (rarity <= continued(self._rate)) & odder, batch, learn)
         status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
         severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
         return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)
 
     def judge_first(self, scores: Scores, remembered: Float, regime: int) -> Results:
         """Results of the first records (n,), each compared with the others."""
-        return self._by_p_value(scores, remembered, own_p_values(remembered), len(scores), regime)
+        outlier = self.first_outliers(scores, remembered)
+        return self._by_p_value(scores, remembered, own_p_values(remembered), len(scores), regime, outlier)
+
+    def first_outliers(self, scores: Scores, remembered: Float) -> Bool:
+        """Which of the first records (n,) are outliers: those far outside of the others, however many."""
+        if not is_calibrated(len(scores), self._rate):
+            return np.zeros(len(scores), dtype=bool)
+        clear = clear_above(scores.stored_logit, self._peak)
+        return far_outside(scores.stored_logit, clear) | far_outside(remembered, clear)
 
     def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
         ascending = self._taken(history)[1][-1][0]
         return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
 
-    def _by_p_value(self, scores: Scores, logits: Float, p: Float, n: int, regime: int) -> Results:
-        """Results of records (q,): the outliers are those with p-values, among n others, of at most the alert rate."""
+    def _by_p_value(
+        self, scores: Scores, logits: Float, p: Float, n: int, regime: int, outlier: Bool | None = None
+    ) -> Results:
+        """Results of records (q,) from their p-values among n others. outlier: None: by whether these are small."""
         is_ready, score = is_calibrated(n, self._rate), 1.0 - self._rarity.above(logits)
-        outlier = (p <= self._rate) & is_ready
+        outlier = (p <= self._rate) & is_ready if outlier is None else outlier
         severity = severities(outlier, score, self._rate if is_ready else 0.0)
         status = Status.OK if is_ready else Status.CALIBRATING
         return Results.of(scores, logits, score, p, regime, outlier, severity, status)
@@ -210,11 +242,14 @@ class Alerts:
         series = history.series(first, self.stepped)[0][numbers - first]
         greedy, standards = greedy_keys(remembered, series, self._rate), list[Standard]()
         every = np.ones(len(numbers), dtype=bool)
-        for kept in (~np.isin(series, greedy), every) if len(greedy) else (every,):
+        apart = np.isin(series, greedy) | history.far(numbers)
+        for kept in (~apart, every) if apart.any() else (every,):
             window, last = (kept & (numbers >= self.stepped - size) for size in (self._window, self._peak))
             size = round(self._peak * kept.sum() / max(1, len(kept)))
             own_peak, peak = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))
-            standards.append((np.sort(remembered[window]), own_peak, peak))
+            # those that have not come yet count as ordinary ones: a young stream may have as many as an old one
+            few = AGAIN * self._rate * (max(int(window.sum()), self._window * kept.sum() / max(1, len(kept))) + 1.0)
+            standards.append((np.sort(remembered[window]), own_peak, peak, few))
         return greedy, standards
 
     def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:

@@ -109,9 +109,19 @@ class Context:
         self.history.note_relative(numbers, relative)
         self._admit_relative(numbers)
 
-    def note_first(self, numbers: Int, by_view: Float, remembered: Float) -> None:
-        """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,)."""
-        self.history.note(numbers, by_view, remembered)
+    def note_far(self, numbers: Int, far: NDArray[np.bool_], moves: Float) -> None:
+        """Note which records of the warm-up (n,) have far values, and how all of them move (n, MOVEMENT, d) if such
+        values do not count."""
+        self.history.note_far(numbers, far, moves)
+        kept = np.intersect1d(self.pool.numbers, numbers)
+        self.pool.discard(kept)
+        self.pool.admit(kept, flat(self.history.vectors(kept)))
+
+    def note_first(self, numbers: Int, by_view: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
+        """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,), and
+        which of these are outliers.
+        """
+        self.history.note(numbers, by_view, remembered, outlier)
         if self._trimmed is not None:
             self.pool.note(numbers, by_view[:, self._trimmed])
 
@@ -222,7 +232,7 @@ class Context:
             takes_effect=takes_effect,
             numbers=numbers,
             rows=rows,
-            logits=self.pool.logits if view.trim else np.zeros(0),
+            logits=self.pool.logits if view.trim or at == self._adding[0] else np.zeros(0),
             quantiles=quantiles,
             confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),

@@ -151,6 +151,8 @@ class Detector:
     def process(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score each of rows (n, d), raw units, NaN = missing, then learn it, in order.
 
+        Further columns may have the places of each row in the cycles, and, if there are counters, its time in seconds.
+
         keys: (n,) the series that each row belongs to (bytes, text, or None for that of the whole partition); None: all
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.

@@ -143,7 +143,7 @@ def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequen
 
     values: contexts (c, w) that begin with raw values: where none of a feature is below 0, no usual value is.
     """
-    level, spread = batch.usual[i, :, reason.feature].tolist()
+    level, spread = batch.usual[i, :2, reason.feature].tolist()
     names = ("value", "median", "low", "high", "expected")
     numbers = np.array([getattr(reason, name) for name in names])
     if reason.cause is Cause.SPREAD:

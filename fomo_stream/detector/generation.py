@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.detector.rarity import p_values
+from fomo_stream.detector.rarity import FEW_ODD, far_outside, p_values
+from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import Model
 from fomo_stream.model.quantile_map import ascending
 from fomo_stream.model.scoring import (
@@ -34,6 +35,8 @@ Bool = NDArray[np.bool_]
 
 ODD = 0.05  # p-value at which a vote is undecided
 ENOUGH = 100  # rows of a context whose vote counts half
+CLEAR_OF_TRIMMED = 0.18  # of a height, see `far_outside`: halves that are trimmed make the rows at their ends odder
+YOUNG = 700  # rows of a context; one of fewer does not know the ends of the ranges yet
 SAMPLE_ROWS = 32
 JUDGED_ROWS = 256  # of a context, by each sample: enough for the p-values of a vote
 
@@ -131,7 +134,8 @@ class Blueprint:
     gaps: bool  # whether missing values count
     numbers: Int  # (n,) records of `rows`
     rows: Float  # (n, d) candidates for the context
-    logits: Float  # (n,) of `rows` when they came, by the view's context of that time; (0,) if none is left out
+    # (n,) of `rows` when they came, by the trimmed context of that time, NaN = unknown; (0,): none is left out
+    logits: Float
     confirmed: NDArray[np.bool_]  # (n,) rows that feedback or a seed context calls normal
     outliers: Float  # (o, d) rows that feedback calls outliers
     quantiles: tuple[Float, ...] = ()  # of each column of `rows`: its values, ascending; of later ones: not known yet
@@ -180,7 +184,7 @@ class Blueprint:
 
 
 class Ranges(NamedTuple):
-    """The two smallest and the two largest values of each of d features; infinite where there are none.
+    """The two smallest and the two largest values of each of d features that are not far; infinite where none are.
 
     Evidence grows ever more slowly beyond all values of a context; the distance from them keeps growing.
     """
@@ -191,8 +195,9 @@ class Ranges(NamedTuple):
     @classmethod
     def of(cls, rows: Float) -> Ranges:
         """The ranges of rows (n, d), n >= 2, NaN = missing."""
-        low = np.sort(np.where(np.isnan(rows), np.inf, rows), axis=0)[:2]
-        high = np.sort(np.where(np.isnan(rows), -np.inf, rows), axis=0)[-2:]
+        unknown = np.isnan(rows) | Bulk.of_rows(rows).far(rows)
+        low = np.sort(np.where(unknown, np.inf, rows), axis=0)[:2]
+        high = np.sort(np.where(unknown, -np.inf, rows), axis=0)[-2:]
         return cls(low, high)
 
     def beyond(self, rows: Float) -> Float:
@@ -231,7 +236,11 @@ class Generation:
         encoded = frequencies.encode(rows)
         is_first, once = blueprint.number == 1, blueprint.once
         # leave-one-out logits would be too low for records that are judged by them
-        first = cross_scores(model, encoded) if is_first else np.zeros(0)
+        first, far = np.zeros(0), np.zeros(len(rows), dtype=bool)  # rows that do not widen the ranges
+        if is_first:
+            first, far = first_scores(model, encoded, ~blueprint.confirmed)
+        elif len(blueprint.logits) < YOUNG:  # later a row that was far outside may be of another time
+            far = far_outside(blueprint.logits) if len(blueprint.logits) else far
         keep = trimmed(first if is_first else blueprint.logits, ~blueprint.confirmed, blueprint.trim)
         context = encoded[keep]
         cache = encode_rows(model, context, blueprint.encoded_quantiles(encoded))
@@ -240,7 +249,7 @@ class Generation:
         added = np.zeros(len(rows))
         ranges = outliers = samples = None
         if once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
-            ranges = Ranges.of(context)
+            ranges = Ranges.of(context[~far])
             added = added + once * ranges.beyond_others(context)
             samples = Samples.of(model, context, (blueprint.seed, blueprint.number, 1))
         if once and len(blueprint.outliers) >= FEW:
@@ -330,6 +339,21 @@ def _beyond(rows: Float, low: Float, high: Float) -> Float:
         excess = np.maximum(low - rows, rows - high) / width
         excess[~((excess > 0) & (width > 0) & np.isfinite(excess))] = 0.0
     return np.asarray(np.log1p(excess.max(axis=1, initial=0.0)), dtype=np.float64)
+
+
+def first_scores(model: Model, rows: Float, doubtful: Bool) -> tuple[Float, Bool]:
+    """Logits (n,) of the first rows (n, d), each against the half without it; and those that are far outside (n,).
+
+    Outliers hide each other in both halves, so they are looked for against halves that are trimmed. If there are any,
+    they are left out of both.
+    """
+    logits, far = cross_scores(model, rows), np.zeros(len(rows), dtype=bool)
+    if len(rows) >= ENOUGH and doubtful.any():
+        of_trimmed = cross_scores(model, rows, trimmed(logits, doubtful, FEW_ODD))
+        far = doubtful & far_outside(of_trimmed, CLEAR_OF_TRIMMED)
+        if far.any():
+            logits = cross_scores(model, rows, ~far)
+    return logits, far
 
 
 def trimmed(logits: Float, doubtful: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:

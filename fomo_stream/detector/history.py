@@ -203,6 +203,7 @@ UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
 ROW_BYTES = 400  # of rows to an entry of the log, about
 SCORE_BLOCK = 8  # scores to an entry
 BEGINS = 2**31  # added to the number of a record's series if it is the first of it
+FAR = 2**30  # ... and if any value of it is far, see `Bulk`
 
 
 class History:
@@ -278,7 +279,7 @@ class History:
         self._put_relative(at, batch.relative[n - keep :])
         keep = min(n, self._scores.size)
         at = np.arange(self.records - keep, self.records) % self._scores.size
-        series = batch.slots + BEGINS * batch.begins
+        series = batch.slots + BEGINS * batch.begins + FAR * batch.far
         self._scores.put(
             at,
             logits=scores.by_view[n - keep :],
@@ -317,9 +318,9 @@ class History:
 
     def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
         """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
-        usual, gaps = np.full((len(numbers), 2, self._shape[0]), np.nan), self.gaps(numbers)
-        still = np.zeros(gaps.shape, np.int64)
-        return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still)
+        usual, gaps = np.full((len(numbers), 3, self._shape[0]), np.nan), self.gaps(numbers)
+        still, far = np.zeros(gaps.shape, np.int64), self.far(numbers)
+        return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still, far)
 
     def logits_in(self, view: int, numbers: Int) -> Float:
         """Logits (n,) of known records in the view at this position."""
@@ -337,7 +338,18 @@ class History:
     def series(self, first: int, stop: int) -> tuple[Int, NDArray[np.bool_]]:
         """Number of the series (n,) of these records, and whether each is the first of it."""
         found = self._between("series", first, stop).astype(np.int64)
-        return found % BEGINS, found >= BEGINS
+        return found % FAR, found >= BEGINS
+
+    def far(self, numbers: Int) -> NDArray[np.bool_]:
+        """Whether any value of known records (n,) is far."""
+        return self._scores["series"][numbers % self._scores.size] & FAR > 0
+
+    def note_far(self, numbers: Int, far: NDArray[np.bool_], moves: Float) -> None:
+        """Note of known records which have far values (n,), and their level and spread (n, MOVEMENT, d)."""
+        at = numbers[far] % self._scores.size
+        self._scores.put(at, series=self._scores["series"][at] | FAR)
+        if "moves" in self._rows:
+            self._rows.put(numbers % self._rows.size, moves=moves)
 
     def verdict(self, numbers: Int) -> NDArray[np.int8]:
         """The verdicts of feedback on known records."""
@@ -387,10 +399,13 @@ class History:
         start, end = first % size, first % size + max(0, stop - first)
         return values[start:end] if end <= size else np.concatenate([values[start:], values[: end - size]])
 
-    def note(self, numbers: Int, logits: Float, remembered: Float) -> None:
-        """Note the logits (n, views) and remembered logits (n,) of records of the warm-up, as far as they are kept."""
+    def note(self, numbers: Int, logits: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
+        """Note the logits (n, views) and remembered logits (n,) of records of the warm-up, as far as they are kept, and
+        which of them (n,) are outliers.
+        """
         kept = numbers >= self.oldest_scored
-        self._scores.put(numbers[kept] % self._scores.size, logits=logits[kept], remembered=remembered[kept])
+        noted = {"logits": logits[kept], "remembered": remembered[kept], "outlier": outlier[kept]}
+        self._scores.put(numbers[kept] % self._scores.size, **noted)
 
     def copy(self, more: int = 0, views: list[int] | None = None) -> History:
         """An independent history of the same records, with `more` further features that none of them has.

@@ -46,7 +46,9 @@ class Keys:
     (None, True, True)
     """
 
-    def __init__(self, max_keys: int, columns: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, max_keys: int, columns: Sequence[tuple[Any, ...]], added: Sequence[str] = ()) -> None:
+        """added: names of columns that entries of an older log may lack: then they are zeros."""
+        self._added = tuple(added)
         self.max_keys, self.forgotten = max_keys, 0
         dtype = np.dtype([("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
         self._rows: Rows = np.zeros(FIRST_ROWS, dtype)  # the last one is never used
@@ -71,7 +73,7 @@ class Keys:
 
     def of_all_keys(self) -> Rows:
         """A copy of the rows of all keys, less the series of the partition."""
-        return self._rows[self._in_use()]
+        return self._rows[self.in_use]
 
     def find(self, digest: bytes) -> int | None:
         """The number of the series of a key; None: it has none."""
@@ -122,7 +124,7 @@ class Keys:
         if len(self._slots) <= self.max_keys:
             return
         n = len(self._slots) - self.max_keys + self.max_keys // AT_ONCE
-        slots = self._in_use()
+        slots = self.in_use
         oldest = slots[np.argsort(self._rows["used"][slots], kind="stable")[:n]]
         self._slots.remove(oldest)
         self._rows[oldest] = np.zeros((), self._rows.dtype)
@@ -130,7 +132,8 @@ class Keys:
         self._free = sorted([*self._free, *oldest.tolist()], reverse=True)
         self.forgotten += len(oldest)
 
-    def _in_use(self) -> Int:
+    @property
+    def in_use(self) -> Int:
         """The numbers of the series of keys, ascending."""
         return 1 + np.flatnonzero(self._rows["used"][1:] > 0)
 
@@ -147,7 +150,7 @@ class Keys:
         """
         twin = copy(self)
         twin._slots, twin._free = copy(self._slots), self._free.copy()
-        twin._slots.begin(self._rows["digest"], self._in_use())
+        twin._slots.begin(self._rows["digest"], self.in_use)
         twin._rows = self._rows.copy()
         if columns is not None:
             twin._rows = np.zeros(len(self._rows), [("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
@@ -166,7 +169,7 @@ class Keys:
         self._logged = np.zeros(len(self._rows), dtype=bool)
         self._written = np.zeros(len(self._rows), dtype=bool)
         self._written[WHOLE] = True
-        self._written[self._in_use()] = True
+        self._written[self.in_use] = True
 
     def changes(self, name: str) -> Entries:
         """Entries of the rows that were written or forgotten since the last call; at first of all."""
@@ -188,10 +191,16 @@ class Keys:
         if len(slots) != count + 1 or slots[0] != WHOLE:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
         values = [found[slot] for slot in slots.tolist()]
-        if any(len(value) != width for value in values):
+        dtype, sizes = self._rows.dtype, np.array(list(map(len, values)))
+        before = np.dtype([(column, dtype[column]) for column in dtype.names or () if column not in self._added])
+        self._rows = np.zeros(int(slots[-1]) + FIRST_ROWS, dtype)
+        for of in {dtype, before}:
+            at = np.flatnonzero(sizes == of.itemsize)
+            rows = np.frombuffer(b"".join(values[i] for i in at.tolist()), of)
+            for column in of.names or ():
+                self._rows[column][slots[at]] = rows[column]
+        if not np.isin(sizes, (width, before.itemsize)).all():
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
-        self._rows = np.zeros(int(slots[-1]) + FIRST_ROWS, self._rows.dtype)
-        self._rows[slots] = np.frombuffer(b"".join(values), self._rows.dtype)
         self._slots.begin(self._rows["digest"], slots[1:])
         self._high = int(slots[-1]) + 1
         self._free = np.setdiff1d(np.arange(1, self._high), slots)[::-1].tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from fomo_stream.detector.generation import Blueprint, Generation, confidence
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
+from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import Model
 
 Float = NDArray[np.float64]
@@ -44,6 +45,11 @@ class Build:
     def __call__(self) -> Generation:
         """Build it: what an executor runs."""
         return Generation.build(self._model, self.blueprint)
+
+    @cached_property
+    def bulk(self) -> Bulk:
+        """Of the rows of the context."""
+        return Bulk.of_rows(self.blueprint.rows).without(self.blueprint.categorical)
 
     @property
     def needed_at(self) -> int:
@@ -137,10 +143,13 @@ class Timeline:
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
-    def scores(self, rows: Float, gaps: Bool | None, records: int) -> ViewScores:
-        """Logits, votes and generations of rows (n, d) with gaps (n, d) as the records from number `records` on."""
+    def scores(self, rows: Float, gaps: Bool | None, records: int, at: Int | None = None) -> ViewScores:
+        """Logits, votes and generations of rows (n, d) with gaps (n, d) as the records from number `records` on.
+
+        at: (n,) ascending, how many records there are before each; None: they follow each other.
+        """
         cut = self.until_next(records)
-        cut = len(rows) if cut is None else cut
+        cut = len(rows) if cut is None else cut if at is None else int(np.searchsorted(at, cut))
         parts = []
         for build, of in ((self.current, slice(0, cut)), (self.next, slice(cut, None))):
             part = rows[of]
@@ -334,10 +343,13 @@ class Panel:
         """The generations that score the records before number `stop`."""
         return [build for timeline in self.timelines for build in timeline.needed(stop)]
 
-    def scores(self, rows: list[Float], gaps: list[Bool | None], records: int) -> Scores:
-        """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view."""
+    def scores(self, rows: list[Float], gaps: list[Bool | None], records: int, at: Int | None = None) -> Scores:
+        """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view.
+
+        at: see `Timeline.scores`.
+        """
         each = zip(self.timelines, rows, gaps, strict=True)
-        parts = [timeline.scores(of_view, missing, records) for timeline, of_view, missing in each]
+        parts = [timeline.scores(of_view, missing, records, at) for timeline, of_view, missing in each]
         n = len(self._shared)
         shared, of_keys = parts[:n], [part.logits for part in parts[n:]]
         generation = parts[0].generations.copy()
@@ -354,6 +366,13 @@ class Panel:
         last = self.timelines[-1]
         build = last.build_of(number) if last.view.is_of_keys else None
         return np.full(len(rows), np.nan) if build is None else last.of_keys(build.result(), rows).logits
+
+    def bulk(self, number: int) -> Bulk | None:
+        """Which values are far, as of the record of this number; None: that is not known."""
+        plain = [one for one in self.timelines if one.view.sees == "record"]
+        widest = min(plain, key=lambda one: (one.view.of != "history", one.view.trim), default=None)
+        build = None if widest is None else widest.build_of(number)
+        return None if build is None else build.bulk
 
     def builds(self, number: int) -> list[tuple[View, Build]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""

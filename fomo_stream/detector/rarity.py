@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 
 import numpy as np
@@ -12,11 +13,16 @@ from fomo_stream.detector.config import STEP
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 LOW, BIN, BINS = -12.0, 0.25, 168  # the bins are from -12 to 30; one more on each side has what is beyond
 HALF_LIFE = 20_000.0  # records after which an older one counts half
 GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
 MOST = 2.0**20  # weight at which all weights are made smaller
+ODD = 1.0  # logit above which the model finds a record odd at all
+CLEAR = 0.12  # of how far the largest of many logits is above their median: what is clear above it is by this higher
+LEAST_HEIGHT = 0.3  # of the largest above the median, in logits
+FEW_ODD = 0.05  # share of some records that may be far outside of the others
 ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
 BINS_OF_ENTRY = 8  # in the log
 
@@ -65,6 +71,49 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
     (False, True)
     """
     return alert_rate * (n_reference + 1) >= 1.0 - 1e-9
+
+
+def clear_above(logits: Float, size: int) -> float:
+    """How far above the largest of logits (n,), n >= 1, in heights of that above their median, one is clear above it.
+
+    CLEAR above `size` and more. Above fewer by more, so that each doubling of their number brings as few by chance: if
+    the tail of logits falls exponentially, the height of the largest is log(n) of its widths, known by one part in
+    sqrt(n). Logits that follow each other closely count as fewer.
+
+    >>> alternating = np.tile([0.0, 1.0], 350)
+    >>> clear_above(alternating, 700), clear_above(alternating[:200], 700), clear_above(np.sort(alternating)[:600], 700)
+    (0.12, 0.219, 1.293)
+    """
+    if (n := len(logits)) >= size:
+        return CLEAR
+    around = logits - logits.mean()
+    following = float((around[1:] * around[:-1]).sum() / max(float((around * around).sum()), 1e-300))
+    n_free = max(n * (1.0 - max(following, 0.0)) / (1.0 + max(following, 0.0)), 3.0)
+    return round(CLEAR * math.log(size) / math.log(n_free) + 1.0 / math.sqrt(n_free), 3)
+
+
+def far_outside(logits: Float, clear: float = CLEAR) -> Bool:
+    """Which of logits (n,), NaN = unknown, are clear above all smaller ones, however many they are: up to FEW_ODD.
+
+    clear: how far above, see `clear_above`.
+
+    >>> ordinary = np.linspace(-3.0, 1.0, 197)
+    >>> far_outside(np.append(ordinary, [2.0, 2.1, 2.2])).sum(), far_outside(ordinary).sum()
+    (np.int64(3), np.int64(0))
+    """
+    is_known = ~np.isnan(logits)
+    if not is_known.all():
+        far = is_known.copy()
+        far[is_known] = far_outside(logits[is_known], clear)
+        return far
+    if not len(logits):
+        return is_known
+    ascending, n = np.sort(logits), len(logits)
+    below = np.maximum(ascending[:-1], ODD)
+    height = np.maximum(below - np.median(ascending), LEAST_HEIGHT)
+    beyond = 1 + np.flatnonzero(ascending[1:] > below + clear * height)
+    beyond = beyond[beyond >= n - int(FEW_ODD * n)]
+    return np.asarray(logits >= ascending[beyond[0]] if len(beyond) else np.zeros(n, dtype=bool))
 
 
 class Rarity:

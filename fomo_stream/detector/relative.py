@@ -19,6 +19,8 @@ LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its
 SPREAD_COUNTS = 8.0  # ... and in its spread
 FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
 WITHIN = 0.5  # ... this variance, in units of the partition's
+FEW = 4  # values of a key before which it is not called calm
+ALIKE = 2.0  # how far apart keys are, see `apart_of`, so that the spread of one says nothing of that of others
 FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
 MOST_COUNTED = 255  # values of a key that are counted
 RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
@@ -50,12 +52,20 @@ class Expected(NamedTuple):
     spread: Float
     scores: Float
     limited: Float  # those at most FARTHEST spreads from the level
+    doubt: Float  # how far off the level may be, in deviations of all records, but at least 1
+    alike: Bool  # whether the spread of keys is like that of others
+    n_before: Int  # values
+
+    @property
+    def is_near(self) -> Bool:
+        """Which values (k, d) are not further off than what follows counts them."""
+        return np.asarray(self.known & (self.limited == self.scores))
 
     def of_season(self, season: Usual, records: Bool, known: Bool, scores: Float) -> Expected:
         """With what is usual at their time for some records (k,), which have no key. known: (k, d) their values."""
         level, spread = season.level, season.spread
         limited = np.clip(scores, level - FARTHEST * spread, level + FARTHEST * spread)
-        told = Expected(known & season.known, level, spread, scores, limited)
+        told = Expected(known & season.known, level, spread, scores, limited, *self[5:])
         return Expected(*(np.where(records[:, None], mine, own) for mine, own in zip(told, self, strict=True)))
 
 
@@ -73,21 +83,28 @@ class Pooled:
     mean: Float  # (d,) of the sample, and its standard deviation, before they are taken out
     deviation: Float  # (d,)
     within: Float  # (d,) variance of a key's scores around its own level, of all keys
+    # (d,) where most records have the same value, as a flag that is nearly always 0: how far the level of a key may be
+    # from that, so that it is usual for the key, too; else 0
+    common: Float
 
-    ARRAYS = ("center", "unit", "mean", "deviation", "within")
+    ARRAYS = ("center", "unit", "mean", "deviation", "within", "common")
 
     @classmethod
     def fit(cls, columns: tuple[Float, ...], within: Float) -> Pooled:
         """From the values (m,) of each feature in the sample, ascending."""
-        found = np.array([[0.0, 1.0, 0.0, 1.0]] * len(columns)).reshape(len(columns), 4)
+        found = np.array([[0.0, 1.0, 0.0, 1.0, 0.0]] * len(columns)).reshape(len(columns), 5)
         for j, column in enumerate(columns):
             if len(column):
                 center = float(np.median(column))
                 distance = np.abs(column - center)
                 unit = float(np.median(distance)) or float(distance.mean()) or abs(center) or 1.0
                 scores = np.arcsinh((column - center) / unit)
-                found[j] = center, unit, scores.mean(), scores.std() or 1.0
-        return cls(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].copy(), found[:, 3].copy(), within)
+                found[j, :4] = center, unit, scores.mean(), scores.std() or 1.0
+                if not np.median(distance):
+                    others = np.abs(scores[column != center]) / found[j, 3]
+                    found[j, 4] = others.mean() / 2.0 if len(others) else LARGEST
+        of = found.T.copy()
+        return cls(of[0], of[1], of[2], of[3], within, of[4])
 
     def scores(self, rows: Float) -> Float:
         """Scores of rows (n, d), NaN = missing."""
@@ -101,27 +118,41 @@ class Pooled:
         return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -LARGEST_SCORE, LARGEST_SCORE)))
 
     def expected(
-        self, rows: Any, x: Float, known: Bool, count: Int, rounds: Sequence[slice], season: Float | None = None
+        self,
+        rows: Any,
+        x: Float,
+        known: Bool,
+        count: Int,
+        rounds: Sequence[slice],
+        apart: Float,
+        season: Float | None = None,
     ) -> Expected:
         """What is expected of the keys of records x (k, d), of which these values are `known`, from their past.
 
         Level and spread are those of the key's values before, `count` (k, d), shrunk to those of all keys while these
         are few (empirical Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it.
-        rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys; season:
-        (k, d) scores that are usual at the time of each record, which are no level of a key.
+        rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys; apart:
+        (k, d) of `apart_of`; season: (k, d) scores that are usual at the time of each record, which are no level of a
+        key.
         """
         scores = np.where(known, self.scores(x), 0.0) - (0.0 if season is None else season)
         n = weights()[count]
-        share, of_own = n / (n + LEVEL_COUNTS), n / (n + SPREAD_COUNTS)
+        share, of_own = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS)
         of_all = SPREAD_COUNTS * self.within / (n + SPREAD_COUNTS)
-        wider, unsure = 1.0 + 1.0 / (n + 1.0), (1.0 - share) ** 2
+        off = (1.0 - share) * apart
+        wider, unsure, alike = 1.0 + 1.0 / (n + 1.0), off**2, apart < ALIKE
         gain = known / weights()[count + 1]
         levels, spreads, limited = np.empty(x.shape), np.empty(x.shape), np.empty(x.shape)
         level, variance = rows["level"], rows["variance"]
         for turn in rounds:
             m = turn.stop - turn.start
             expected = share[turn] * level[:m]
-            spread = np.sqrt((of_own[turn] * variance[:m] + of_all[turn]) * wider[turn] + unsure[turn])
+            within = of_own[turn] * variance[:m] + of_all[turn]
+            if not alike.all():  # spreads may be of another order: then their logarithms count
+                own = np.log(np.maximum(variance[:m], NARROWEST)) * of_own[turn]
+                ratio = np.exp(own + np.log(self.within) * (1.0 - of_own[turn]))
+                within = np.where(alike[turn] | (n[turn] < 2.0), within, ratio)
+            spread = np.sqrt(within * wider[turn] + unsure[turn])
             score = np.clip(scores[turn], expected - FARTHEST * spread, expected + FARTHEST * spread)
             levels[turn], spreads[turn], limited[turn] = expected, spread, score
             change = score - level[:m]
@@ -129,7 +160,30 @@ class Pooled:
             variance[:m] += (change * (score - level[:m]) - variance[:m]) * gain[turn]
         if season is not None:
             levels, scores, limited = levels + season, scores + season, limited + season
-        return Expected(known & (count > 0), levels, spreads, scores, limited)
+        return Expected(known & (count > 0), levels, spreads, scores, limited, np.maximum(off, 1.0), alike, count)
+
+    def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
+        """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
+
+        moves: how many of the vectors, the last ones, are movement: none, or level and spread; usual: (n, 3, d) of
+        `Batch`; features: (d,) those that count. Where keys are alike, and where a level is not far from that of all,
+        they stay as they are: else a shift of all keys would not be seen. Of a key that may be anywhere nothing is odd.
+        """
+        level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
+        changed = features & (doubt >= 1.0) & ((np.abs(level) > spread) | (doubt > 1.0))
+        found = vectors.copy()
+        for v in range(vectors.shape[1]):
+            if moves and v == vectors.shape[1] - 1:
+                factor = self._half_width(level, spread) / self._half_width(np.zeros_like(level), np.sqrt(self.within))
+                like = vectors[:, v] - np.log(factor)
+            else:
+                like = self.raw((self.scores(vectors[:, v]) - level) / doubt)
+            found[:, v] = np.where(changed, like, vectors[:, v])
+        return found
+
+    def _half_width(self, level: Float, spread: Float) -> Float:
+        """Half of the distance (n, d) between the values one spread below and one above a level."""
+        return np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
 
     def limited(self, x: Float, expected: Expected) -> Float:
         """Records x (k, d) whose values are at most FARTHEST spreads off: so one value alone is no movement."""
@@ -142,11 +196,28 @@ class Pooled:
         How many spreads of the key their values are from its level; how many their own level is (`moves` (k, MOVEMENT,
         d) of `Series`); and by which factor, as a logarithm, the size of their changes differs from that spread.
         """
-        known, level, spread, scores, _ = expected
-        width = np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
-        found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, moves[:, 1] - np.log(width)]
+        known, level, spread, scores = expected[:4]
+        width = self._half_width(level, spread)
+        change, still = (
+            moves[:, 1] - np.log(width),
+            moves[:, 1] - np.log(self._half_width(np.zeros_like(level), spread)),
+        )
+        # A key is calm only if it is so by the spread of small and of large values, and if it had a few; one whose
+        # values are what most records have is not
+        calm = expected.alike & (expected.n_before >= FEW) & (self.common == 0.0)
+        change = np.where(change < 0.0, np.where(calm, np.clip(still, change, 0.0), 0.0), change)
+        found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, change]
         relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
-        return np.where(known[:, None], relative, np.nan)
+        of_all = self._common_scores
+        is_common = (scores == of_all) & (
+            np.abs(level - of_all) < self.common
+        )  # usual for all, and not unusual for the key
+        return np.where(known[:, None], np.where(is_common[:, None], 0.0, relative), np.nan)
+
+    @property
+    def _common_scores(self) -> Float:
+        """The score (d,) of the value that most records have; NaN: they have different ones."""
+        return np.where(self.common > 0.0, -self.mean / self.deviation, np.nan)
 
     def width(self, level: float, spread: float, feature: int) -> float:
         """Half of the distance between the values one spread below and one above a level."""
@@ -160,17 +231,36 @@ class Pooled:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float]) -> Pooled:
         """The same again."""
-        return cls(*(np.array(arrays[name]) for name in cls.ARRAYS))
+        found = {"common": np.zeros_like(arrays["center"])} | dict(arrays)  # a state of before does not have it
+        return cls(*(np.array(found[name]) for name in cls.ARRAYS))
 
     def widened(self, more: int) -> Pooled:
         """With `more` further features, of which nothing is known."""
-        unknown = (0.0, 1.0, 0.0, 1.0, WITHIN)
+        unknown = (0.0, 1.0, 0.0, 1.0, WITHIN, 0.0)
         pairs = zip(self.ARRAYS, unknown, strict=True)
         return Pooled(*(np.pad(getattr(self, name), (0, more), constant_values=one) for name, one in pairs))
 
 
-def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32]) -> Float:
-    """The variance (d,) of scores around the level of their key, from those of n keys (n, d)."""
+def apart_of(keys: Float, distances: Float) -> Float:
+    """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
+
+    keys: of which the first value is known; distances: the sum of the distances of these from the middle of all.
+
+    >>> apart_of(np.array([0, 1, 2, 40]), np.array([0.0, 0.5, 12.0, 36.0]))
+    array([1.e+06, 1.e+06, 1.2e+01, 1.0e+00])
+    """
+    few = np.maximum(keys, 2.0)
+    return np.where(keys < 2.0, LARGEST, np.maximum(distances / few * (1.0 + 1.0 / (few - 1.0)), 1.0))
+
+
+def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
+    """The variance (d,) of scores around the level of their key, from those of n keys (n, d).
+
+    apart: (d,) of `apart_of`; of keys that are not alike, whose variances may be of another order, their logarithms
+    count.
+    """
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
-    total = (free * variance * (n / np.maximum(n - 1.0, 0.5))).sum(axis=0)
-    return np.asarray((total + FEW_WITHIN * WITHIN) / (free.sum(axis=0) + FEW_WITHIN), dtype=np.float64)
+    each, known = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + FEW_WITHIN
+    mean = ((free * each).sum(axis=0) + FEW_WITHIN * WITHIN) / known
+    logs = (free * np.log(np.maximum(each, NARROWEST))).sum(axis=0) + FEW_WITHIN * np.log(WITHIN)
+    return np.asarray(np.where(apart < ALIKE, mean, np.exp(logs / known)), dtype=np.float64)

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,11 +16,22 @@ from safetensors.numpy import load, save
 
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
 from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digest_of
-from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, Usual, weights, within_keys
+from fomo_stream.detector.relative import (
+    FARTHEST,
+    MOST_COUNTED,
+    RELATIVE,
+    WITHIN,
+    Pooled,
+    Usual,
+    apart_of,
+    weights,
+    within_keys,
+)
 from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.still import Stillness
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
+from fomo_stream.model.bulk import Bulk
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -28,12 +40,19 @@ Bool = NDArray[np.bool_]
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 MOVEMENT = 2  # vectors: level and spread
 RECENT = 10  # records of a series for which a value stands in for those missing after it
+SEVERAL = 1.5  # records: growth in more is a mean
 TINY = 1e-6  # of the level: a smaller spread counts as this
+NEARLY_ALL = 0.95  # share of the records that have one value of a feature, so that this is what it always is
 FEW_KEYED = 32  # records with a key that say whether keys recur
 ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
+MUCH = 0.25  # by which a scale differs from another so that what is known of keys is converted
 NEVER = 0.01  # if fewer than this share of them had a known key
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
+# Of series with counters: the time of the last record, in seconds, 0: unknown; the logarithm of the usual time between
+# two, and of how many that is the mean
+PACE: tuple[tuple[Any, ...], ...] = (("clock", "f8"), ("pace", "f8"), ("paces", "u1"))
+SINCE_PACE = ("when", *(name for name, _ in PACE))  # columns that states of before do not have
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
 BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
@@ -51,8 +70,9 @@ class Batch(NamedTuple):
     begins: Bool  # (n,) whether no record before belongs to its series
     # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
     relative: Float  # (n, RELATIVE, d)
-    usual: Float  # (n, 2, d) that level and spread, as scores; see `Pooled`
+    usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be, NaN: keys are alike
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
+    far: Bool  # (n,) whether any value is far; see `Bulk`
 
     def vectors_for(self, sees: str) -> Float:
         """What a view that sees this looks at."""
@@ -82,10 +102,12 @@ class Series:
     From `learn_scale` on, it also says how far each value is from what its key usually has, if the key is known; see
     `Pooled`. Categories (`categorical`: their columns) do not count there.
 
-    Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead.
+    Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead; in the
+    usual time between two, where it took longer, if times are known.
 
     A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
-    RECENT records; level and spread stay as they are.
+    RECENT records; level and spread stay as they are. In all that is said of later records a value that is far counts
+    as the nearest one that is not.
 
     A series is known by its key. A record without a key belongs to the series of the whole partition, number 0. So does
     a record with a key not seen before while fewer than half of the records had a known key (a key may be the id of the
@@ -117,9 +139,12 @@ class Series:
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
         self.fills, self.relative, self.categorical, self.counters = fills, relative, categorical, counters
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
-        self.keys = Keys(max_keys, self._columns)
+        self._n_cycles = len(cycles)
+        self.keys = Keys(max_keys, self._columns, SINCE_PACE)
         self._set_scale(None)
+        self._common = np.full(n_features, np.nan)  # the value that nearly all records have; NaN: there is none
         self._stillness = Stillness(n_features)
+        self._firsts = np.zeros((2, n_features))  # keys with a value, and the sum of how far their first ones were off
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
         self._uses = 0  # records so far
         self._begin_log()
@@ -128,6 +153,11 @@ class Series:
     def n_vectors(self) -> int:
         """Vectors of a record."""
         return 1 + self.lags + (MOVEMENT if self.movement else 0)
+
+    @property
+    def is_numeric(self) -> Bool:
+        """Which features (d,) are no categories."""
+        return ~np.isin(np.arange(self.n_features), self.categorical)
 
     @property
     def _columns(self) -> list[tuple[Any, ...]]:
@@ -144,7 +174,8 @@ class Series:
             ("equal", "u2", (d,)),  # values before that one which are equal to it
         ]
         if self.counters:  # the last total, and how many records ago; 0: none is known
-            columns += [("total", "f8", (len(self.counters),)), ("since", "u2", (len(self.counters),))]
+            c = len(self.counters)
+            columns += [("total", "f8", (c,)), ("since", "u2", (c,)), ("when", "f8", (c,)), *PACE]  # when: that total
         if self.lags:
             # the number of records, and the last ones, newest first
             columns += [("records", "u4"), ("past", "f8", (self.lags, d))]
@@ -157,21 +188,26 @@ class Series:
             columns += [("slow", "f4", (d,)), ("seen", "u4", (d,))]
         return columns
 
-    def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
-        """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without."""
-        return self._follow(values, keys, learn=True)
+    def follow(self, values: Float, keys: Sequence[Key] | None = None, bulk: Bulk | None = None) -> Batch:
+        """The next records, from their values (n, d), NaN = missing.
 
-    def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
+        Further columns: their places in cycles, and with counters their times in seconds.
+
+        keys: (n,) of each record; None: all without; bulk: which values are far; None: that is not known yet.
+        """
+        return self._follow(values, keys, bulk, learn=True)
+
+    def peek(self, values: Float, keys: Sequence[Key] | None = None, bulk: Bulk | None = None) -> Batch:
         """The same, but nothing changes."""
         counters = self._keyed, self._recurred, self._uses
-        batch = self._follow(values, keys, learn=False)
+        batch = self._follow(values, keys, bulk, learn=False)
         self._keyed, self._recurred, self._uses = counters
         return batch
 
-    def _follow(self, values: Float, keys: Sequence[Key] | None, learn: bool) -> Batch:
+    def _follow(self, values: Float, keys: Sequence[Key] | None, bulk: Bulk | None, learn: bool) -> Batch:
         n, d = len(values), self.n_features
-        values, places = values[:, :d], values[:, d:]
-        unknown = np.full((n, RELATIVE + 2, d), np.nan)
+        values, places, times = values[:, :d], values[:, d : d + self._n_cycles], self._times(values)
+        unknown = np.full((n, RELATIVE + 3, d), np.nan)
         batch = Batch(
             np.empty((n, self.n_vectors, d)),
             np.isnan(values),
@@ -180,11 +216,13 @@ class Series:
             unknown[:, :RELATIVE],
             unknown[:, RELATIVE:],
             np.zeros((n, d), np.int64),
+            np.zeros(n, dtype=bool),
         )
         if keys is None:
             self._uses += n
             if n:
-                self._advance(np.arange(n), np.zeros(n, np.int64), np.ones(n, bool), values, places, batch, learn)
+                whole = np.arange(n), np.zeros(n, np.int64), np.ones(n, bool)
+                self._advance(*whole, values, places, times, batch, bulk, learn)
             return batch
         moves: list[tuple[int, int, bool]] = []  # record, number of the series, whether the record belongs to it
         new: dict[bytes, int] = {}  # numbers of keys that are only looked at
@@ -212,15 +250,29 @@ class Series:
                 moves.append((i, WHOLE, not is_known))
         if moves:
             at, slots, belongs = (np.array(column) for column in zip(*moves, strict=True))
-            self._advance(at, slots, belongs, values, places, batch, learn)
+            self._advance(at, slots, belongs, values, places, times, batch, bulk, learn)
         return batch
 
+    def _times(self, values: Float) -> Float:
+        """The times (n,) of records, in seconds, from their values with further columns; NaN: unknown."""
+        at = self.n_features + self._n_cycles
+        return values[:, at] if values.shape[1] > at else np.full(len(values), np.nan)
+
     def _advance(
-        self, at: Int, slots: Int, belongs: Bool, values: Float, places: Float, batch: Batch, learn: bool
+        self,
+        at: Int,
+        slots: Int,
+        belongs: Bool,
+        values: Float,
+        places: Float,
+        times: Float,
+        batch: Batch,
+        bulk: Bulk | None,
+        learn: bool,
     ) -> None:
         """Add the records values[at] to the series of these numbers (k,), in order, and note them in the batch.
 
-        belongs: (k,) which of the records belong to the series; places: (n, cycles) see `Seasons`.
+        belongs: (k,) which of the records belong to the series; places: (n, cycles) see `Seasons`; times: (n,).
         """
         turns = _Turns.of(slots)
         order, which, series = turns.order, turns.which, turns.series
@@ -229,28 +281,36 @@ class Series:
         rows, x = self.keys[series], values[at]
         is_missing = np.isnan(x)
         if self.counters:
-            x[:, self.counters] = _growth(rows, x[:, self.counters], turns)
+            x[:, self.counters], taken = _growth(rows, x[:, self.counters], times[at], turns)
         known = ~np.isnan(x)
+        added = turns.total(known)
         count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
         is_compared = self.relative and (self.seasons is not None or series.max() > WHOLE)
-        expected, limited = None, x
+        far = np.zeros(x.shape, bool) if bulk is None else bulk.far(x)
+        expected = None
         if self.pooled is not None and is_compared:
             of_key = series[which] > WHOLE
             season = self._season(rows, x, known, of_key, turns, members, places[at[members]], learn)
             level = None if season is None else season.level
-            expected = self.pooled.expected(rows, x, known & of_key[:, None], count, turns.rounds, level)
+            of_keys = known & of_key[:, None]
+            apart = self._apart(self.pooled, x, of_keys & (count == 0), at, learn)
+            expected = self.pooled.expected(rows, x, of_keys, count, turns.rounds, apart, level)
             if season is not None and not of_key.all():
                 expected = expected.of_season(season, ~of_key, known, self.pooled.scores(x))
-            limited = self.pooled.limited(x, expected)
+            far &= ~expected.is_near  # what is usual for the key, or the time
+        near = x if bulk is None or not far.any() else np.where(far, bulk.limited(x), x)
+        limited = near if self.pooled is None or expected is None else self.pooled.limited(near, expected)
+        batch.far[at] = far.any(axis=1)
         if self.movement or is_compared:
-            moves = _moved(rows, x, limited, known, count, turns)
+            moves = _moved(rows, near, limited, known, count, turns)
+            moves = np.where((x == self._common)[:, None], _unmoved(x), moves)
         if self.movement:
             vectors[:, -MOVEMENT:] = moves
-        runs, ended = _runs(rows, x, known, count, turns)
+        runs, ended = _runs(rows, near, known, count, turns)
         still = self._stillness.look(self._moving(known)[members], runs[members], ended[members], learn)
         batch.still[at[members]] = np.where(still, runs[members], 0)
-        filled = _filled(rows, x, known, count, turns)
+        filled = _filled(rows, x, near, known, count, turns)
         vectors[:, 0] = filled if self.fills else np.where(is_missing, np.nan, filled)
         if self.lags:
             _with_past(rows, vectors[:, : 1 + self.lags], turns)
@@ -259,16 +319,40 @@ class Series:
             told = belongs & expected.known.any(axis=1)
             batch.relative[at[told]] = self.pooled.relative(expected, moves)[told]
             batch.relative[at[told & ~of_key], 1:] = np.nan  # a season says nothing of level and spread
-            batch.usual[at[told]] = np.stack([expected.level, expected.spread], axis=1)[told]
+            told = belongs & (of_key | expected.known.any(axis=1))
+            batch.usual[at[told]] = np.stack(
+                [expected.level, expected.spread, np.where(expected.alike, np.nan, expected.doubt)], axis=1
+            )[told]
             batch.relative[:, :, self.categorical] = np.nan
+        if self.counters and (self.movement or is_compared):
+            is_mean = np.zeros(x.shape, bool)
+            is_mean[:, self.counters] = taken > SEVERAL
+            if is_mean.any():  # it need not go with the rest of the record
+                known &= ~(is_mean & _is_near(x, moves, count))
         noted = at[belongs]
         batch.gaps[noted] = ~known[belongs] & (self.fills | is_missing[belongs])
         batch.vectors[noted], batch.slots[noted] = vectors[belongs], series[which][belongs]
         batch.begins[noted] = ~(rows["has_records"][which] | (turns.before(belongs) > 0))[belongs]
         if learn:
             rows["has_records"] |= turns.total(belongs) > 0
-            rows["count"] = np.minimum(rows["count"] + turns.total(known), MOST_COUNTED)
+            rows["count"] = np.minimum(rows["count"] + added, MOST_COUNTED)
             self.keys.put(series, rows)
+
+    def _apart(self, pooled: Pooled, x: Float, is_first: Bool, at: Int, learn: bool) -> Float:
+        """How far keys are from each other, at each of records x (k, d), by the first values of the keys before.
+
+        is_first: (k, d) which values are; at: (k,) their order.
+        """
+        if not is_first.any():
+            return np.broadcast_to(apart_of(*self._firsts), x.shape)
+        order = np.argsort(at, kind="stable")
+        found = np.stack([is_first, np.where(is_first, np.abs(pooled.scores(x)), 0.0)], axis=1)[order]
+        totals = np.cumsum(np.concatenate([self._firsts[None], found]), axis=0)
+        if learn:
+            self._firsts = totals[-1]
+        apart = np.empty(x.shape)
+        apart[order] = apart_of(totals[:-1, 0], totals[:-1, 1])
+        return apart
 
     def _season(
         self, rows: Any, x: Float, known: Bool, of_key: Bool, turns: _Turns, members: Int, places: Float, learn: bool
@@ -306,24 +390,46 @@ class Series:
         if moves:
             at, of_series = (np.array(column) for column in zip(*sorted(moves), strict=True))
             turns = _Turns.of(of_series)
-            rows = self.keys[turns.series]
-            _growth(rows, values[at[turns.order]][:, self.counters], turns)
-            self.keys.write(turns.series, total=rows["total"], since=rows["since"])
+            rows, at = self.keys[turns.series], at[turns.order]
+            _growth(rows, values[at][:, self.counters], self._times(values)[at], turns)
+            self.keys.write(turns.series, **{name: rows[name] for name in ("total", "since", *SINCE_PACE)})
 
     def forget(self) -> None:
         """Forget the keys that were used least recently, if there are too many."""
         self.keys.forget()
 
+    def learn_common(self, columns: tuple[Float, ...]) -> None:
+        """Learn which value nearly all records have from the values (m,) of each feature in a sample, ascending."""
+        for j, column in enumerate(columns[: self.n_features]):
+            middle = column[len(column) // 2] if len(column) else np.nan
+            first, last = np.searchsorted(column, middle), np.searchsorted(column, middle, side="right")
+            self._common[j] = middle if last - first >= max(NEARLY_ALL * len(column), 1.0) else np.nan
+
     def learn_scale(self, columns: tuple[Float, ...]) -> None:
         """Learn what is usual for all keys from the values (m,) of each feature in a sample, ascending."""
         within = np.full(self.n_features, WITHIN)
-        if self.pooled is not None:
-            rows = self.keys.of_all_keys()
-            within = within_keys(rows["count"], rows["variance"])
         pooled = Pooled.fit(columns, within)
+        if self.pooled is not None:
+            self._rescale(self.pooled, pooled)
+            rows = self.keys.of_all_keys()
+            pooled = replace(pooled, within=within_keys(rows["count"], rows["variance"], apart_of(*self._firsts)))
         if self.seasons is not None and self.pooled is not None:
             self.seasons.rescale(self.pooled, pooled)
         self._set_scale(pooled)
+
+    def _rescale(self, old: Pooled, new: Pooled) -> None:
+        """Take another scale for the levels of keys, where it differs much: each entry of a key is written again."""
+        middle = new.scores(old.raw(np.array([[-1.0, 0.0, 1.0]]).T * np.ones(self.n_features)))
+        differs = np.abs(middle - np.array([[-1.0, 0.0, 1.0]]).T).max(axis=0) > MUCH
+        if not differs.any() or not len(self.keys):
+            return
+        slots = self.keys.in_use
+        level, variance = (self.keys.column(name, slots).astype(np.float64) for name in ("level", "variance"))
+        step = np.sqrt(np.maximum(variance, 0.0))
+        width = (new.scores(old.raw(level + step)) - new.scores(old.raw(level - step))) / 2.0
+        level[:, differs] = new.scores(old.raw(level))[:, differs]
+        variance[:, differs] = width[:, differs] ** 2
+        self.keys.write(slots, level=level, variance=variance)
 
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled
@@ -342,12 +448,30 @@ class Series:
             known = ~np.isnan(x)
             count = np.minimum(turns.before(known), MOST_COUNTED)
             assert self.pooled is not None
-            expected = self.pooled.expected(rows, x, known, count, turns.rounds)
+            apart = self._apart(self.pooled, x, known & (count == 0), keyed[turns.order], learn=True)
+            expected = self.pooled.expected(rows, x, known, count, turns.rounds, apart)
             moves = _moved(np.zeros_like(rows), x, self.pooled.limited(x, expected), known, count, turns)
             relative[keyed[turns.order]] = self.pooled.relative(expected, moves)
             relative[:, :, self.categorical] = np.nan
             self.keys.put(turns.series, rows)
         return relative
+
+    def learn_moves(self, values: Float, slots: Int, bulk: Bulk) -> Float:
+        """Level and spread (n, MOVEMENT, d) after the first records, once it is known which of their values are far.
+
+        values: (n, d), NaN = missing; slots: (n,) numbers of their series. NaN of series that were forgotten.
+        """
+        moves = np.full((len(values), MOVEMENT, self.n_features), np.nan)
+        known_at = np.flatnonzero(self.keys.column("has_records", slots))
+        if len(known_at):
+            turns = _Turns.of(slots[known_at])
+            x = bulk.limited(values[known_at][turns.order])
+            known, rows = ~np.isnan(x), np.zeros_like(self.keys[turns.series])
+            count = np.minimum(turns.before(known), MOST_COUNTED)
+            moves[known_at[turns.order]] = _moved(rows, x, x, known, count, turns)
+            _filled(rows, x, x, known, count, turns)
+            self.keys.write(turns.series, **{name: rows[name] for name in ("last", "offset", "root")})
+        return moves
 
     def copy(self, more: int = 0) -> Series:
         """Independent series, the same now, with `more` further features that no record has."""
@@ -357,6 +481,8 @@ class Series:
         twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
         twin.seasons = None if self.seasons is None else self.seasons.copy(more)
         twin._stillness = self._stillness.copy(more)
+        twin._common = np.pad(self._common, (0, more), constant_values=np.nan)
+        twin._firsts = np.pad(self._firsts, ((0, 0), (0, more)))
         twin._begin_log()
         return twin
 
@@ -374,6 +500,10 @@ class Series:
         if self.seasons is not None:
             entries |= self.seasons.changes("seasons")
         entries |= self._stillness.changes("still")
+        if not np.isnan(self._common).all():
+            entries |= self._common_log.changes("common", self._common.astype("<f8").tobytes())
+        if self.pooled is not None:
+            entries |= self._firsts_log.changes("firsts", self._firsts.astype("<f8").tobytes())
         return entries | rows
 
     def recover(self, entries: StoredEntries) -> None:
@@ -389,6 +519,14 @@ class Series:
             self._set_scale(None if scale is None else Pooled.from_arrays(scale))
             self.keys.recover(entries, "key", count)
             self._stillness.recover(entries, "still")
+            if any(name.startswith("common/") for name in entries):  # a state of before does not have it
+                found = np.frombuffer(self._common_log.recover(entries, "common"), "<f8")
+                self._common = found.reshape(self.n_features).copy()
+            if self.pooled is not None:  # a state of before knows keys as if all were alike
+                self._firsts = np.array([[float(count)], [0.0]]) * np.ones(self.n_features)
+            if any(name.startswith("firsts/") for name in entries):
+                found = np.frombuffer(self._firsts_log.recover(entries, "firsts"), "<f8")
+                self._firsts = found.reshape(2, self.n_features).copy()
             if self.seasons is not None:
                 self.seasons.recover(entries, "seasons")
         except (ValueError, KeyError, struct.error) as error:
@@ -408,6 +546,7 @@ class Series:
     def _begin_log(self) -> None:
         """Start with an empty log."""
         self._settings_log, self._scale_log = Document(), Document()
+        self._firsts_log, self._common_log = Document(), Document()
         self._stillness.begin_log()
 
 
@@ -491,6 +630,12 @@ def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: 
     return vectors.astype(np.float32).astype(np.float64)
 
 
+def _unmoved(x: Float) -> Float:
+    """The movement (k, MOVEMENT, d) of series whose values are x (k, d) and never were anything else."""
+    vectors = np.stack([x, 0.5 * np.log((TINY * x) ** 2 + 1e-300)], axis=1)
+    return np.clip(vectors, -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
+
+
 def _slow(rows: Any, scores: Float, known: Bool, turns: _Turns) -> Float:
     """The slow mean of each key before its scores (k, d); 0 where none is known. `rows` are moved on."""
     means, seen, found = rows["slow"].astype(np.float64), rows["seen"].astype(np.int64), np.zeros(scores.shape)
@@ -504,20 +649,57 @@ def _slow(rows: Any, scores: Float, known: Bool, turns: _Turns) -> Float:
     return found
 
 
-def _growth(rows: Any, totals: Float, turns: _Turns) -> Float:
-    """By how much counters (k, c) have grown a record since their last known total; `rows` are moved on.
+def _growth(rows: Any, totals: Float, times: Float, turns: _Turns) -> tuple[Float, Float]:
+    """By how much counters (k, c) have grown a record since their last known total, and in how many usual times between
+    two records, NaN = unknown; `rows` are moved on.
 
+    times: (k,) in seconds, NaN = unknown. Where they are known, it is the growth in the usual time between two records
+    of the series, if it took longer: so a record after a missing one does not look as if more was used.
     NaN where that is not known: at the first total of a series, and where it has fallen, as the counter began again.
     """
-    growth, last, since = np.full(totals.shape, np.nan), rows["total"], rows["since"].astype(np.int64)
+    growth, taken = np.full((2, *totals.shape), np.nan)
+    last, since = rows["total"], rows["since"].astype(np.int64)
     for turn in turns.rounds:
         m, is_known = turn.stop - turn.start, ~np.isnan(totals[turn])
         has_grown = is_known & (since[:m] > 0) & (totals[turn] >= last[:m])
-        growth[turn] = np.where(has_grown, (totals[turn] - last[:m]) / np.maximum(since[:m], 1), np.nan)
+        taken[turn] = _records_taken(rows[:m], times[turn], is_known)
+        records = np.where(np.isnan(taken[turn]), np.maximum(since[:m], 1), np.maximum(taken[turn], 1.0))
+        growth[turn] = np.where(has_grown, (totals[turn] - last[:m]) / records, np.nan)
         since[:m] = np.where(is_known, 1, np.minimum(since[:m] + (since[:m] > 0), LONGEST_RUN))
         np.copyto(last[:m], totals[turn], where=is_known)
     rows["total"], rows["since"] = last, since
-    return growth
+    return growth, taken
+
+
+def _is_near(x: Float, moves: Float, count: Int) -> Bool:
+    """Which values (k, d) are at most FARTHEST spreads off the level before them, by that and the spread after them."""
+    share = 1.0 / weights(HALF_LIFE)[np.minimum(count, MOST_COUNTED - 1) + 1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        change = (x - moves[:, 0]) / (1.0 - share)
+        square = (np.exp(2.0 * moves[:, 1]) - share * change * change) / (1.0 - share)
+        return np.asarray(change * change <= FARTHEST * FARTHEST * square)
+
+
+def _records_taken(rows: Any, times: Float, is_known: Bool) -> Float:
+    """Usual times between two records (m, c) since the last totals of counters; NaN = unknown.
+
+    rows: (m,) of series, of which what they know of times is moved on.
+    """
+    has_time = ~np.isnan(times)
+    now, clock = np.where(has_time, times, 0.0), rows["clock"].copy()
+    gap = now - clock
+    is_gap = has_time & (clock > 0.0) & (gap > 0.0)
+    # A longer gap counts as one of twice the usual time: a pause says little of that. The mean is of logarithms
+    count, pace = rows["paces"].astype(np.int64), rows["pace"]
+    change = np.minimum(np.log(np.where(is_gap, gap, 1.0)) - pace, np.where(count > 0, np.log(2.0), np.inf))
+    passed = (now[:, None] - rows["when"]) / np.exp(pace)[:, None]
+    by_time = has_time[:, None] & (rows["when"] > 0.0) & (count[:, None] > 0)
+    taken = np.where(by_time, passed, np.nan)
+    rows["pace"] = np.where(is_gap, pace + change / np.minimum(count + 1, MOST_COUNTED), pace)
+    rows["paces"] = np.minimum(count + is_gap, MOST_COUNTED)
+    rows["clock"] = np.where(has_time, now, clock)
+    rows["when"] = np.where(is_known, now[:, None], rows["when"])
+    return taken
 
 
 def _runs(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> tuple[Int, Int]:
@@ -538,17 +720,20 @@ def _runs(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> tuple[
     return runs * known, ended
 
 
-def _filled(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float:
-    """Records x (k, d) with the last value of the series where one is missing; `rows` are moved on."""
+def _filled(rows: Any, x: Float, near: Float, known: Bool, count: Int, turns: _Turns) -> Float:
+    """Records x (k, d) with the last value of the series where one is missing; `rows` are moved on.
+
+    near: (k, d) the values as those after them know them.
+    """
     if known.all():  # as usual
-        rows["last"], rows["age"] = x[turns.by_series[np.append(turns.starts[1:], len(x)) - 1]], 0
+        rows["last"], rows["age"] = near[turns.by_series[np.append(turns.starts[1:], len(x)) - 1]], 0
         return x
     last, age = rows["last"], rows["age"]
     filled = x.copy()
     for turn in turns.rounds:
         m = turn.stop - turn.start
         is_known = known[turn]
-        np.copyto(last[:m], x[turn], where=is_known)
+        np.copyto(last[:m], near[turn], where=is_known)
         age[:m] = np.where(is_known, 0, np.minimum(age[:m], RECENT) + 1)
         stands_in = ~is_known & (age[:m] <= RECENT) & (count[turn] > 0)
         np.copyto(filled[turn], last[:m], where=stands_in)

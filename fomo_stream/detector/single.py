@@ -24,16 +24,18 @@ from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN, History
 from fomo_stream.detector.keys import WHOLE, Key, Keys
 from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.rarity import is_calibrated
+from fomo_stream.detector.rarity import ODD, is_calibrated
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, blended
 from fomo_stream.detector.seasons import Cycle
-from fomo_stream.detector.series import MEMORY, Batch, Series
+from fomo_stream.detector.series import MEMORY, MOVEMENT, Batch, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
+from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import VALUE_LIMIT, Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 LASTING = 500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
 
@@ -207,7 +209,8 @@ class SingleDetector:
             n = min(self.room, len(at) - done)
             # up to the last one of them: what is learned then counts for those that follow
             stop = int(at[done + n - 1]) + 1 if n else len(rows)
-            batch = self._series.follow(rows[start:stop], None if keys is None else keys[start:stop])
+            of_part = None if keys is None else keys[start:stop]
+            batch = self._series.follow(rows[start:stop], of_part, self._panel.bulk(self.records))
             batches.append(batch)
             mine = chosen[start:stop]
             if not mine.all():
@@ -247,7 +250,7 @@ class SingleDetector:
 
     def peek(self, rows: Float, keys: Sequence[Key] | None) -> Batch:
         """Rows (n, d) as the next n records, with the past of their series."""
-        return self._series.peek(self._checked(rows), keys)
+        return self._series.peek(self._checked(rows), keys, self._panel.bulk(self.records))
 
     def pass_over(self, rows: Float, keys: Sequence[Key]) -> None:
         """Rows (n, d) that nothing is learned of but the totals of counters."""
@@ -263,7 +266,7 @@ class SingleDetector:
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are no stream."""
-        batch = self._series.peek(self._checked(rows), keys)
+        batch = self.peek(rows, keys)
         scores = self._scores(batch)
         if not self._has_contexts:
             return Results.nothing(scores)
@@ -301,7 +304,9 @@ class SingleDetector:
             return Results.nothing(first)
         history = self._context.history
         slots, begins = self._series_of(numbers)
-        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(first.logit, slots, begins, learn=False)
+        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(
+            first.logit, slots, begins, learn=False, far=history.far(numbers)
+        )
         alerts = self._alerts.copy()
         if not self._has_noted_first:
             alerts.note(numbers, remembered)
@@ -315,9 +320,24 @@ class SingleDetector:
         gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
         scores = self._panel.scores(rows, gaps, self.records)
         if by_key is None:
-            return scores
+            return self._without_usual(batch, gaps, scores)
         weights = self.history.key_weights(self.records + np.arange(len(by_key)))
         return Scores.of(scores.by_view, scores.generation, scores.confidence, by_key, weights)
+
+    def _without_usual(self, batch: Batch, gaps: list[NDArray[np.bool_] | None], scores: Scores) -> Scores:
+        """These scores, less what makes records odd among all although it is usual for their keys, or not known."""
+        pooled = self._series.pooled
+        odd = np.flatnonzero((scores.logit > ODD) & (batch.slots > WHOLE))
+        if pooled is None or not len(odd):
+            return scores
+        part, moves = batch.part(odd), MOVEMENT if self._series.movement else 0
+        part = part._replace(vectors=pooled.typical(part.vectors, moves, part.usual, self._series.is_numeric))
+        rows = [self._context.view_columns(view, part.vectors_for(view.sees)) for view in self.views]
+        its_gaps = [None if one is None else one[odd] for one in gaps]
+        like = self._panel.scores(rows, its_gaps, self.records, odd)
+        by_view = scores.by_view.copy()
+        by_view[odd] = np.minimum(by_view[odd], like.by_view)
+        return Scores.of(by_view, scores.generation, scores.confidence, scores.by_key)
 
     def _weighted(self, scores: Scores) -> Scores:
         """Scores of the next records with the weight of what is usual for their key."""
@@ -332,7 +352,7 @@ class SingleDetector:
         if not self._has_contexts:
             return Results.nothing(scores).of_series(batch.slots, batch.begins)
         self._note_first()
-        remembered = self._remembered(scores, batch.slots, batch.begins, learn)
+        remembered = self._remembered(scores, batch.slots, batch.begins, batch.far, learn)
         alerts, history = self._alerts if learn else self._asked, self._context.history
         results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
         results = results.of_series(batch.slots, batch.begins)
@@ -340,13 +360,13 @@ class SingleDetector:
             results = results.with_alerts(np.flatnonzero(still).tolist())
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
-    def _remembered(self, scores: Scores, slots: Int, begins: NDArray[np.bool_], learn: bool = True) -> Float:
+    def _remembered(self, scores: Scores, slots: Int, begins: Bool, far: Bool, learn: bool = True) -> Float:
         """Remembered logits (n,) of records with these scores. What is usual for a key is not remembered."""
         if scores.weight is None:
             of_keys = ~np.isnan(scores.by_key) & (slots > WHOLE)
-            return self._memory.remember(scores.logit, slots, begins, of_keys, learn)
+            return self._memory.remember(scores.logit, slots, begins, of_keys, learn, far)
         of_views = Scores.combined(scores.by_view, np.full(len(scores), np.nan))
-        return blended(self._memory.remember(of_views, slots, begins, None, learn), scores.by_key, scores.weight)
+        return blended(self._memory.remember(of_views, slots, begins, None, learn, far), scores.by_key, scores.weight)
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
@@ -389,9 +409,21 @@ class SingleDetector:
         self._regimes.begin()
         self.new_regimes.append(self.records)
         self._series.forget()
+        self._look_for_far()
         self._learn_scale()
         self._panel.begin(self._context)
         self._context.bring_forward(self._ahead)
+
+    def _look_for_far(self) -> None:
+        """After the warm-up: from now on far values of its records do not count in what is said of later ones."""
+        history = self._context.history
+        numbers = np.arange(history.oldest, self.records)
+        values = history.vectors(numbers)[:, 0]
+        bulk = Bulk.of_rows(values).without(self.categorical)
+        if self._series.n_features and (far := np.asarray(bulk.far(values).any(axis=1))).any():
+            values = np.where(history.gaps(numbers), np.nan, values)
+            moves = self._series.learn_moves(values, history.series(history.oldest, self.records)[0], bulk)
+            self._context.note_far(numbers, far, moves)
 
     def _learn_scale(self) -> None:
         """Learn what is usual for all keys together: after the warm-up, and when there are twice as many records.
@@ -399,6 +431,7 @@ class SingleDetector:
         It takes effect at once, so `room` ends there.
         """
         self._scaled = self.records
+        self._series.learn_common(self._context.pool.quantiles)
         if not self._series.relative or not (len(self._series.keys) or self._series.seasons):
             return
         is_first, history = self._series.pooled is None, self._context.history
@@ -407,6 +440,7 @@ class SingleDetector:
         if is_first:
             numbers = np.arange(history.oldest, self.records)
             values = np.where(history.gaps(numbers), np.nan, history.vectors(numbers)[:, 0])
+            values = Bulk.of_rows(values).without(self.categorical).limited(values)
             relative = self._series.learn_usual(values, history.series(history.oldest, self.records)[0])
             self._context.note_relative(numbers, relative)
             self._series.learn_scale(sample)
@@ -419,11 +453,11 @@ class SingleDetector:
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
-        # The series of the first rows of a long seed context are not known any more.
         remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
         slots, begins = self._series_of(numbers[known])
-        remembered[known] = self._remembered(first[known], slots, begins)
-        self._context.note_first(numbers, first.by_view, remembered)
+        remembered[known] = self._remembered(first[known], slots, begins, self.history.far(numbers[known]))
+        outlier = self._alerts.first_outliers(first, remembered)
+        self._context.note_first(numbers, first.by_view, remembered, outlier)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True
 
@@ -547,12 +581,16 @@ class SingleDetector:
         return twin
 
     def _checked(self, rows: Float) -> Float:
-        """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times."""
+        """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times.
+
+        With counters there is one more column, the times, which may be missing.
+        """
         rows, d, c = np.asarray(rows, dtype=np.float64), self.n_features, len(self.config.cycles)
-        if rows.ndim != 2 or rows.shape[1] not in (d, d + c):
+        most = d + c + bool(self.counters)
+        if rows.ndim != 2 or rows.shape[1] not in (d, d + c, most):
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
         rows = np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
-        return rows if rows.shape[1] == d + c else np.pad(rows, ((0, 0), (0, c)), constant_values=np.nan)
+        return np.pad(rows, ((0, 0), (0, most - rows.shape[1])), constant_values=np.nan)
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.bulk import Bulk, without_far
 from fomo_stream.model.completion import Completion
-from fomo_stream.model.config import SPACES, VALUE_LIMIT, Model, ModelConfig
+from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model, ModelConfig
 from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
@@ -42,6 +43,7 @@ from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
+Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,17 @@ def encode_context(
     fill = np.clip(medians, -VALUE_LIMIT, VALUE_LIMIT)
     complete = np.clip(np.where(np.isfinite(rows), rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
     uses = np.array([space in model.config.used_spaces for space in SPACES])
+    of_rows = [ascending(column) for column in complete.T]
+    bulk = Bulk.of(of_rows)
     if not uses[1]:
         quantiles = [np.empty(0)] * d  # no map: knots would be more than half of what is kept of a context
-    elif quantiles is None:
-        quantiles = [ascending(column) for column in complete.T]
-    transform = _fit_transform(uses, complete, fill, known, *knots_of(quantiles))
+    else:
+        quantiles = [without_far(column) for column in (of_rows if quantiles is None else quantiles)]
+    far = bulk.far(complete)
+    near = np.asarray(~far.any(axis=1))
+    transform = _fit_transform(uses, complete, far, fill, known, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
-    described, own = _describe(views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d))
+    described, own = _describe(views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), near)
     weights, of_context = _weights(model, fusion_only)
     read = encode_channels(own, weights, of_context)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
@@ -109,12 +115,20 @@ def _weights(model: Model, fusion_only: bool) -> tuple[Weights, ContextWeights]:
 
 
 def _fit_transform(
-    uses: NDArray[np.bool_], rows: Float, fill: Float, known: NDArray[np.bool_], values: Float, levels: Float
+    uses: Bool, rows: Float, far: Bool, fill: Float, known: Bool, values: Float, levels: Float
 ) -> kernels.Transform:
-    """The transform of complete rows (n, d) with knots of these values and levels (d, k)."""
+    """The transform of complete rows (n, d) with knots of these values and levels (d, k).
+
+    far: (n, d) the values that tell nothing of what is usual; see `bulk`.
+    """
     center, deviation = moments(rows)
+    for j in np.flatnonzero(far.any(axis=0) | (deviation < NARROW * np.abs(center))):
+        column = rows[~far[:, j], j, None]
+        # around one of the values: else the sum of large ones has errors as large as their differences
+        ((middle,), (deviation[j],)) = moments(column - column[0])
+        center[j] = column[0, 0] + middle
     scale = constant_scale(center, deviation, len(rows))
-    z = (rows - center) / scale
+    z = np.where(far, 0.0, (rows - center) / scale)
     whiten = whitening(z) if rows.shape[1] <= MOST_FEATURES else whitening_of_wide(z)
     ends = kernels.outer_quantiles(levels)
     return kernels.Transform(uses, fill, known, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
@@ -124,7 +138,7 @@ def constant_scale(center: Float, deviation: Float, n_rows: int) -> Float:
     """Spread (d,) to divide by, see `preprocessing.constant_scale`."""
     size = np.abs(center)
     stand_in = np.where(size > 0, size, 1.0) / math.sqrt(n_rows)
-    return np.maximum(np.where(deviation > 1e-9 * size, deviation, stand_in), 1e-200)
+    return np.maximum(np.where(deviation > NOISE * size, deviation, stand_in), 1e-200)
 
 
 def whitening_of_wide(z: Float) -> Float:
@@ -153,10 +167,12 @@ def whitening_of_wide(z: Float) -> Float:
     return whiten
 
 
-def _describe(views: Float, tails: Float | None, floor: float) -> tuple[kernels.Described, NDArray[np.float32]]:
+def _describe(
+    views: Float, tails: Float | None, floor: float, near: Bool
+) -> tuple[kernels.Described, NDArray[np.float32]]:
     """The described context, and the channels (n, C) of its own rows, in u spaces: views (u, n, d).
 
-    tails: tail probabilities (n, d); None: ranks do not count.
+    tails: tail probabilities (n, d); None: ranks do not count. near: (n,) the rows without far values.
     """
     n = views.shape[1]
     x = np.clip(views, -LIMIT, LIMIT).astype(np.float32)
@@ -167,7 +183,7 @@ def _describe(views: Float, tails: Float | None, floor: float) -> tuple[kernels.
     ordered = np.sort(statistics.T, axis=1)
     median = ordered[:, (n - 1) // 2].copy()
     deviation = np.partition(np.abs(statistics - median), (n - 1) // 2, axis=0)[(n - 1) // 2]
-    spread = 1.4826 * deviation + 0.05 * statistics.std(0) + 1e-6
+    spread = 1.4826 * deviation + 0.05 * (statistics if near.all() else statistics[near]).std(0) + 1e-6
     comparison = (median, spread, *as_tables(ordered.astype(np.float32)))
     described = kernels.Described(columns, own, bandwidth, floor, *comparison, kernels.rarities(n, False))
     return described, own_channels(statistics, *comparison, kernels.rarities(n, True))

@@ -12,6 +12,8 @@ from fomo_stream.errors import CheckpointError
 
 MOST_LAYERS, MOST_SIZE = 100, 100_000  # of a model: its weights are made in memory before they are read
 VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
+NARROW = 1e-6  # of the size of a feature's values: a smaller spread is computed from differences
+NOISE = 1e-13  # of the size of a feature's values: a smaller spread is rounding
 
 SPACES = ("z", "quantile", "whitened")
 SPACE_STATISTICS = (

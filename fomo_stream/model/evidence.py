@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fomo_stream.model.config import SPACES
-from fomo_stream.model.preprocessing import Knots, constant_scale, fit_knots, to_normal
+from fomo_stream.model.preprocessing import Knots, center_and_scale, fit_knots, to_normal
 
 NEIGHBOURS = 20
 BLOCK = 1 << 17  # distances at once while a context is fitted: bounds memory, stays near a CPU's caches ...
@@ -227,10 +227,9 @@ def fit_evidence(
     rows: (B, n, d) raw units, complete (see `imputation`), n >= 2; n_features: (B,), columns beyond it are zero
     padding; knots: the quantile transform to use, or None to fit it on the rows; names: of the spaces to use, in order.
     """
-    center = rows.mean(1, keepdim=True)
-    deviation = rows.std(1, keepdim=True, correction=0)
-    scale = constant_scale(center, deviation, rows.shape[1])
+    center, scale, far = center_and_scale(rows)
     z = (rows - center) / scale
+    z = z if far is None else z.masked_fill(far, 0.0)
     knots = fit_knots(rows) if knots is None else knots
     nothing = rows.new_zeros(())
     whiten = whitening(z, n_features)
@@ -240,7 +239,12 @@ def fit_evidence(
     own = torch.cat([s for _, s in fitted] + _rank_statistics(views, knots, n_features), -1)
     median = own.median(1, keepdim=True).values
     mad = (own - median).abs().median(1, keepdim=True).values
-    spread = 1.4826 * mad + 0.05 * own.std(1, keepdim=True, correction=0) + 1e-6
+    deviation = own.std(1, keepdim=True, correction=0)
+    if far is not None:  # rows with far values do not count
+        near = ~far.any(-1, keepdim=True)
+        mean = (own * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
+        deviation = (((own - mean) * near).square().sum(1, keepdim=True) / near.sum(1, keepdim=True)).sqrt()
+    spread = 1.4826 * mad + 0.05 * deviation + 1e-6
     ordered = own.transpose(1, 2).contiguous().sort(-1).values
     evidence = evidence._replace(
         spaces=tuple(space for space, _ in fitted), median=median, spread=spread, ordered=ordered

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fomo_stream.model.config import VALUE_LIMIT
-from fomo_stream.model.quantile_map import N_KNOTS
+from fomo_stream.model.bulk import MOST_FAR, WIDEST_GAP, without_far
+from fomo_stream.model.config import NARROW, NOISE, VALUE_LIMIT
+from fomo_stream.model.quantile_map import N_KNOTS, knots_of
 
 
 class Imputation(NamedTuple):
@@ -55,14 +56,54 @@ def constant_scale(center: Tensor, deviation: Tensor, n_rows: int | Tensor) -> T
     """
     size = center.abs()
     stand_in = torch.where(size > 0, size, torch.ones_like(size)) / n_rows**0.5
-    return torch.where(deviation > 1e-9 * size, deviation, stand_in).clamp(min=1e-200)
+    return torch.where(deviation > NOISE * size, deviation, stand_in).clamp(min=1e-200)
+
+
+def center_and_scale(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Mean and spread (..., 1, d) of complete rows (..., n, d), raw units, without the values that are far.
+
+    And which are (..., n, d), see `bulk`; None: no value is.
+    """
+    center, deviation = rows.mean(-2, keepdim=True), rows.std(-2, correction=0, keepdim=True)
+    far = (rows > _end(rows)) | (-rows > _end(-rows))
+    again = far.any(-2, keepdim=True) | (deviation < NARROW * center.abs())
+    if again.any():
+        reference = rows.median(-2, keepdim=True).values  # the sum of large values has errors as large as their spread
+        count = (~far).sum(-2, keepdim=True)
+        middle = (rows - reference).masked_fill(far, 0.0).sum(-2, keepdim=True) / count
+        square = (rows - reference - middle).masked_fill(far, 0.0).square().sum(-2, keepdim=True) / count
+        center = torch.where(again, reference + middle, center)
+        deviation = torch.where(again, square.sqrt(), deviation)
+    return center, constant_scale(center, deviation, rows.shape[-2]), far if far.any() else None
+
+
+def _end(rows: Tensor) -> Tensor:
+    """The largest values (..., 1, d) of rows (..., n, d) before a gap, as `bulk` has them."""
+    n = rows.shape[-2]
+    aside = int(MOST_FAR * n)
+    ordered = rows.sort(dim=-2).values
+    first, upper = ordered[..., aside : aside + 1, :], ordered[..., n - 1 - aside :, :]
+    below, above, end = upper[..., :-1, :], upper[..., 1:, :], upper[..., -1:, :]
+    is_gap = (above - below > WIDEST_GAP * (below - first)) & (below > first)
+    while is_gap.any():
+        found = is_gap & (above <= end) & (end - above <= above - below)
+        if not found.any():
+            break
+        end = torch.where(found, below, end).amin(-2, keepdim=True)
+    return end
 
 
 def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
     """Quantiles of complete rows (..., n_rows, n_features), no NaN; exact for up to n_knots rows."""
     n = rows.shape[-2]
+    _, scale, far = center_and_scale(rows)
+    scale = scale.squeeze(-2)
     ordered = rows.transpose(-1, -2).contiguous().sort(dim=-1).values
-    if n > n_knots:
+    if far is not None:  # columns of several lengths
+        columns = [without_far(column) for column in ordered.flatten(0, -2).cpu().numpy()]
+        found = (torch.from_numpy(part).to(rows) for part in knots_of(columns, n_knots))
+        values, levels = (part.reshape(*ordered.shape[:-1], -1) for part in found)
+    elif n > n_knots:
         at = torch.linspace(0, n - 1, n_knots, dtype=rows.dtype, device=rows.device)
         low = at.floor().long().clamp(max=n - 2)
         part = at - low
@@ -73,7 +114,6 @@ def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
     else:
         values = ordered
         levels = (torch.arange(n, dtype=rows.dtype, device=rows.device) + 0.5) / n
-    scale = constant_scale(rows.mean(-2), rows.std(-2, correction=0), n)
     return Knots(values, levels, scale)
 
 
@@ -82,9 +122,9 @@ def z_score_knots(rows: Tensor) -> Knots:
 
     rows: (..., n_rows, n_features), complete.
     """
-    center = rows.mean(-2)
-    scale = constant_scale(center, rows.std(-2, correction=0), rows.shape[-2])
-    return Knots(center.unsqueeze(-1), torch.full((1,), 0.5, dtype=rows.dtype, device=rows.device), scale)
+    center, scale, _ = center_and_scale(rows)
+    middle = torch.full((1,), 0.5, dtype=rows.dtype, device=rows.device)
+    return Knots(center.transpose(-1, -2), middle, scale.squeeze(-2))
 
 
 def to_normal(rows: Tensor, knots: Knots) -> Tensor:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_origin,
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.model.bulk import without_far
 from fomo_stream.model.completion import Completion
 from fomo_stream.model.config import Model
 from fomo_stream.model.quantile_map import knots_of
@@ -122,6 +123,7 @@ def encode_with_torch(model: Model, rows: Float, quantiles: Sequence[Float] | No
     torchs: Any = model
     knots = None
     if quantiles is not None:
+        quantiles = [without_far(column) for column in quantiles]
         knots = tuple(torch.from_numpy(part).to(torchs.device) for part in knots_of(quantiles))
     with torch.inference_mode():
         cache: ContextCache = torchs.encode_context(torch.from_numpy(rows).to(torchs.device), knots=knots)
@@ -198,10 +200,11 @@ def warm_up(model: Model) -> None:
         sample_logits(model, sample, rows)
 
 
-def cross_scores(model: Model, rows: Float) -> Float:
+def cross_scores(model: Model, rows: Float, kept: NDArray[np.bool_] | None = None) -> Float:
     """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
 
-    The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows.
+    The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows. kept:
+    (n,) the rows that others are scored against, at least 2 of each half; None: all.
 
     With fewer than 4 rows, each is scored against all of them, including itself.
     """
@@ -210,10 +213,6 @@ def cross_scores(model: Model, rows: Float) -> Float:
     out = np.empty(len(rows))
     first = np.arange(len(rows)) < len(rows) // 2
     for half in (first, ~first):
-        out[half] = logits_of(model, encode_rows(model, rows[~half]), rows[half])
+        others = ~half if kept is None else ~half & kept
+        out[half] = logits_of(model, encode_rows(model, rows[others]), rows[half])
     return out
-
-
-def row_keys(rows: Float) -> list[bytes]:
-    """One hashable key per row (n, d); equal rows have equal keys (-0.0 is 0.0, NaN is NaN)."""
-    return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]

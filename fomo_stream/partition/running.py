@@ -174,7 +174,10 @@ class Running(Partition):
         for i in passed if self.schema.counters else ():
             if items[i].offset >= self.learned_until:
                 between.setdefault(int(usable[:i].sum()), []).append(i)
-        skipped = {at: (values[its], [items[i].key for i in its]) for at, its in between.items()}
+        skipped = {
+            at: (self._with_places(values[its], [items[i] for i in its]), [items[i].key for i in its])
+            for at, its in between.items()
+        }
         columns = self._columns(seen, keys, offsets, windows, skipped, process)
         judged = self._verdicts.judge(
             columns, rows, chosen, list(compress(fields, usable.tolist())), missing[usable].tolist(), windows
@@ -268,12 +271,17 @@ class Running(Partition):
         return found
 
     def _with_places(self, rows: Float, items: Sequence[Item]) -> Float:
-        """Rows as the detector takes them: with the places of these records in its cycles."""
+        """Rows as the detector takes them: with the places of these records in its cycles, and times for counters."""
         names = self.config.time_features
-        if not names:
+        by_time = self.config.time is not None and bool(self.schema.counters)
+        if not names and not by_time:
             return rows
-        places = [places_at(self._time_of(item), names, self._zone) for item in items]
-        return np.column_stack([rows, np.reshape(places, (len(items), len(cycles_of(names))))])
+        times = [self._time_of(item) for item in items]
+        places = [places_at(time, names, self._zone) if names else [] for time in times]
+        columns = [rows, np.reshape(places, (len(items), len(cycles_of(names)) if names else 0))]
+        if by_time:
+            columns.append(np.array([np.nan if time is None else time / 1000.0 for time in times])[:, None])
+        return np.column_stack(columns)
 
     def _time_of(self, item: Item) -> int | None:
         field = self.config.time

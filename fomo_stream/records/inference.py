@@ -79,7 +79,7 @@ _TOTAL_WORDS = {
 _GROWN, _GROWN_SMOOTHLY, _GROWN_BY_NAME = 100, 1000, 20
 _ROUGH = 0.2  # share of its steps by which those of a counter differ from the next ones, at least
 _RESET = 0.5  # share of the total before that a counter which began again has at most
-_FEW_RESETS = 0.05  # of its steps
+_FEW_RESETS, _FEW_DIPS = 0.05, 0.01  # of its steps
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records; fewer values may rise in order by chance
 _ROUNDED = 0.05  # of a step is the last digit, at most, where equal steps are rounded
@@ -279,7 +279,10 @@ def _is_counter(x: np.ndarray, words: set[str]) -> bool:
 
 
 def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> bool:
-    """Whether numbers are totals of a counter: they grow in their series, and fall only where it begins again."""
+    """Whether numbers are totals of a counter: they grow in their series, and fall only where it begins again.
+
+    Very few may fall by no more than what they usually grow by: rounding does it.
+    """
     x = numbers(values)
     numbered: dict[Hashable, int] = {}
     of_series = np.array([numbered.setdefault(one, len(numbered)) for one in series])
@@ -292,7 +295,11 @@ def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> 
         return False
     grown = int((after > before).sum())
     again = (after < before) & (after >= 0.0) & (after < _RESET * before)
-    if ((after < before) & ~again).any() or again.sum() > _FEW_RESETS * grown or x.min() < 0.0:
+    fallen = before - after
+    dips = (fallen > 0.0) & ~again
+    if dips.any() and (dips.sum() > max(_FEW_DIPS * grown, 1) or fallen[dips].max() > np.median(-fallen[fallen < 0.0])):
+        return False
+    if again.sum() > _FEW_RESETS * grown or x.min() < 0.0:
         return False
     if _words(path) & _TOTAL_WORDS:
         return grown >= _GROWN_BY_NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ import torch
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fomo_stream import ZeroShotDetector
+from fomo_stream import FoMoDetector, ZeroShotDetector
 from fomo_stream.errors import FomoWarning, SchemaError
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.model.config import ModelConfig
@@ -368,3 +368,67 @@ def test_columns_that_mislead_are_told_by_fit(as_frame: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         detector.fit(rows[:, [0, 2]])
+
+
+# --- outliers among the rows of fit; arrays of other kinds
+
+
+@pytest.mark.parametrize(("n", "k", "spread"), [(300, 3, 0.0), (1000, 10, 1.0), (1000, 50, 1.0), (1000, 50, 0.0)])
+def test_outliers_that_are_alike_do_not_hide_each_other_in_fit(n: int, k: int, spread: float) -> None:
+    rng = np.random.default_rng(n + k)
+    X = rng.normal(size=(n, 4))
+    X[-k:] = 6 + spread * rng.normal(size=(k, 4))
+    labels = ZeroShotDetector(random_state=0, contamination=k / n).fit_predict(X)
+    assert (labels[-k:] == -1).sum() >= 0.9 * k
+
+
+@pytest.mark.parametrize("offset", [0.0, 5000.0])
+@pytest.mark.parametrize("rounded", [lambda X: X.astype(np.float32), lambda X: X.round(6), lambda X: X.round(4) + 1e-9])
+def test_a_training_row_that_is_rounded_is_the_same_row(offset: float, rounded: Callable[[Any], Any]) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    X[::60] += 8
+    X = X.round(3) * 10 + offset
+    X[5, 1] = np.nan
+    detector = ZeroShotDetector(random_state=0, alert_rate=0.005).fit(X)
+    np.testing.assert_allclose(detector.score_samples(rounded(X)), -detector.decision_scores_, atol=1e-3)
+
+
+def test_the_masked_cells_of_an_array_are_missing(inliers: np.ndarray) -> None:
+    masked = np.ma.masked_array(inliers.copy(), mask=np.zeros(inliers.shape, bool))
+    masked[:60, 2] = -9999
+    masked[:60, 2] = np.ma.masked
+    detector = ZeroShotDetector(random_state=0).fit(masked)
+    same = ZeroShotDetector(random_state=0).fit(masked.filled(np.nan))
+    np.testing.assert_array_equal(detector.score_samples(masked), same.score_samples(masked.filled(np.nan)))
+    assert detector.predict([[0, 0, -9999, 0, 0]]) == [-1]
+
+
+def test_a_record_array_is_refused_and_a_column_without_values_is_named(inliers: np.ndarray) -> None:
+    with pytest.raises(SchemaError, match=r"record array; give a frame"):
+        ZeroShotDetector().fit(np.array([(1.0, 2.0)] * 20, dtype=[("a", "f8"), ("b", "f8")]))
+    empty = inliers.copy()
+    empty[:, 3] = np.nan
+    with pytest.warns(FomoWarning, match="columns without any value are not scored: 3"):
+        ZeroShotDetector().fit(empty)
+
+
+@pytest.mark.parametrize("marks", [{"b": -9999}, {"*": [65535, -9999]}])
+def test_a_number_that_means_missing_is_missing_in_both_adapters(
+    inliers: np.ndarray, marks: dict[Hashable, Any]
+) -> None:
+    frame = pd.DataFrame(inliers[:, :3], columns=list("abc"))
+    marked, gaps = frame.copy(), frame.copy()
+    marked.loc[5:40, "b"], gaps.loc[5:40, "b"] = -9999.0, np.nan
+    one = ZeroShotDetector(random_state=0, missing_values=marks).fit(marked)
+    np.testing.assert_array_equal(one.decision_scores_, ZeroShotDetector(random_state=0).fit(gaps).decision_scores_)
+    streams = FoMoDetector(min_context=50, missing_values=marks), FoMoDetector(min_context=50)
+    for stream, rows in zip(streams, (marked, gaps), strict=True):
+        stream.learn_many(rows)
+    scores = [stream.score_many(rows) for stream, rows in zip(streams, (marked, gaps), strict=True)]
+    np.testing.assert_array_equal(scores[0], scores[1])
+
+
+@pytest.mark.parametrize("wrong", [[-9999], {"b": "x"}, {"b": [True]}])
+def test_marks_of_missing_values_are_numbers_by_feature(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="missing_values"):
+        FoMoDetector(missing_values=wrong)

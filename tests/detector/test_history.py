@@ -26,9 +26,8 @@ def batch_of(numbers: np.ndarray) -> Batch:
     relative = numbers[:, None, None] + np.array([0.0, 0.25, 0.5])[:, None]
     relative[numbers % 4 == 1] = np.nan  # of a new key
     gaps = (numbers % 3 == 0)[:, None]
-    return Batch(
-        vectors, gaps, numbers % 7, numbers % 5 == 0, relative, relative[:, :2], np.zeros(gaps.shape, np.int64)
-    )
+    still, far = np.zeros(gaps.shape, np.int64), numbers % 6 == 0
+    return Batch(vectors, gaps, numbers % 7, numbers % 5 == 0, relative, relative[:, :2], still, far)
 
 
 def logits_of(numbers: np.ndarray) -> np.ndarray:
@@ -99,7 +98,8 @@ def test_scores_that_are_noted_later_are_those_of_the_records(sizes: list[int], 
     numbers = np.array(sorted(number for number in which if number < n), dtype=np.int64)
     logits, expected = logits_of(np.arange(n)), logit.copy()
     logits[numbers], expected[numbers] = 0.5, -7.0
-    memory.note(numbers, np.full((len(numbers), VIEWS), 0.5), np.full(len(numbers), -7.0))
+    noted = np.full((len(numbers), VIEWS), 0.5), np.full(len(numbers), -7.0), np.ones(len(numbers), dtype=bool)
+    memory.note(numbers, *noted)
     for history in (memory, memory.copy()):  # those that are forgotten are passed over
         np.testing.assert_array_equal(history.logits(first, n), logits[first:])
         np.testing.assert_array_equal(history.remembered(np.arange(first, n)), expected[first:])
@@ -114,7 +114,8 @@ def test_equal_rows_are_found_missing_values_included() -> None:
     vectors = np.stack([filled, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # ... and was before them
     unknown = np.full((4, 3, 2), np.nan)
     still = np.zeros(rows.shape, np.int64)
-    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), np.zeros(4, bool), unknown, unknown[:, :2], still)
+    none = np.zeros(4, bool)
+    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), none, unknown, unknown[:, :2], still, none)
     memory.append(batch, Scores.unknown(4, 1), np.zeros(4), np.zeros(4, bool))
     both, first = np.array([0, 1]), np.array([0])
     assert [memory.find(row, both).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]

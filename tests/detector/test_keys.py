@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import cast
 
@@ -88,6 +89,7 @@ def test_what_is_usual_for_a_key_is_that_of_its_values_before_shrunk_to_that_of_
     series.follow(np.ones((1, 1)), ["other"])
     series.learn_scale((np.sort(np.exp(rng.normal(size=300) * 2)),))
     assert series.pooled is not None
+    series.follow(np.exp(rng.normal(size=(60, 1))), [f"other {key}" for key in range(60)])  # keys are alike
     edges = [0, *sorted(cuts), 120]
     keys = [f"key {key}" for key in which]
     parts = [series.follow(values[a:b], keys[a:b]) for a, b in pairwise(edges)]
@@ -123,8 +125,8 @@ def test_the_spread_within_keys_is_estimated_from_all_of_them() -> None:
     rng = np.random.default_rng(0)
     count = rng.integers(1, 40, (500, 1)).astype(np.uint8)
     variance = np.array([[rng.normal(scale=0.2, size=n).var()] for n in count[:, 0]], np.float32)
-    assert within_keys(count, variance)[0] == pytest.approx(0.04, rel=0.1)
-    assert within_keys(count[:0], variance[:0])[0] == 0.5  # what is assumed
+    assert within_keys(count, variance, np.ones(1))[0] == pytest.approx(0.04, rel=0.1)
+    assert within_keys(count[:0], variance[:0], np.ones(1))[0] == 0.5  # what is assumed
 
 
 # --- detectors
@@ -217,3 +219,30 @@ def test_a_copy_before_the_first_record_knows_its_own_keys() -> None:
     twin, found = one.for_partition(0), one.process(rows, keys)
     assert found.outlier[2400]
     assert_same_results(found, twin.process(rows, keys))
+
+
+@pytest.mark.parametrize("levels", [(10, 70, 130, 190, 250), (100, -50, 400, 0, -300)])
+@pytest.mark.parametrize("seed", range(2))
+def test_odd_values_of_a_device_are_found_whatever_the_order_of_the_devices(seed: int, levels: tuple[int, ...]) -> None:
+    rng, device = np.random.default_rng(seed), np.repeat(np.arange(5), 400)
+    rows = np.column_stack([np.array(levels)[device] + rng.normal(size=2000), rng.normal(5, 0.2, 2000)])
+    planted = [680 + 405 * k for k in range(4)]
+    rows[planted, 0] += 25
+    for order in (np.arange(2000), np.argsort(np.arange(2000) % 400, kind="stable")):
+        found = Detector(shared_model(), 2, CONFIG).process(rows[order], [f"d{k}" for k in device[order]]).outlier
+        is_planted = np.isin(order, planted)
+        assert found[is_planted].sum() >= 3
+        assert found[~is_planted].sum() <= 20
+
+
+def test_a_flag_that_goes_back_to_what_nearly_all_have_is_not_odd() -> None:
+    rng = np.random.default_rng(1)
+    user, flag = rng.integers(0, 100, 3000), np.zeros(3000)
+    flag[[np.flatnonzero(user == k)[14] for k in range(0, 100, 10)]] = 1.0
+    config = replace(CONFIG, explain="alerts")
+    found = Detector(shared_model(), 2, config).process(
+        np.column_stack([rng.lognormal(3, 0.4, 3000), flag]), [f"u{k}" for k in user]
+    )
+    assert found.outlier[flag == 1].sum() >= 8
+    odd_flags = [i for i, reasons in enumerate(found.reasons) if reasons and reasons[0].feature == 1]
+    assert (flag[odd_flags] == 1).all()

@@ -24,6 +24,7 @@ from fomo_stream.detector.rarity import HALF_LIFE as LONG
 from fomo_stream.detector.rarity import Rarity, is_calibrated, own_p_values, p_values
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.series import HALF_LIFE, MEMORY
+from fomo_stream.model.checkpoint import shared_model
 
 # --- calibration
 
@@ -133,6 +134,16 @@ def test_weights_that_grow_for_millions_of_records_change_no_share() -> None:
 # --- alerts
 
 
+def clear_above(logits: list[float], many: int) -> float:
+    """What is clear above the largest of them, in its heights above the median."""
+    if len(logits) >= many:
+        return 0.12
+    around = np.array(logits) - np.mean(logits)
+    following = max(0.0, float((around[1:] * around[:-1]).sum() / max((around**2).sum(), 1e-300)))
+    free = max(3.0, len(logits) * (1 - following) / (1 + following))
+    return round(0.12 * math.log(many) / math.log(free) + 1 / math.sqrt(free), 3)
+
+
 class Naive:
     """The documented rules, record by record, from the logits of a stream; see `Alerts`."""
 
@@ -141,6 +152,7 @@ class Naive:
         self.own = first.scores.stored_logit.tolist()
         self.remembered = first.remembered_logit.tolist()
         self.outliers: list[bool] = []
+        self.first = first.outlier.tolist()
         self.since: dict[int, int] = {}
         self.load = 0.0
 
@@ -160,15 +172,16 @@ class Naive:
                 self.load = self.load * (1 - STEP * a / 20) + sum(self.outliers[max(0, step - STEP) : step])
             logit, x = float(results.scores.stored_logit[i]), float(results.remembered_logit[i])
             is_ready = len(own) + 1 >= 1 / a - 1e-6
-            p = (1 + sum(other >= x for other in recent)) / (len(recent) + 1)
+            higher = sum(other >= x for other in recent)
+            p = (1 + higher) / (len(recent) + 1)
             rises, is_usual, begins = [0.0, 0.0], True, False
             if is_ready:
-                calm = [not flag for flag in ([False] * n_first + self.outliers[:step])[-peak:]]
+                calm = [not flag for flag in (self.first + self.outliers[:step])[-peak:]]
                 for k, (value, those) in enumerate(((logit, own), (x, memory))):
                     middle, top = float(np.median(those)), max(1.0, *those)
                     usual = max([1.0, *(other for other, is_calm in zip(those, calm, strict=True) if is_calm)])
                     rises[k] = max(0.0, value - top) / max(top - middle, 0.3)
-                    clear = 0.12 + 0.3 * max(0.0, math.ceil(7 / a) / len(those) - 1)
+                    clear = clear_above(those, math.ceil(7 / a))
                     begins |= rises[k] > clear
                     is_usual &= value <= usual + clear * max(usual - middle, 0.3)
             asked = max(logit, x) if rises[0] > 0 else x
@@ -176,8 +189,9 @@ class Naive:
             slot = int(results.series[i])
             if results.begins[i]:
                 self.since.pop(slot, None)
-            again = not is_usual and p <= 0.7 * a
-            follows = self.since.get(slot, 99) <= 10 and rarity <= max(a, min(5 * a, 0.05))
+            again = not is_usual and 1 + higher <= 0.7 * a * (max(len(recent), self.window) + 1)
+            is_odder = is_ready and logit > float(np.median(own))
+            follows = self.since.get(slot, 99) <= 10 and rarity <= max(a, min(5 * a, 0.05)) and is_odder
             outlier = begins or ((again or follows) and self.load + sum(self.outliers[step:i]) < 100)
             self.since[slot] = 1 if outlier else self.since.get(slot, 99) + 1
             severity = (3 if rarity <= a / 5 else 2) if outlier else int(rarity <= a)
@@ -250,12 +264,44 @@ def test_after_a_label_an_outlier_is_no_standard_for_others() -> None:
 
 
 @given(st.sampled_from([5, 300, 2000]), st.sampled_from([0.01, 0.1]))
-def test_rows_that_are_no_stream_are_outliers_by_their_p_values_alone(n: int, rate: float) -> None:
+def test_first_records_can_be_outliers_once_they_are_enough_for_the_alert_rate(n: int, rate: float) -> None:
     found = first_of(n, rate)
     has_enough = rate * (n + 1) >= 1
-    assert found.outlier.tolist() == [has_enough and p <= rate for p in found.p_value.tolist()]
     assert ((found.severity >= 2) == found.outlier).all()
+    assert has_enough or not found.outlier.any()
     assert set(found.status) == {Status.OK if has_enough else Status.CALIBRATING}
+
+
+@pytest.mark.parametrize("far", [{}, {100: 10}, {20: -10, 50: 10, 80: -10, 110: 10, 140: -10, 170: 10}])
+@pytest.mark.parametrize("seed", range(3))
+def test_of_the_first_records_those_far_outside_are_outliers_however_many(seed: int, far: dict[int, float]) -> None:
+    rows = np.random.default_rng(seed).normal(size=(200, 3))
+    rows[list(far), 0] += list(far.values())
+    one = Detector(shared_model(), 3, DetectorConfig())
+    one.process(rows)
+    found = set(np.flatnonzero(one.cross_scored().outlier).tolist())
+    assert found >= far.keys()
+    assert len(found) <= len(far) + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_young_stream_finds_what_is_far_outside_and_little_else(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, planted = rng.normal(size=(400, 3)), [210, 300, 390]
+    rows[planted, 1] += 8
+    walk = np.zeros((400, 3))  # records that follow each other closely say less of what is usual
+    for i in range(1, 400):
+        walk[i] = 0.95 * walk[i - 1] + rng.normal(size=3)
+    outlier, of_walk = (detector(DetectorConfig()).process(each).outlier for each in (rows, walk))
+    assert outlier[planted].all()
+    assert outlier.sum() <= 7
+    assert of_walk.sum() <= 8
+
+
+def test_in_a_constant_stream_a_change_is_an_outlier_and_the_usual_values_after_it_are_none() -> None:
+    rows = np.full((600, 3), [5.0, 7.0, 0.1])
+    rows[[400, 500], 1] = 8.0
+    assert np.flatnonzero(detector(DetectorConfig()).process(rows).outlier).tolist() == [400, 500]
 
 
 @cache

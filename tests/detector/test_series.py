@@ -4,7 +4,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streams import compacted, state_of
 
 from fomo_stream.detector import series
-from fomo_stream.detector.keys import WHOLE, Key
+from fomo_stream.detector.keys import WHOLE, Key, Keys, digest_of
 from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, RECENT, Batch, Series
 from fomo_stream.errors import StateError
 
@@ -309,3 +309,27 @@ def test_a_counter_goes_on_through_records_that_are_passed_over(seed: int, n_key
     one.pass_over(totals[20:stop], keys[20:stop])
     found = one.follow(totals[stop:], keys[stop:]).vectors[:, 0, 0]
     np.testing.assert_allclose(found, growth(totals[:, 0], keys)[stop:])
+
+
+@pytest.mark.parametrize("size", [1, 7, 300])
+def test_growth_is_in_the_usual_time_between_records_where_rows_are_missing(size: int) -> None:
+    rng = np.random.default_rng(0)
+    kept = np.delete(np.arange(300), [100, 101, 200])
+    energy, times = 1000 + np.cumsum(rng.uniform(0.8, 1.2, 300)), 1.7e9 + 60.0 * np.arange(300)
+    rows = np.column_stack([energy, times])[kept]
+    series = Series(1, counters=(0,))
+    grown = np.concatenate([series.follow(rows[i : i + size]).vectors[:, 0, 0] for i in range(0, len(rows), size)])
+    assert np.isnan(grown[0])
+    np.testing.assert_allclose(grown[1:], np.diff(energy[kept]) / np.diff(kept), rtol=0.05)
+    without = Series(1, counters=(0,)).follow(rows[:, :1]).vectors[:, 0, 0]
+    np.testing.assert_allclose(without[1:], np.diff(energy[kept]))
+
+
+def test_a_state_without_times_of_counters_goes_on() -> None:
+    columns: list[tuple[Any, ...]] = [("total", "f8", (1,)), ("when", "f8", (1,))]
+    before, after = Keys(10, columns[:1]), Keys(10, columns, added=("when",))
+    before.write(np.array([before.take(digest_of("a"), 1)]), total=[[5.0]])
+    after.recover({name: value for name, value in before.changes("key").items() if value is not None}, "key", 1)
+    slot = after.find(digest_of("a"))
+    assert slot is not None
+    assert (after.column("total", np.array([slot])).item(), after.column("when", np.array([slot])).item()) == (5.0, 0.0)

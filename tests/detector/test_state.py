@@ -391,7 +391,7 @@ class Service(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
-    for start, config in product([0, 180, 250, 430, 900], [CONFIG, SHORT]):
+    for start, config in product([0, 180, 250, 470, 900], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
         run_state_machine_as_test(case, settings=settings(max_examples=6, stateful_step_count=30, derandomize=True))
     wanted = ("deleted", "regimes", "keys with contexts of their own", *VIEWS)

@@ -1,0 +1,90 @@
+"""Values far beyond a gap: a -9999 that means "missing", a reading of 3.4e38. They tell nothing of what is usual.
+
+A few such values would decide the mean, the standard deviation and the covariance of a context, and so hide all other
+outliers of their column. Heavy tails and bursts have gaps, too, but what is beyond them is spread as widely. A closer
+bound, limits at quantiles, and to leave out bursts all cost accuracy on real streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+WIDEST_GAP = 20.0  # ranges of the values before it
+MOST_FAR = 0.15  # of the values, on either side
+
+
+class Bulk(NamedTuple):
+    """Of d columns: where the values end that are not far, and from where on others are; infinite where none can be."""
+
+    low: Float  # (d,)
+    high: Float
+    least: Float  # a smaller value is far
+    most: Float  # so is a larger one
+
+    @classmethod
+    def of(cls, columns: Sequence[Float]) -> Bulk:
+        """Of columns of known values, each ascending (m,)."""
+        found = np.array([[-np.inf, np.inf, -np.inf, np.inf]] * len(columns)).reshape(len(columns), 4)
+        for ends, values in zip(found, columns, strict=True):
+            if len(values):
+                aside = int(MOST_FAR * len(values))
+                ends[1], ends[3] = _end(values, aside)
+                low, least = _end(-values[::-1], aside)
+                ends[0], ends[2] = -low, -least
+        return cls(*found.T.copy())
+
+    @classmethod
+    def of_rows(cls, rows: Float) -> Bulk:
+        """Of the columns of rows (n, d), NaN = missing."""
+        ordered = np.sort(rows, axis=0)
+        known = (~np.isnan(rows)).sum(axis=0).tolist()
+        return cls.of([column[:m] for column, m in zip(ordered.T, known, strict=True)])
+
+    def far(self, rows: Float) -> Bool:
+        """Which values of rows (n, d) are far; NaN is not."""
+        return np.asarray((rows < self.least) | (rows > self.most))
+
+    def without(self, categorical: tuple[int, ...]) -> Bulk:
+        """The same, with no far values of some columns: of codes."""
+        for ends, no_end in zip(self, (-np.inf, np.inf, -np.inf, np.inf), strict=True):
+            ends[list(categorical)] = no_end
+        return self
+
+    def limited(self, rows: Float) -> Float:
+        """Rows (n, d) in which far values are the nearest ones that are not."""
+        far = self.far(rows)
+        return np.where(far, np.clip(rows, self.low, self.high), rows) if far.any() else rows
+
+
+def without_far(values: Float) -> Float:
+    """The ascending values (m,) of a column that are not far."""
+    ((low,), (high,), _, _) = Bulk.of([values])
+    has_far = len(values) > 0 and (values[0] < low or values[-1] > high)
+    return values[(values >= low) & (values <= high)] if has_far else values
+
+
+def _end(values: Float, aside: int) -> tuple[float, float]:
+    """The largest of ascending values (m,) before a gap, and from where on a value is far; `aside`: those at each side.
+
+    The range before a gap begins at the smallest value that cannot be far itself; without a range there is no gap. The
+    values beyond a gap are no further apart than it is wide, but for those beyond a further gap.
+    """
+    last, first = len(values) - 1, values[aside]
+    end = last
+    with np.errstate(over="ignore"):
+        if aside and values[last] - values[last - aside] > WIDEST_GAP * (values[last - aside] - first):
+            upper = values[last - aside :]
+            ranges, widths, end = upper[:-1] - first, np.diff(upper), aside
+            is_gap = (widths > WIDEST_GAP * ranges) & (ranges > 0)
+            while len(found := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
+                end = int(found[0])
+            end += last - aside
+        high = values[end]
+        return float(high), float(high + WIDEST_GAP * (high - first) if high > first and aside else np.inf)
