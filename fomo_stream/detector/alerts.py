@@ -204,7 +204,9 @@ class Alerts:
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
         rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
-        outlier = self._follow(top, again, (rarity <= continued(self._rate)) & odder, batch, learn)
+        # in a constant stream the records before are all that is odd about the usual one
+        odd = ~batch.ordinary | (scores.by_key > ODD)
+        outlier = self._follow(top & odd, again & odd, (rarity <= continued(self._rate)) & odder & odd, batch, learn)
         status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
         severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
         return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)

@@ -42,7 +42,6 @@ MOVEMENT = 2  # vectors: level and spread
 RECENT = 10  # records of a series for which a value stands in for those missing after it
 SEVERAL = 1.5  # records: growth in more is a mean
 TINY = 1e-6  # of the level: a smaller spread counts as this
-NEARLY_ALL = 0.95  # share of the records that have one value of a feature, so that this is what it always is
 FEW_KEYED = 32  # records with a key that say whether keys recur
 ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
 MUCH = 0.25  # by which a scale differs from another so that what is known of keys is converted
@@ -73,6 +72,7 @@ class Batch(NamedTuple):
     usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be, NaN: keys are alike
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
     far: Bool  # (n,) whether any value is far; see `Bulk`
+    ordinary: Bool  # (n,) whether each value is the one that nearly all records have
 
     def vectors_for(self, sees: str) -> Float:
         """What a view that sees this looks at."""
@@ -142,7 +142,6 @@ class Series:
         self._n_cycles = len(cycles)
         self.keys = Keys(max_keys, self._columns, SINCE_PACE)
         self._set_scale(None)
-        self._common = np.full(n_features, np.nan)  # the value that nearly all records have; NaN: there is none
         self._stillness = Stillness(n_features)
         self._firsts = np.zeros((2, n_features))  # keys with a value, and the sum of how far their first ones were off
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
@@ -216,7 +215,7 @@ class Series:
             unknown[:, :RELATIVE],
             unknown[:, RELATIVE:],
             np.zeros((n, d), np.int64),
-            np.zeros(n, dtype=bool),
+            *np.zeros((2, n), dtype=bool),
         )
         if keys is None:
             self._uses += n
@@ -288,6 +287,7 @@ class Series:
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
         is_compared = self.relative and (self.seasons is not None or series.max() > WHOLE)
         far = np.zeros(x.shape, bool) if bulk is None else bulk.far(x)
+        batch.ordinary[at] = bulk is not None and bulk.ordinary(x)
         expected = None
         if self.pooled is not None and is_compared:
             of_key = series[which] > WHOLE
@@ -304,7 +304,6 @@ class Series:
         batch.far[at] = far.any(axis=1)
         if self.movement or is_compared:
             moves = _moved(rows, near, limited, known, count, turns)
-            moves = np.where((x == self._common)[:, None], _unmoved(x), moves)
         if self.movement:
             vectors[:, -MOVEMENT:] = moves
         runs, ended = _runs(rows, near, known, count, turns)
@@ -398,13 +397,6 @@ class Series:
         """Forget the keys that were used least recently, if there are too many."""
         self.keys.forget()
 
-    def learn_common(self, columns: tuple[Float, ...]) -> None:
-        """Learn which value nearly all records have from the values (m,) of each feature in a sample, ascending."""
-        for j, column in enumerate(columns[: self.n_features]):
-            middle = column[len(column) // 2] if len(column) else np.nan
-            first, last = np.searchsorted(column, middle), np.searchsorted(column, middle, side="right")
-            self._common[j] = middle if last - first >= max(NEARLY_ALL * len(column), 1.0) else np.nan
-
     def learn_scale(self, columns: tuple[Float, ...]) -> None:
         """Learn what is usual for all keys from the values (m,) of each feature in a sample, ascending."""
         within = np.full(self.n_features, WITHIN)
@@ -481,7 +473,6 @@ class Series:
         twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
         twin.seasons = None if self.seasons is None else self.seasons.copy(more)
         twin._stillness = self._stillness.copy(more)
-        twin._common = np.pad(self._common, (0, more), constant_values=np.nan)
         twin._firsts = np.pad(self._firsts, ((0, 0), (0, more)))
         twin._begin_log()
         return twin
@@ -500,8 +491,6 @@ class Series:
         if self.seasons is not None:
             entries |= self.seasons.changes("seasons")
         entries |= self._stillness.changes("still")
-        if not np.isnan(self._common).all():
-            entries |= self._common_log.changes("common", self._common.astype("<f8").tobytes())
         if self.pooled is not None:
             entries |= self._firsts_log.changes("firsts", self._firsts.astype("<f8").tobytes())
         return entries | rows
@@ -519,9 +508,6 @@ class Series:
             self._set_scale(None if scale is None else Pooled.from_arrays(scale))
             self.keys.recover(entries, "key", count)
             self._stillness.recover(entries, "still")
-            if any(name.startswith("common/") for name in entries):  # a state of before does not have it
-                found = np.frombuffer(self._common_log.recover(entries, "common"), "<f8")
-                self._common = found.reshape(self.n_features).copy()
             if self.pooled is not None:  # a state of before knows keys as if all were alike
                 self._firsts = np.array([[float(count)], [0.0]]) * np.ones(self.n_features)
             if any(name.startswith("firsts/") for name in entries):
@@ -546,7 +532,7 @@ class Series:
     def _begin_log(self) -> None:
         """Start with an empty log."""
         self._settings_log, self._scale_log = Document(), Document()
-        self._firsts_log, self._common_log = Document(), Document()
+        self._firsts_log = Document()
         self._stillness.begin_log()
 
 
@@ -628,12 +614,6 @@ def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: 
     spread[after < 2] = np.nan
     vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
     return vectors.astype(np.float32).astype(np.float64)
-
-
-def _unmoved(x: Float) -> Float:
-    """The movement (k, MOVEMENT, d) of series whose values are x (k, d) and never were anything else."""
-    vectors = np.stack([x, 0.5 * np.log((TINY * x) ** 2 + 1e-300)], axis=1)
-    return np.clip(vectors, -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
 
 
 def _slow(rows: Any, scores: Float, known: Bool, turns: _Turns) -> Float:

@@ -431,7 +431,6 @@ class SingleDetector:
         It takes effect at once, so `room` ends there.
         """
         self._scaled = self.records
-        self._series.learn_common(self._context.pool.quantiles)
         if not self._series.relative or not (len(self._series.keys) or self._series.seasons):
             return
         is_first, history = self._series.pooled is None, self._context.history

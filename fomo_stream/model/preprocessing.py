@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fomo_stream.model.bulk import MOST_FAR, WIDEST_GAP, without_far
+from fomo_stream.model.bulk import GAP, MOST_FAR, without_far
 from fomo_stream.model.config import NARROW, NOISE, VALUE_LIMIT
 from fomo_stream.model.quantile_map import N_KNOTS, knots_of
 
@@ -84,7 +84,7 @@ def _end(rows: Tensor) -> Tensor:
     ordered = rows.sort(dim=-2).values
     first, upper = ordered[..., aside : aside + 1, :], ordered[..., n - 1 - aside :, :]
     below, above, end = upper[..., :-1, :], upper[..., 1:, :], upper[..., -1:, :]
-    is_gap = (above - below > WIDEST_GAP * (below - first)) & (below > first)
+    is_gap = (above - below > GAP * (below - first)) & (below > first)
     while is_gap.any():
         found = is_gap & (above <= end) & (end - above <= above - below)
         if not found.any():
