@@ -19,7 +19,6 @@ LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its
 SPREAD_COUNTS = 8.0  # ... and in its spread
 FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
 WITHIN = 0.5  # ... this variance, in units of the partition's
-FEW = 4  # values of a key before which it is not called calm
 ALIKE = 2.0  # how far apart keys are, see `apart_of`, so that the spread of one says nothing of that of others
 FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
 MOST_COUNTED = 255  # values of a key that are counted
@@ -54,7 +53,6 @@ class Expected(NamedTuple):
     limited: Float  # those at most FARTHEST spreads from the level
     doubt: Float  # how far off the level may be, in deviations of all records, but at least 1
     alike: Bool  # whether the spread of keys is like that of others
-    n_before: Int  # values
 
     @property
     def is_near(self) -> Bool:
@@ -160,7 +158,7 @@ class Pooled:
             variance[:m] += (change * (score - level[:m]) - variance[:m]) * gain[turn]
         if season is not None:
             levels, scores, limited = levels + season, scores + season, limited + season
-        return Expected(known & (count > 0), levels, spreads, scores, limited, np.maximum(off, 1.0), alike, count)
+        return Expected(known & (count > 0), levels, spreads, scores, limited, np.maximum(off, 1.0), alike)
 
     def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
@@ -198,21 +196,16 @@ class Pooled:
         """
         known, level, spread, scores = expected[:4]
         width = self._half_width(level, spread)
-        change, still = (
-            moves[:, 1] - np.log(width),
-            moves[:, 1] - np.log(self._half_width(np.zeros_like(level), spread)),
-        )
-        # A key is calm only if it is so by the spread of small and of large values, and if it had a few; one whose
-        # values are what most records have is not
-        calm = expected.alike & (expected.n_before >= FEW) & (self.common == 0.0)
-        change = np.where(change < 0.0, np.where(calm, np.clip(still, change, 0.0), 0.0), change)
+        change = moves[:, 1] - np.log(width)
+        # of keys that are not alike none is called calm: the spread of another is no measure for it
+        change = np.where(expected.alike, change, np.maximum(change, 0.0))
         found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, change]
         relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
         of_all = self._common_scores
-        is_common = (scores == of_all) & (
-            np.abs(level - of_all) < self.common
-        )  # usual for all, and not unusual for the key
-        return np.where(known[:, None], np.where(is_common[:, None], 0.0, relative), np.nan)
+        # what is usual for all is not odd for a key, unless its own level is another
+        is_common = (scores == of_all) & (np.abs(level - of_all) < self.common)
+        relative[:, :2] = np.where(is_common[:, None], 0.0, relative[:, :2])
+        return np.where(known[:, None], relative, np.nan)
 
     @property
     def _common_scores(self) -> Float:

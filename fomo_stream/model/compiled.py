@@ -81,9 +81,12 @@ def encode_context(
         quantiles = [np.empty(0)] * d  # no map: knots would be more than half of what is kept of a context
     else:
         quantiles = [without_far(column) for column in (of_rows if quantiles is None else quantiles)]
-    transform = _fit_transform(uses, complete, bulk.far(complete), fill, known, *knots_of(quantiles))
+    far = bulk.far(complete)
+    transform = _fit_transform(uses, complete, far, fill, known, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
-    described, own = _describe(views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d))
+    described, own = _describe(
+        views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1))
+    )
     weights, of_context = _weights(model, fusion_only)
     read = encode_channels(own, weights, of_context)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
@@ -165,10 +168,12 @@ def whitening_of_wide(z: Float) -> Float:
     return whiten
 
 
-def _describe(views: Float, tails: Float | None, floor: float) -> tuple[kernels.Described, NDArray[np.float32]]:
+def _describe(
+    views: Float, tails: Float | None, floor: float, near: Bool
+) -> tuple[kernels.Described, NDArray[np.float32]]:
     """The described context, and the channels (n, C) of its own rows, in u spaces: views (u, n, d).
 
-    tails: tail probabilities (n, d); None: ranks do not count.
+    tails: tail probabilities (n, d); None: ranks do not count. near: (n,) the rows without far values.
     """
     n = views.shape[1]
     x = np.clip(views, -LIMIT, LIMIT).astype(np.float32)
@@ -179,7 +184,7 @@ def _describe(views: Float, tails: Float | None, floor: float) -> tuple[kernels.
     ordered = np.sort(statistics.T, axis=1)
     median = ordered[:, (n - 1) // 2].copy()
     deviation = np.partition(np.abs(statistics - median), (n - 1) // 2, axis=0)[(n - 1) // 2]
-    spread = 1.4826 * deviation + 0.05 * statistics.std(0) + 1e-6
+    spread = 1.4826 * deviation + 0.05 * (statistics if near.all() else statistics[near]).std(0) + 1e-6
     comparison = (median, spread, *as_tables(ordered.astype(np.float32)))
     described = kernels.Described(columns, own, bandwidth, floor, *comparison, kernels.rarities(n, False))
     return described, own_channels(statistics, *comparison, kernels.rarities(n, True))

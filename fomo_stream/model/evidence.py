@@ -239,7 +239,12 @@ def fit_evidence(
     own = torch.cat([s for _, s in fitted] + _rank_statistics(views, knots, n_features), -1)
     median = own.median(1, keepdim=True).values
     mad = (own - median).abs().median(1, keepdim=True).values
-    spread = 1.4826 * mad + 0.05 * own.std(1, keepdim=True, correction=0) + 1e-6
+    deviation = own.std(1, keepdim=True, correction=0)
+    if far is not None:  # rows with far values do not count
+        near = ~far.any(-1, keepdim=True)
+        mean = (own * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
+        deviation = (((own - mean) * near).square().sum(1, keepdim=True) / near.sum(1, keepdim=True)).sqrt()
+    spread = 1.4826 * mad + 0.05 * deviation + 1e-6
     ordered = own.transpose(1, 2).contiguous().sort(-1).values
     evidence = evidence._replace(
         spaces=tuple(space for space, _ in fitted), median=median, spread=spread, ordered=ordered
