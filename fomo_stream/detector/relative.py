@@ -240,10 +240,10 @@ def apart_of(keys: Float, distances: Float) -> Float:
     keys: of which the first value is known; distances: the sum of the distances of these from the middle of all.
 
     >>> apart_of(np.array([0, 1, 2, 40]), np.array([0.0, 0.5, 12.0, 36.0]))
-    array([1.e+06, 1.e+06, 1.2e+01, 1.0e+00])
+    array([1.e+06, 1.e+06, 6.e+00, 1.e+00])
     """
     few = np.maximum(keys, 2.0)
-    return np.where(keys < 2.0, LARGEST, np.maximum(distances / few * (1.0 + 1.0 / (few - 1.0)), 1.0))
+    return np.where(keys < 2.0, LARGEST, np.maximum(distances / few, 1.0))
 
 
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
