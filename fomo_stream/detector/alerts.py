@@ -205,7 +205,7 @@ class Alerts:
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
         rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
         # in a constant stream the records before are all that is odd about the usual one
-        odd = ~batch.ordinary | (scores.by_key > ODD)
+        odd = ~batch.ordinary.all(axis=1) | (scores.by_key > ODD)
         outlier = self._follow(top & odd, again & odd, (rarity <= continued(self._rate)) & odder & odd, batch, learn)
         status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
         severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)

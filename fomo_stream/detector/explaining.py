@@ -71,6 +71,8 @@ class Explainer:
         if usual is not None:
             values = [build.blueprint.rows for view, build in builds(i) if view.sees not in ("movement", "relative")]
             found = tuple(_of_key(reason, batch, i, usual, values) for reason in found)
+        # how a value came to what nearly all records have is no reason beside others
+        found = tuple(one for one in found if one.cause is Cause.VALUE or not batch.ordinary[i, one.feature]) or found
         return (*self._still(batch, i), *found)[: self.config.reasons]
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:

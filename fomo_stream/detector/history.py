@@ -319,7 +319,7 @@ class History:
     def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
         """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
         usual, gaps = np.full((len(numbers), 3, self._shape[0]), np.nan), self.gaps(numbers)
-        still, far, ordinary = np.zeros(gaps.shape, np.int64), self.far(numbers), np.zeros(len(numbers), bool)
+        still, far, ordinary = np.zeros(gaps.shape, np.int64), self.far(numbers), np.zeros(gaps.shape, bool)
         return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still, far, ordinary)
 
     def logits_in(self, view: int, numbers: Int) -> Float:

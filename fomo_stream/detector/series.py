@@ -72,7 +72,7 @@ class Batch(NamedTuple):
     usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be, NaN: keys are alike
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
     far: Bool  # (n,) whether any value is far; see `Bulk`
-    ordinary: Bool  # (n,) whether each value is the one that nearly all records have
+    ordinary: Bool  # (n, d) values that are those of nearly all records
 
     def vectors_for(self, sees: str) -> Float:
         """What a view that sees this looks at."""
@@ -215,7 +215,8 @@ class Series:
             unknown[:, :RELATIVE],
             unknown[:, RELATIVE:],
             np.zeros((n, d), np.int64),
-            *np.zeros((2, n), dtype=bool),
+            np.zeros(n, dtype=bool),
+            np.zeros((n, d), dtype=bool),
         )
         if keys is None:
             self._uses += n

@@ -55,8 +55,8 @@ class Bulk(NamedTuple):
         return cls.of([column[:m] for column, m in zip(ordered.T, known, strict=True)], WIDER)
 
     def ordinary(self, rows: Float) -> Bool:
-        """Which of rows (n, d) have in each column the value that nearly all have."""
-        return np.asarray((rows == self.common).all(axis=1))
+        """Which values of rows (n, d) are those that nearly all rows have."""
+        return np.asarray(rows == self.common)
 
     def far(self, rows: Float) -> Bool:
         """Which values of rows (n, d) are far; NaN is not."""

@@ -27,7 +27,7 @@ def batch_of(numbers: np.ndarray) -> Batch:
     relative[numbers % 4 == 1] = np.nan  # of a new key
     gaps = (numbers % 3 == 0)[:, None]
     still, far = np.zeros(gaps.shape, np.int64), numbers % 6 == 0
-    return Batch(vectors, gaps, numbers % 7, numbers % 5 == 0, relative, relative[:, :2], still, far, ~far)
+    return Batch(vectors, gaps, numbers % 7, numbers % 5 == 0, relative, relative[:, :2], still, far, still == 0)
 
 
 def logits_of(numbers: np.ndarray) -> np.ndarray:
@@ -115,7 +115,9 @@ def test_equal_rows_are_found_missing_values_included() -> None:
     unknown = np.full((4, 3, 2), np.nan)
     still = np.zeros(rows.shape, np.int64)
     none = np.zeros(4, bool)
-    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), none, unknown, unknown[:, :2], still, none, none)
+    batch = Batch(
+        vectors, np.isnan(rows), np.zeros(4, np.int64), none, unknown, unknown[:, :2], still, none, still == 0
+    )
     memory.append(batch, Scores.unknown(4, 1), np.zeros(4), np.zeros(4, bool))
     both, first = np.array([0, 1]), np.array([0])
     assert [memory.find(row, both).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
