@@ -51,10 +51,10 @@ class NoFeaturesError(SchemaError):
 
     def __init__(self, n: int, left_out: Mapping[str, str], source: str = "") -> None:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
-        super().__init__(
-            f"no numeric field to score in {_sample(n, source)}; left out: {named or 'nothing'}",
-            "name the features to use, or categories",
-        )
+        hint = "name the features to use, or categories"
+        if len(left_out) == 1 and len(next(iter(left_out)).split()) > 1:
+            hint = "if spaces separate the cells of a file, give --delimiter ' '"
+        super().__init__(f"no numeric field to score in {_sample(n, source)}; left out: {named or 'nothing'}", hint)
 
 
 def _sample(n: int, source: str) -> str:

@@ -51,6 +51,7 @@ def test_a_file_gets_what_standard_output_gets_and_its_incidents_are_counted(
         (as_jsonl(RECORDS[:63]) + b"{\n" * 7, ["-o", "out.jsonl"], 0, "skipped=7 ", 70),
         (as_jsonl(RECORDS[:62]) + b"{\n" * 8, ["-o", "out.jsonl"], 13, "8 of 70 lines could not be scored", 70),
         (b"a,b\nx,y\n", ["-o", "out.csv"], 5, "no numeric field", None),
+        (b"a b\n1 2\n3 4\n", ["-o", "out.csv"], 5, "--delimiter ' '", None),
         (None, ["-o", "out.csv"], 2, "cannot read in", None),
         (as_jsonl(RECORDS[:60]), ["-o", "/dev/full"], 1, "cannot write the results to /dev/full: No space left", None),
     ],
