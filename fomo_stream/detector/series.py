@@ -486,14 +486,13 @@ class Series:
         rows = self.keys.changes("key")
         if rows or entries:
             is_scaled = self.pooled is not None
-            entries["keys"] = COUNTERS.pack(self._uses, self._keyed, self._recurred, len(self.keys), is_scaled)
+            counters = COUNTERS.pack(self._uses, self._keyed, self._recurred, len(self.keys), is_scaled)
+            entries["keys"] = counters + (self._firsts.astype("<f8").tobytes() if is_scaled else b"")
         if self.pooled is not None:
             entries |= self._scale_log.changes("scale", self._scale)
         if self.seasons is not None:
             entries |= self.seasons.changes("seasons")
         entries |= self._stillness.changes("still")
-        if self.pooled is not None:
-            entries |= self._firsts_log.changes("firsts", self._firsts.astype("<f8").tobytes())
         return entries | rows
 
     def recover(self, entries: StoredEntries) -> None:
@@ -504,16 +503,18 @@ class Series:
         self._begin_log()
         check_same(json.loads(self._settings_log.recover(entries, "settings")), self._settings, self._settings)
         try:
-            self._uses, self._keyed, self._recurred, count, is_scaled = COUNTERS.unpack(value_of(entries, "keys"))
+            value = value_of(entries, "keys")
+            counters, firsts = value[: COUNTERS.size], value[COUNTERS.size :]
+            self._uses, self._keyed, self._recurred, count, is_scaled = COUNTERS.unpack(counters)
             scale = load(self._scale_log.recover(entries, "scale")) if is_scaled else None
             self._set_scale(None if scale is None else Pooled.from_arrays(scale))
             self.keys.recover(entries, "key", count)
             self._stillness.recover(entries, "still")
-            if self.pooled is not None:  # a state of before knows keys as if all were alike
-                self._firsts = np.array([[float(count)], [0.0]]) * np.ones(self.n_features)
-            if any(name.startswith("firsts/") for name in entries):
-                found = np.frombuffer(self._firsts_log.recover(entries, "firsts"), "<f8")
-                self._firsts = found.reshape(2, self.n_features).copy()
+            self._firsts = np.zeros((2, self.n_features))
+            if scale is not None and "common" not in scale:  # a state of before knows keys as if all were alike
+                self._firsts[0] = count
+            elif scale is not None or firsts:
+                self._firsts = np.frombuffer(firsts, "<f8").reshape(2, self.n_features if is_scaled else 0).copy()
             if self.seasons is not None:
                 self.seasons.recover(entries, "seasons")
         except (ValueError, KeyError, struct.error) as error:
@@ -533,7 +534,6 @@ class Series:
     def _begin_log(self) -> None:
         """Start with an empty log."""
         self._settings_log, self._scale_log = Document(), Document()
-        self._firsts_log = Document()
         self._stillness.begin_log()
 
 
