@@ -295,7 +295,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         usable = np.flatnonzero(has_values(rows))
         first = self._draw_view(rows, usable, rng, first=True)
-        suspects = first.kept[_suspects(self._shared_model(), first, rate, rng)]
+        suspects = first.kept[_suspects(self._shared_model(), first, self.contamination or 0.0, rng)]
         first, usable = first.half(~np.isin(first.kept, suspects)), np.setdiff1d(usable, suspects)
         others = [self._draw_view(rows, usable, rng, first=False) for _ in range(self.n_members - 1)]
         self.members_ = [first, *others]
