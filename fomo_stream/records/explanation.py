@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.results import Cause, Reason
+from fomo_stream.records.missing_values import hint
 from fomo_stream.records.schema import Schema, look_up, number_of
 from fomo_stream.wording import clean, counted
 
@@ -58,6 +59,8 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
 def value_of(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> Any:
     """The value that a reason is about: the record's own where it has one, else a number; of a counter, its growth."""
     name, own = schema.features[reason.feature], None
+    if math.isnan(reason.value):  # also where the record's own value means "missing"
+        return None
     if reason.cause not in MOVING and name not in schema.counters:
         is_category = name in schema.categorical or reason.cause is Cause.CATEGORY
         own = known(record, name, is_category)
@@ -160,7 +163,9 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
         return f"{name} {what}"
     usual, low, high = (_like(value, number, reason) for number in (reason.median, reason.low, reason.high))
     whose = {"key": f"for {key_text(key)} ", "time": "at this time "}.get(reason.scope, "")
-    return f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
+    text = f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
+    is_own = reason.cause is Cause.VALUE and not is_growth
+    return text + (hint(reason.value, reason.low, reason.high) if is_own else "")
 
 
 def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
