@@ -160,22 +160,11 @@ class Scoring:
             for (name, line), is_gone in zip(last.items(), self._presence.gone, strict=True):
                 if line and is_gone:
                     self._note(f"{name} has no value after line {line}, or some lines before it")
-            for text in () if self._scorer.unused is None else self._scorer.unused.notes():
-                self._note(text)
-            if self._suspects is not None:
-                for text in self._suspects.notes():
+            for one in (self._scorer.unused, self._suspects):
+                for text in () if one is None else one.notes():
                     self._note(text)
         elif counts["skipped"]:
             self._note("nothing was scored; check --features, --format and --context")
-
-    def _follow_marks(self, rows: NDArray[np.float64]) -> None:
-        if self._suspects is not None:
-            self._suspects.follow(rows)
-            return
-        schema = self._scorer.schema
-        self._suspects = Suspects(schema.features, rows, schema.categorical_columns)
-        if not self._settings.context:
-            list(self._suspects.notes())  # they were noted with the features
 
     def _note_silence(self, notices: Sequence[Result]) -> None:
         for notice in notices:
@@ -213,7 +202,12 @@ class Scoring:
         self._note_silence([notice.summary for notice in scored.silence])
         self._last = np.where((~np.isnan(scored.rows)).any(axis=0), lines[-1].number, self._last)
         self._presence.follow(scored.rows, 0)
-        self._follow_marks(scored.rows)
+        if self._suspects is None:
+            schema = self._scorer.schema
+            self._suspects = Suspects(schema.features, scored.rows, schema.categorical_columns)
+            _ = self._settings.context or list(self._suspects.notes())  # they were noted with the features
+        else:
+            self._suspects.follow(scored.rows)
         if self._table.format != "csv":  # which counts them while it reads
             self._count_texts(lines, np.flatnonzero(np.isnan(scored.rows).any(axis=0)).tolist())
         results = [

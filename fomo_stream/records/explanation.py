@@ -132,7 +132,10 @@ def sentence(
     for reason in reasons[:NAMED]:
         if (reason.partner, reason.feature) not in pairs:  # else the same two features
             pairs.add((reason.feature, reason.partner))
-            said.append(_statement(reason, schema, record, key) + ("" if first else _conflict(reason, schema, record)))
+            is_own = reason.cause is Cause.VALUE and schema.features[reason.feature] not in schema.counters
+            more = "" if first else _conflict(reason, schema, record)
+            more += hint(reason.value, reason.median, reason.low, reason.high) if is_own else ""
+            said.append(_statement(reason, schema, record, key) + more)
     text = "; ".join(said) or NO_REASON
     return f"{first}; {'most unusual: ' if said else ''}{text}" if first else text
 
@@ -163,9 +166,7 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
         return f"{name} {what}"
     usual, low, high = (_like(value, number, reason) for number in (reason.median, reason.low, reason.high))
     whose = {"key": f"for {key_text(key)} ", "time": "at this time "}.get(reason.scope, "")
-    text = f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
-    is_own = reason.cause is Cause.VALUE and not is_growth
-    return text + (hint(reason.value, reason.low, reason.high) if is_own else "")
+    return f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
 
 
 def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:

@@ -22,8 +22,7 @@ EVERY = "*"  # all features that are numbers
 OFTEN = 3  # times that a far value occurs if it could be a mark
 NEAR = 5.0  # ranges of the other values that are between them and a usual mark; of other marks GAP
 MOST_COUNTED, MOST_TOLD = 1000, 20  # far values; marks in a note
-_LIMITS = {2**15, 2**15 - 1, 2**16 - 1, 2**31, 2**31 - 1, 2**32 - 1}  # of integers
-_HUGE = 1e20
+LIMITS = {2**15, 2**15 - 1, 2**16 - 1, 2**31, 2**31 - 1, 2**32 - 1}  # of integers
 
 
 def missing_values(given: Any) -> dict[Hashable, tuple[float, ...]]:
@@ -75,30 +74,24 @@ def without_marks(rows: Float, table: Float) -> Float:
     return np.where((rows == table[:, None, :]).any(axis=0), np.nan, rows) if len(table) else rows
 
 
-# --- what looks like a mark --------------------------------------------------------------------------------------
-
-
 def is_usual(value: float) -> bool:
-    """Whether many devices and programs write this number for a missing value.
-
-    >>> [number for number in (-9999.0, 999.9, 65535.0, 1e20, 99.0, 1000.0) if is_usual(number)]
-    [-9999.0, 999.9, 65535.0, 1e+20]
-    """
+    """Whether many devices and programs write this number for a missing value: -9999, 999.9, 65535, 1e20."""
     digits = exact(abs(value)).replace(".", "")
-    return (len(digits) >= 3 and set(digits) == {"9"}) or abs(value) in _LIMITS or abs(value) >= _HUGE
+    return (len(digits) >= 3 and set(digits) == {"9"}) or abs(value) in LIMITS or abs(value) >= 1e20
 
 
-def hint(value: float, low: float, high: float) -> str:
-    """What to say of a value that may mean "missing", as it is far from what is usual, `low` to `high`; else empty."""
-    is_far = max(low - value, value - high) > NEAR * (high - low)
+def hint(value: float, median: float, low: float, high: float) -> str:
+    """What to say of a value that is far from what is usual, and may mean "missing"; else empty."""
+    # If the mark is a part of the range, one side of it says what is usual.
+    spread = 2 * min(high - median, median - low) if low <= value <= high else high - low
+    is_far = abs(value - median) > NEAR * spread
     return f"; if {exact(value)} means missing, name it in missing-values" if is_far and is_usual(value) else ""
 
 
 class Suspects:
-    """Counts the values of records that look as if they meant "missing": one exact value, far from all others, often.
+    """Counts values of records that look as if they meant "missing": one exact value, far from all others, often.
 
-    names: of the features (d,); first: rows (n, d) of the first records, NaN = missing, by which a value is far; codes:
-    columns of categories.
+    names: of the features (d,); first: rows (n, d) by which values are far; codes: columns of categories.
     """
 
     def __init__(self, names: Sequence[str], first: Float, codes: Collection[int] = ()) -> None:
