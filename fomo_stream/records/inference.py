@@ -108,8 +108,8 @@ def infer_schema(
     ignored. In doubt, a leaf is a feature. Constant leaves are features too, because a change in them matters.
     `categorical` fields are always features, and so are `counters`; the fields in `other` never are, for the reason
     given there. counters: ("auto",): those that only grow are recognised; ("none",): there are none. series: (n,) the
-    one that each record belongs to; None: all are of one. source: name of the input, for errors. marks: the numbers
-    that mean "missing", by feature.
+    one that each record belongs to; None: all are of one. source: name of the input, for errors. marks: as in a
+    `Schema`.
     Of very many names, those that most records have are looked at.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
     """

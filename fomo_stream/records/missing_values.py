@@ -119,7 +119,7 @@ class Suspects:
         for (at, value), n in sorted(self._counts.items()):
             low, high = self._bulk.low[at], self._bulk.high[at]
             is_far = is_usual(value) or max(low - value, value - high) > GAP * (high - low)
-            if value and is_far and n >= OFTEN and 2 * n > far[at, value > high]:
+            if value and is_far and OFTEN <= n < self._n / 2 and 2 * n > far[at, value > high]:
                 found[at, value] = n
         return found
 

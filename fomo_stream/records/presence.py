@@ -73,8 +73,7 @@ class Presence:
 class Unused:
     """Follows the fields of a file that are no features, but have become what could be one.
 
-    features; left_out: the other fields of the first records, with the reason of each; marks: the numbers that mean
-    "missing", by field.
+    features; left_out: the other fields of the first records, with the reason of each; marks: as in a `Schema`.
     """
 
     def __init__(self, features: Iterable[str], left_out: Mapping[str, str], marks: Marks | None = None) -> None:
