@@ -295,7 +295,7 @@ class RecordFlags(DetectorFlags):
     """fields that only grow, of which the growth a record is scored; auto: those that the first records show, if
     features are inferred; or none"""
     missing_values: Annotated[Names, BeforeValidator(_pairs)] = flag("Records", (), metavar="A=-9999", scope="group")
-    """numbers that mean that the value of a feature is missing; *=65535: of all that are no categories"""
+    """numbers that mean that a value is missing: temp=-9999; *=65535: of all features but categories"""
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO 8601
     (default: the record's own time)"""
