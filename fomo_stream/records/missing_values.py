@@ -117,7 +117,7 @@ class Suspects:
         for (at, value), n in self._counts.items():
             far[at, value > self._bulk.high[at]] += n
         for (at, value), n in sorted(self._counts.items()):
-            low, high = self._bulk.low[at], self._bulk.high[at]
+            low, high = float(self._bulk.low[at]), float(self._bulk.high[at])  # whose differences may overflow
             is_far = is_usual(value) or max(low - value, value - high) > GAP * (high - low)
             if value and is_far and OFTEN <= n < self._n / 2 and 2 * n > far[at, value > high]:
                 found[at, value] = n
@@ -135,4 +135,4 @@ class Suspects:
             )
             pairs = [f"{self._names[at]}={exact(value)}" for at, value, _ in new]
             flag = shlex.quote(",".join(f'"{pair}"' if "," in pair else pair for pair in pairs))
-            yield f"{said}; if that means missing, use --missing-values {flag}"
+            yield f"numbers that may mean missing: {said}; if they do, use --missing-values {flag}"

@@ -114,9 +114,15 @@ def test_one_exact_value_far_from_all_others_is_named_with_the_flag_that_makes_i
     assert parse(ScoreSettings, flag).marks == {"kW, load": (value,)}
 
 
+@pytest.mark.filterwarnings("error")
+@given(st.lists(st.sampled_from([1e308, -1e308, 1.7e308, 5e-324, -0.0, 1.0, 2.0, math.nan]), min_size=1, max_size=40))
+def test_no_numbers_are_too_large_or_too_few_to_be_looked_at(values: list[float]) -> None:
+    assert len(notes(np.array(values * 3))) <= 2
+
+
 def test_a_mark_that_only_later_records_have_is_named_at_the_end() -> None:
     (last,) = notes(with_value("percent", 999.0, 50, first=900))
-    assert last.startswith("x is 999 in 22 of 2,000 records, far from all others (")
+    assert last.startswith("numbers that may mean missing: x is 999 in 22 of 2,000 records, far from all others (")
 
 
 @pytest.mark.parametrize(
