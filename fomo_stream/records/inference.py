@@ -108,9 +108,8 @@ def infer_schema(
     ignored. In doubt, a leaf is a feature. Constant leaves are features too, because a change in them matters.
     `categorical` fields are always features, and so are `counters`; the fields in `other` never are, for the reason
     given there. counters: ("auto",): those that only grow are recognised; ("none",): there are none. series: (n,) the
-    one that each record belongs to; None: all are of one. source: name of the input, for errors. marks: as in a
-    `Schema`.
-    Of very many names, those that most records have are looked at.
+    one that each record belongs to; None: all are of one. source: name of the input, for errors. marks: of a
+    `Schema`. Of very many names, those that most records have are looked at.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
     """
     sample = list(records)
@@ -459,9 +458,9 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterato
     names = [schema.features[at] for at in schema.categorical_columns if is_mostly_rare(codes[:, at])]
     if names:
         yield f"{RARE_VALUES}: {_listed(names)}; leave them out, or make one the key of the series (of a file: --key)"
-    for strange in schema.marks.keys() - {EVERY, *schema.features}:
-        hint = did_you_mean(str(strange), schema.features)
-        yield f"--missing-values can never apply to {str(strange)[:60]}: there is no such feature{hint}"
+    for strange in sorted(map(str, schema.marks.keys() - {EVERY, *schema.features})):
+        hint = did_you_mean(strange, schema.features)
+        yield f"--missing-values can never apply to {strange[:60]}: there is no such feature{hint}"
     yield from Suspects(schema.features, codes, schema.categorical_columns).notes("the first ")
 
 

@@ -66,11 +66,7 @@ def table_of_marks(names: Sequence[Hashable], marks: Marks, codes: Collection[in
 
 
 def without_marks(rows: Float, table: Float) -> Float:
-    """Rows (n, d) with NaN for the values that mean "missing". table: see `table_of_marks`.
-
-    >>> without_marks(np.array([[1.0, -9.0]]), table_of_marks(["a", "b"], {"b": (-9.0,)}))
-    array([[ 1., nan]])
-    """
+    """Rows (n, d) with NaN for the values that mean "missing". table: see `table_of_marks`."""
     return np.where((rows == table[:, None, :]).any(axis=0), np.nan, rows) if len(table) else rows
 
 
@@ -82,8 +78,7 @@ def is_usual(value: float) -> bool:
 
 def hint(value: float, median: float, low: float, high: float) -> str:
     """What to say of a value that is far from what is usual, and may mean "missing"; else empty."""
-    # If the mark is a part of the range, one side of it says what is usual.
-    spread = 2 * min(high - median, median - low) if low <= value <= high else high - low
+    spread = 2 * min(high - median, median - low) if low <= value <= high else high - low  # it widens its range
     is_far = abs(value - median) > NEAR * spread
     return f"; if {exact(value)} means missing, name it in missing-values" if is_far and is_usual(value) else ""
 
