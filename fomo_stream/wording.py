@@ -33,6 +33,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def exact(number: float) -> str:
+    """All digits of a number, in the shortest form: `-9999`, `0.1`."""
+    return repr(number).removesuffix(".0")
+
+
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     """`; did you mean X?` if a known word resembles `word`, else an empty string. prefix: put before the known word.
 

@@ -61,8 +61,8 @@ class Explanation(list[NamedReason]):
         values by name; earlier, is_outlier and key: see `sentence`.
         """
         texts = _texts(names)
-        kinds = (frozenset(texts[column] for column in columns) for columns in (codes, counters))
-        schema = Schema(tuple(texts), *kinds)
+        categorical, totals = (frozenset(texts[column] for column in columns) for columns in (codes, counters))
+        schema = Schema(tuple(texts), categorical, totals)
         values = {text: record.get(name) for text, name in zip(texts, names, strict=True)}
         name_of = dict(zip(texts, names, strict=True))
         found = reasons_of(reasons, schema, values)

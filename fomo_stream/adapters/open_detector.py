@@ -32,7 +32,7 @@ from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
 from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing
-from fomo_stream.records.missing_values import without_marks
+from fomo_stream.records.missing_values import table_of_marks, without_marks
 from fomo_stream.records.schema import is_number_text, numbers
 from fomo_stream.records.times import is_time
 from fomo_stream.wording import counted
@@ -109,7 +109,7 @@ class OpenRows:
         learn: whether features not seen before become known. Raises SchemaError for anything else.
         """
         rows = self._from_columns(Columns(X), learn) if _is_table(X) else self._from_dicts(_checked(X), learn)
-        rows = without_marks(rows, self.names, self._missing, self.categorical)
+        rows = without_marks(rows, table_of_marks(self.names, self._missing, self.categorical))
         if learn:
             self.has_learned |= len(rows) > 0
             self._judge(rows)

@@ -36,7 +36,7 @@ from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
-from fomo_stream.records.missing_values import missing_values, without_marks
+from fomo_stream.records.missing_values import missing_values, table_of_marks, without_marks
 
 if TYPE_CHECKING:
     from fomo_stream.model.attention import Attended
@@ -332,7 +332,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         if not self.missing_values:
             return rows
         names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))
-        return without_marks(rows, names, missing_values(self.missing_values), self.categorical_)
+        return without_marks(rows, table_of_marks(names, missing_values(self.missing_values), self.categorical_))
 
     def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.kernel)

@@ -27,6 +27,7 @@ from fomo_stream.records.explanation import key_text
 from fomo_stream.records.files import Line, RecordFile, count_cell, open_records
 from fomo_stream.records.inference import NAMES_SHOWN, is_missing, text_columns
 from fomo_stream.records.lines import Note
+from fomo_stream.records.missing_values import Suspects
 from fomo_stream.records.presence import Presence
 from fomo_stream.records.result import Result, nothing
 from fomo_stream.records.schema import is_number_text, look_up, shown
@@ -96,6 +97,7 @@ class Scoring:
             1, np.int64
         )  # of features (d,): the last line of the last batch with a value, else 0
         self._presence = Presence()
+        self._suspects: Suspects | None = None  # by the records of the first batch
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = 0  # records without a value of any feature
         self._ended: list[Result] = []  # of the incidents that have ended, those of most surprise
@@ -158,8 +160,9 @@ class Scoring:
             for (name, line), is_gone in zip(last.items(), self._presence.gone, strict=True):
                 if line and is_gone:
                     self._note(f"{name} has no value after line {line}, or some lines before it")
-            for text in () if self._scorer.unused is None else self._scorer.unused.notes():
-                self._note(text)
+            for one in (self._scorer.unused, self._suspects):
+                for text in () if one is None else one.notes():
+                    self._note(text)
         elif counts["skipped"]:
             self._note("nothing was scored; check --features, --format and --context")
 
@@ -199,6 +202,12 @@ class Scoring:
         self._note_silence([notice.summary for notice in scored.silence])
         self._last = np.where((~np.isnan(scored.rows)).any(axis=0), lines[-1].number, self._last)
         self._presence.follow(scored.rows, 0)
+        if self._suspects is None:
+            schema = self._scorer.schema
+            self._suspects = Suspects(schema.features, scored.rows, schema.categorical_columns)
+            _ = self._settings.context or list(self._suspects.notes())  # they were noted with the features
+        else:
+            self._suspects.follow(scored.rows)
         if self._table.format != "csv":  # which counts them while it reads
             self._count_texts(lines, np.flatnonzero(np.isnan(scored.rows).any(axis=0)).tolist())
         results = [

@@ -32,7 +32,7 @@ from fomo_stream.kafka.warm_start import agree_on_warm_start
 from fomo_stream.loading import check_schema
 from fomo_stream.logs import kv
 from fomo_stream.model.config import Model
-from fomo_stream.records.schema import Schema
+from fomo_stream.records.inference import named_schema
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     setup = TopicSetup(settings, watch)
     setup.begin(partial(GroupLog(settings).entries, b""))
     if settings.features is not None:
-        check_schema(settings, model, Schema.of(settings.features, settings.categorical, settings.counter_names))
+        check_schema(settings, model, named_schema(settings))
     group_log = GroupLog(settings)
     agreement = Agreement(settings, model.name, model.kernel, group_log)
     settings = agreement.join()

@@ -8,6 +8,7 @@ In reading order:
 - `result_schema`: the schema of results. `evolution`: what a new schema changes.
 - `lines`, `csv_rows`, `files`: CSV and JSON lines, as they arrive. `arrays`: .npz. `writers`: the same with results.
 - `schema`: the features of a stream, and the rows of their values. `category_codes`: categories in such rows.
+  `missing_values`: numbers in them that mean that there is none.
 - `inference`: which fields are features.
 - `result`: the result of a record as JSON. `explanation`: its reasons, and a sentence.
 """

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.results import Cause, Reason
+from fomo_stream.records.missing_values import hint
 from fomo_stream.records.schema import Schema, look_up, number_of
 from fomo_stream.wording import clean, counted
 
@@ -58,6 +59,8 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
 def value_of(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> Any:
     """The value that a reason is about: the record's own where it has one, else a number; of a counter, its growth."""
     name, own = schema.features[reason.feature], None
+    if math.isnan(reason.value):  # also where the record's own value means "missing"
+        return None
     if reason.cause not in MOVING and name not in schema.counters:
         is_category = name in schema.categorical or reason.cause is Cause.CATEGORY
         own = known(record, name, is_category)
@@ -129,7 +132,10 @@ def sentence(
     for reason in reasons[:NAMED]:
         if (reason.partner, reason.feature) not in pairs:  # else the same two features
             pairs.add((reason.feature, reason.partner))
-            said.append(_statement(reason, schema, record, key) + ("" if first else _conflict(reason, schema, record)))
+            is_own = reason.cause is Cause.VALUE and schema.features[reason.feature] not in schema.counters
+            more = "" if first else _conflict(reason, schema, record)
+            more += hint(reason.value, reason.median, reason.low, reason.high) if is_own else ""
+            said.append(_statement(reason, schema, record, key) + more)
     text = "; ".join(said) or NO_REASON
     return f"{first}; {'most unusual: ' if said else ''}{text}" if first else text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from numbers import Real
 from typing import Any, Protocol
@@ -19,7 +20,8 @@ from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
 from fomo_stream.records.files import FORMS
 from fomo_stream.records.lines import Note
-from fomo_stream.records.schema import Schema, is_number_text, look_up, numbers, shown
+from fomo_stream.records.missing_values import EVERY, Marks, Suspects, marks_of
+from fomo_stream.records.schema import Schema, is_number_text, look_up, number_of, numbers, shown
 from fomo_stream.records.times import backward, check_times, digits_of_time, is_time, to_milliseconds
 from fomo_stream.records.writers import csv_columns
 from fomo_stream.wording import counted, did_you_mean
@@ -96,6 +98,7 @@ def infer_schema(
     source: str = "",
     counters: Sequence[str] = AUTO,
     series: Sequence[Hashable] | None = None,
+    marks: Marks | None = None,
 ) -> tuple[Schema, dict[str, str]]:
     """Choose the features of a stream from its first records, taken in order.
 
@@ -105,8 +108,8 @@ def infer_schema(
     ignored. In doubt, a leaf is a feature. Constant leaves are features too, because a change in them matters.
     `categorical` fields are always features, and so are `counters`; the fields in `other` never are, for the reason
     given there. counters: ("auto",): those that only grow are recognised; ("none",): there are none. series: (n,) the
-    one that each record belongs to; None: all are of one. source: name of the input, for errors.
-    Of very many names, those that most records have are looked at.
+    one that each record belongs to; None: all are of one. source: name of the input, for errors. marks: of a
+    `Schema`. Of very many names, those that most records have are looked at.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
     """
     sample = list(records)
@@ -119,6 +122,9 @@ def infer_schema(
             if path in leaves:
                 leaves[path].append(value)
                 places[path].append(at)
+    for path in leaves if marks else ():
+        missing = marks_of(path, marks or {})
+        leaves[path] = [None if number_of(value) in missing else value for value in leaves[path]]
     left_out = {"...": f"there are {MOST_NAMES:,} names or more"} if len(counts) >= MOST_NAMES else {}
     named = () if tuple(counters) in (AUTO, NONE) else tuple(counters)
     features = list(dict.fromkeys((*categorical, *named)))
@@ -150,7 +156,7 @@ def infer_schema(
         of_series = list(series) if series is not None and recur else [None] * len(sample)
         numeric = [path for path in features if path not in categorical]
         found = {path for path in numeric if only_grows(path, leaves[path], [of_series[at] for at in places[path]])}
-    return Schema(tuple(sorted(features)), frozenset(categorical), frozenset(found)), left_out
+    return Schema(tuple(sorted(features)), frozenset(categorical), frozenset(found), marks or {}), left_out
 
 
 def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -338,6 +344,15 @@ class RecordSettings(Protocol):
     @property
     def counter_names(self) -> tuple[str, ...]: ...
 
+    @property
+    def marks(self) -> Marks: ...
+
+
+def named_schema(settings: RecordSettings) -> Schema:
+    """The schema of `settings.features`, which are named."""
+    schema = Schema.of(settings.features or (), settings.categorical, settings.counter_names)
+    return replace(schema, marks=settings.marks)
+
 
 def choose_features(
     settings: RecordSettings,
@@ -360,7 +375,7 @@ def choose_features(
         raise SchemaError(f"no line of {source} is a record", FORMS)
     left_out: Mapping[str, str] = {}
     if settings.features is not None:
-        schema = Schema.of(settings.features, settings.categorical, settings.counter_names)
+        schema = named_schema(settings)
     else:
         schema, left_out = infer_of_file(settings, format, records, source, roles)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
@@ -415,7 +430,7 @@ def infer_of(
 ) -> tuple[Schema, dict[str, str]]:
     """`infer_schema` with these settings."""
     result, categorical = settings.result_field, settings.categorical
-    return infer_schema(records, result, categorical, roles, source, settings.counters, series)
+    return infer_schema(records, result, categorical, roles, source, settings.counters, series, settings.marks)
 
 
 def features_note(schema: Schema, left_out: Mapping[str, str], offers_time: bool = False) -> str:
@@ -443,6 +458,10 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterato
     names = [schema.features[at] for at in schema.categorical_columns if is_mostly_rare(codes[:, at])]
     if names:
         yield f"{RARE_VALUES}: {_listed(names)}; leave them out, or make one the key of the series (of a file: --key)"
+    for strange in sorted(map(str, schema.marks.keys() - {EVERY, *schema.features})):
+        hint = did_you_mean(strange, schema.features)
+        yield f"--missing-values can never apply to {strange[:60]}: there is no such feature{hint}"
+    yield from Suspects(schema.features, codes, schema.categorical_columns).notes("the first ")
 
 
 def _listed(names: Sequence[str]) -> str:

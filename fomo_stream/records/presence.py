@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.limits import MAX_FEATURES
 from fomo_stream.records.inference import COUNTER, FEW, NO_VALUE, TEXTS, leaves_of
+from fomo_stream.records.missing_values import Marks, marks_of
 
 GONE = 100.0  # values in a row that were to be expected; of a feature that half of the records have: 200 records
 LEAST = 0.05  # share of records with a value that is expected of a feature that has had none yet
@@ -72,10 +73,11 @@ class Presence:
 class Unused:
     """Follows the fields of a file that are no features, but have become what could be one.
 
-    features; left_out: the other fields of the first records, with the reason of each.
+    features; left_out: the other fields of the first records, with the reason of each; marks: as in a `Schema`.
     """
 
-    def __init__(self, features: Iterable[str], left_out: Mapping[str, str]) -> None:
+    def __init__(self, features: Iterable[str], left_out: Mapping[str, str], marks: Marks | None = None) -> None:
+        self._marks = marks or {}
         late = (NO_VALUE, *TEXTS)
         self._quiet = {*features, *(path for path, why in left_out.items() if why not in late and FEW not in why)}
         self._late: dict[str, list[int]] = {}  # by field: the first line with a number, and how many there are
@@ -90,6 +92,7 @@ class Unused:
             for name in () if are_first else record.keys() - self._quiet:
                 for path, value in leaves_of({name: record[name]}):
                     is_number = type(value) in (int, float) and value == value
+                    is_number &= not (self._marks and is_number and value in marks_of(path, self._marks))
                     if is_number and path not in self._quiet and len(self._late) < MOST_KNOWN:
                         self._late.setdefault(path, [line, 0])[1] += 1
             for path, seen in self._counters.items():

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from itertools import chain
 from math import isfinite
 from numbers import Real
@@ -22,6 +23,7 @@ import numpy as np
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.records.category_codes import category_code
+from fomo_stream.records.missing_values import Marks, table_of_marks, without_marks
 from fomo_stream.wording import clean
 
 _PLAIN = frozenset({int, float, bool, type(None)})
@@ -34,12 +36,13 @@ class Schema:
     """The features of a stream, as dotted paths, in the order of the columns of its rows.
 
     categorical: the features that are categories; counters: those that only grow, of which the growth counts; in any
-    order.
+    order. marks: the numbers that mean "missing", by feature.
     """
 
     features: tuple[str, ...]
     categorical: frozenset[str] = frozenset()
     counters: frozenset[str] = frozenset()
+    marks: Marks = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -73,12 +76,19 @@ class Schema:
     def rows(self, records: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(n_records, n_features) float64 in the records' own units; booleans are 0 and 1, NaN is missing.
 
-        Columns of categorical features hold `category_code`s.
+        Columns of categorical features hold `category_code`s. Values that are `marks` are missing.
 
         >>> Schema(("a", "b.c")).rows([{"a": True, "b": {"c": 2}}, {"a": "high"}])
         array([[ 1.,  2.],
                [nan, nan]])
         """
+        return without_marks(self._rows(records), self._table_of_marks)
+
+    @cached_property
+    def _table_of_marks(self) -> np.ndarray:
+        return table_of_marks(self.features, self.marks, self.categorical_columns)
+
+    def _rows(self, records: Sequence[Mapping[str, Any]]) -> np.ndarray:
         categorical = self.categorical_columns
         # Only names with a dot need more than one dictionary look-up.
         dotted = [i for i, name in enumerate(self.features) if "." in name]

@@ -24,6 +24,7 @@ from fomo_stream.records.inference import (
     features_note,
     infer_of,
     input_notes,
+    named_schema,
     roles_of,
 )
 from fomo_stream.records.schema import Schema, look_up
@@ -124,7 +125,7 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
             )
         return agreed, []
     if settings.features is not None:
-        schema, notes = Schema.of(settings.features, settings.categorical, settings.counter_names), []
+        schema, notes = named_schema(settings), []
     else:
         schema, note = _infer(settings, source)
         notes = [note]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic_settings import NoDecode
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.settings.rules import Rule, Window, Zone, check_names, in_zone, read_calendar, split_names, table_of
 from fomo_stream.settings.sources import BaseFlags, flag, option
-from fomo_stream.wording import did_you_mean
+from fomo_stream.wording import did_you_mean, exact
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
@@ -65,6 +65,22 @@ def _long_enough(text: str) -> str:
     if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
         raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
     return text
+
+
+def _pairs(value: Any) -> Any:
+    """`{"temp": [-9999, -1]}` as `("temp=-9999", "temp=-1")`."""
+    if not isinstance(value, Mapping):
+        return value
+    lists = {name: several if isinstance(several, (list, tuple)) else [several] for name, several in value.items()}
+    return tuple(f"{name}={one}" for name, several in lists.items() for one in several)
+
+
+def _mark(text: str) -> tuple[str, float]:
+    """A feature and its number that means "missing", of `temp=-9999`. Raises ValueError."""
+    name, _, number = (part.strip() for part in text.rpartition("="))
+    if not name or not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number, re.ASCII):
+        raise ValueError(f"{text[:60]}: write FEATURE=NUMBER, as temp=-9999, or *=-9999 for all features")
+    return name, float(number)
 
 
 def _times(value: Any) -> Any:
@@ -278,6 +294,8 @@ class RecordFlags(DetectorFlags):
     counters: Names = flag("Records", ("auto",), metavar="A,B.C", scope="state")
     """fields that only grow, of which the growth a record is scored; auto: those that the first records show, if
     features are inferred; or none"""
+    missing_values: Annotated[Names, BeforeValidator(_pairs)] = flag("Records", (), metavar="A=-9999", scope="group")
+    """numbers that mean that a value is missing: temp=-9999; *=65535: of all features but categories"""
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO 8601
     (default: the record's own time)"""
@@ -358,6 +376,20 @@ class RecordFlags(DetectorFlags):
     def counter_names(self) -> tuple[str, ...]:
         """The counters that are named."""
         return () if self.counters in (("auto",), ("none",)) else self.counters
+
+    @field_validator("missing_values")
+    @classmethod
+    def _marks_are_numbers(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """In one form, as a group agrees on it."""
+        return tuple(dict.fromkeys(f"{name}={exact(number)}" for name, number in map(_mark, texts)))
+
+    @property
+    def marks(self) -> dict[Hashable, tuple[float, ...]]:
+        """The numbers that mean "missing", by feature; *: of all."""
+        found: dict[Hashable, tuple[float, ...]] = {}
+        for name, number in map(_mark, self.missing_values):
+            found[name] = (*found.get(name, ()), number)
+        return found
 
     @property
     def quiet(self) -> tuple[int, int]:

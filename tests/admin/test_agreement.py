@@ -55,7 +55,15 @@ WRITTEN: dict[str, Any] = {
     **{"views": ["trimmed", "all", "recent", "movement", "past", "key"], "keys": 100000, "own-contexts": 64},
     **{"categorical": ["site"], "exclude": [], "counters": ["auto"], "time-features": [], "mute-key": []},
     **{"remembered-rows": 5000, "remembered-scores": 7032, "delivery": "exactly-once", "threads": 1},
-    **{"time": None, "timezone": "UTC", "key": None, "incident-quiet": 10, "feedback": "f", "feedback-memory": 5000},
+    **{
+        "missing-values": [],
+        "time": None,
+        "timezone": "UTC",
+        "key": None,
+        "incident-quiet": 10,
+        "feedback": "f",
+        "feedback-memory": 5000,
+    },
     **{"silence": None, "silence-min": "60s", "silence-of": ["key", "partition", "topic"], "result-field": "fomo"},
     **{"scores-only": False, "output-format": "json", "subject-strategy": "topic"},
     **{"out": "t-scores", "alerts": None, "dead-letters": "t-dead-letters"},
@@ -65,7 +73,14 @@ OTHERS: dict[str, Any] = {
     **{"model": "other", "kernel": "torch", "context-size": 200, "missing-is": "odd", "seed": 7, "lags": 2},
     **{"keys": 500, "own-contexts": 8, "categorical": ["kind"], "exclude": ["noise"], "counters": ["energy"]},
     **{"time-features": ["weekday", "month"], "mute-key": ["p7"], "delivery": "at-least-once", "time": "at"},
-    **{"timezone": "Europe/Berlin", "key": "device", "incident-quiet": 5, "feedback": None, "feedback-memory": 100},
+    **{
+        "missing-values": ["temp=-9999"],
+        "timezone": "Europe/Berlin",
+        "key": "device",
+        "incident-quiet": 5,
+        "feedback": None,
+        "feedback-memory": 100,
+    },
     **{"silence-min": "90s", "silence-of": ["topic"], "result-field": "verdict", "scores-only": True},
     **{"subject-strategy": "record", "out": "elsewhere", "alerts": "elsewhere", "dead-letters": "elsewhere"},
 }
@@ -113,7 +128,7 @@ def test_an_agreement_is_written_and_read_as_ever() -> None:
     log = Log()
     agreement(log).join()
     assert log.entries(b"settings/")[0].content == {"replaces": None, "settings": WRITTEN}
-    for gone in ("incident-quiet", "silence-of", "timezone"):
+    for gone in ("incident-quiet", "missing-values", "timezone"):
         older = Log()
         older.append(b"settings/", {"replaces": None, "settings": {n: v for n, v in WRITTEN.items() if n != gone}})
         assert agreement(older).compare() == []

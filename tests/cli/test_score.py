@@ -194,6 +194,26 @@ def test_decimal_commas_give_the_scores_of_decimal_points(model_path: Path) -> N
         assert line == own + other[len(own) :]
 
 
+def test_marks_of_missing_values_give_the_results_of_empty_cells(model_path: Path) -> None:
+    marked = [one | ({"flow_m3_h": -9999} if i % 7 == 3 else {}) for i, one in enumerate(RECORDS)]
+    marked = [one | ({"pressure_bar": 65535} if 300 < i < 310 else {}) for i, one in enumerate(marked)]
+    gaps = [{name: None if value in (-9999, 65535) else value for name, value in one.items()} for one in marked]
+    expected, notes = score(model_path, as_csv(gaps), key="pump")
+    assert "missing-values" not in notes
+    for marks in ({"flow_m3_h": -9999, "*": [65535]}, "*=-9999,*=65535", ["pressure_bar=65535", "flow_m3_h=-9999.0"]):
+        found, notes = score(model_path, as_csv(marked), key="pump", missing_values=marks)
+        assert "missing-values" not in notes
+        for line, other, own in zip(*(text.split(b"\n") for text in (found, expected, as_csv(gaps))), strict=True):
+            assert line.endswith(other[len(own) :])
+    _, notes = score(model_path, as_csv(marked), key="pump")
+    assert "flow_m3_h is -9999 in 37 of the first 256 records, far from all others" in notes
+    assert "flow_m3_h is -9999 in 60 of 420 records, far from all others" in notes
+    assert "pressure_bar is 65535 in 9 of 420 records" in notes
+    assert "use --missing-values flow_m3_h=-9999,pressure_bar=65535\n" in notes
+    _, notes = score(model_path, as_csv(RECORDS), key="pump", missing_values="flow_m3=-9999")
+    assert "--missing-values can never apply to flow_m3: there is no such feature; did you mean flow_m3_h?" in notes
+
+
 def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None:
     rows = [f"{i % 7},{i % 5}.5,v{i % 3},{'x7' if i == 58 else i % 4}" for i in range(60)]
     rows[20] = rows[40] = ",,,"

@@ -41,8 +41,11 @@ from fomo_stream.settings.sources import load
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
 # The chart explains mistakes in these, or leaves that to the program.
 IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback", "rules", "maintenance"}
-# Numbers that are also written as texts: 5x.
-TEXTS: Object = {"silence": {"type": ["number", "string", "null"], "pattern": "^ *[0-9]+(\\.[0-9]*)? *x? *$"}}
+# Numbers that are also written as texts: 5x; a table that is also written as a text: a=1,b=2.
+TEXTS: Object = {
+    "silence": {"type": ["number", "string", "null"], "pattern": "^ *[0-9]+(\\.[0-9]*)? *x? *$"},
+    "missing_values": {"type": ["array", "object", "string", "null"], "items": {"type": "string"}},
+}
 
 LABEL = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)  # a name of Kubernetes
 TOPIC = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,30}", fullmatch=True)
@@ -154,6 +157,14 @@ def test_a_setting_of_null_has_the_default_of_the_program(tmp_path: Path, monkey
     names = chart().schema["properties"]["settings"]["properties"].keys() - {"topic", "bootstrap"}
     nulls = settings_of(rendered("default", settings=dict.fromkeys(names)), tmp_path, monkeypatch)
     assert nulls == settings_of(plain("default"), tmp_path, monkeypatch)
+
+
+def test_a_table_of_values_that_mean_missing_reaches_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = {"temp": -9999, "flow.rate": [3.4028234663852886e38, -0.5], "*": 65535}
+    found = settings_of(rendered("default", settings={"missing-values": marks}), tmp_path, monkeypatch)
+    assert found.marks == {"temp": (-9999,), "flow.rate": (3.4028234663852886e38, -0.5), "*": (65535,)}
 
 
 # --- the program

@@ -38,10 +38,11 @@ def replay(capsys: pytest.CaptureFixture[str], restored_logging: None, monkeypat
 
 
 def test_a_replay_of_a_group_equals_its_live_run(broker: Broker, tmp_path: Path, replay: Replay) -> None:
-    settings = sensors(broker, partitions=2, alert_rate=0.1)
+    settings = sensors(broker, partitions=2, alert_rate=0.1, missing_values="temperature=-9999")
     for partition in range(2):
         records = readings(200, seed=partition)
         odd = [{**one, "temperature": 60.0 + one["n"]} if one["n"] % 17 == 0 else one for one in records]
+        odd = [{**one, "temperature": -9999} if one["n"] % 11 == 0 else one for one in odd]
         broker.produce(settings.topic, odd, keys=(f"k{n % 4}" for n in range(200)), partition=partition)
     with Running(settings):
         wait_for(lambda: broker.committed(settings.group, settings.topic) == 400, "all to be scored")
@@ -54,6 +55,7 @@ def test_a_replay_of_a_group_equals_its_live_run(broker: Broker, tmp_path: Path,
     assert sorted(scores.read_bytes().splitlines()) == sorted(outputs)
     content: dict[str, Any] = json.loads(report.read_text())
     results = [json.loads(output)["fomo"] for output in outputs]
+    assert sum(result["missing"] for result in results) == 2 * len(range(0, 200, 11))
     assert content["source"]["scored"] == sum(result["score"] is not None for result in results)
     incidents = Counter(result["incident"] for result in results if result["outlier"])
     found = content["incidents"]

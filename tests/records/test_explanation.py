@@ -79,6 +79,7 @@ IDLE = reason(3, Cause.CATEGORY, category_code("idle"), share=0.2)
 RECENTLY = "over its last values"
 ALONE = "usual alone, but it does not go with"
 USUALLY, BETWEEN = "usually 3.1 (2.8 to 3.4)", "usually 3.1 (2.8 to 10)"
+IF_MISSING = "if -9999 means missing, name it in missing-values"
 FLOWS = "flow is 170, usually 168 (150 to 190)"
 MISSING = reason(cause=Cause.MISSING, value=NAN)
 INSIDE = reason(high=10.0)
@@ -125,6 +126,17 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         {},
     ),
     ("open is 1, usually 0", [OPEN], {"open": 1}),
+    # a value that often means "missing", also where it is a part of what is usual
+    (f"pressure is -9999, {USUALLY}; {IF_MISSING}", [reason(value=-9999.0)], {"pressure": -9999.0}),
+    (
+        f"pressure is -9999, usually 3.1 (-9999 to 3.4): {ALONE} the other values; {IF_MISSING}",
+        [reason(value=-9999.0, low=-9999.0)],
+        {"pressure": -9999},
+    ),
+    ("pressure is -1234, usually 3.1 (2.8 to 3.4)", [reason(value=-1234.0)], {"pressure": -1234.0}),
+    ("flow is 999, usually 168 (150 to 990)", [FLOW._replace(value=999.0, high=990.0)], {"flow": 999}),
+    # the record's own value means "missing"
+    ("pressure is missing, which does not go with the other values", [MISSING], {"pressure": -9999.0}),
     (f"pressure is 3.4001, {USUALLY}", [reason(value=3.4001)], {"pressure": 3.4001}),
 ]
 

@@ -129,6 +129,10 @@ MISTAKES: list[tuple[type[BaseFlags], dict[str, Any], str]] = [
     (ScoreSettings, {"context": "normal.csv", "lags": 2}, "leave --lags and --key out"),
     (ScoreSettings, {"context_size": 50, "min_context": 60}, "scores would never begin"),
     (ServiceSettings, {}, "--topic is required"),
+    *(
+        (ScoreSettings, {"missing_values": wrong}, "write FEATURE=NUMBER, as temp=-9999")
+        for wrong in ("temp", "=-1", "temp=", "temp=n/a", "temp=nan", "temp=-inf", {"temp": True}, {"temp": ["1 2"]})
+    ),
     *((ServiceSettings, {"topic": "t", **flags}, words) for flags, words in OF_SERVICE),
 ]
 
@@ -276,7 +280,13 @@ WRITTEN = {
     ),
     **{"ignore": "a=2.5,b=5%", "valid": "a=0:100", "time_features": "hour", "timezone": "Europe/Berlin"},
     **{"views": "fast", "silence": "5x", "silence_min": "90s", "silence_of": "key,topic", "alert_rate": "0.02"},
-    **{"warm": "12h", "max_latency_ms": "30", "schema_wait": "7.5", "seed_context": __file__},
+    **{
+        "missing_values": "a=-1,*=65535",
+        "warm": "12h",
+        "max_latency_ms": "30",
+        "schema_wait": "7.5",
+        "seed_context": __file__,
+    },
 }
 APART = {"config", "calendar", "schema_file", "kafka", "registry", "bootstrap"}  # files and clients; other tests
 

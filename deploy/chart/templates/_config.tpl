@@ -8,7 +8,7 @@
 { {{ join ", " $pairs }} }
 {{- else if kindIs "string" . -}}
 {{- toJson . -}}
-{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- else if and (kindIs "float64" .) (eq (floor .) .) (lt . 9e15) (gt . -9e15) -}}
 {{- printf "%d" (int64 .) -}}
 {{- else -}}
 {{- toString . -}}

@@ -7,7 +7,7 @@ reads the schema and the settings, and writes nothing.
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import chain
+from dataclasses import replace
 from typing import TypeVar
 
 from fomo_stream.errors import AgreementError
@@ -15,6 +15,7 @@ from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.group.agreement import STATE_SETTINGS, Agreement, Difference, with_agreed
 from fomo_stream.kafka.group.log import GroupLog, check_has_run
+from fomo_stream.records.inference import named_schema
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.sources import settings_of_scope
 from fomo_stream.settings.topics import GivenFlags, TopicFlags
@@ -40,10 +41,12 @@ class GroupSchema:
             return None
         with self._log.understanding():
             content = proposals[0].content
-            features, *kinds = (tuple(content.get(name, ())) for name in ("features", "categorical", "counters"))
-            if not all(isinstance(name, str) for name in chain(features, *kinds)):
+            features, categorical, counters = (
+                tuple(content.get(name, ())) for name in ("features", "categorical", "counters")
+            )
+            if not all(isinstance(name, str) for name in (*features, *categorical, *counters)):
                 raise TypeError("features must be a list of names")
-            return Schema(features, *map(frozenset, kinds))
+            return Schema(features, frozenset(categorical), frozenset(counters), self._settings.marks)
 
     def agree(self, proposal: Schema) -> Schema:
         """The group's schema: `proposal`, unless another instance was earlier."""
@@ -58,7 +61,7 @@ class GroupSchema:
 
     def agree_on_flags(self, names: tuple[str, ...]) -> Schema:
         """The group's schema when --features names it; an AgreementError when the group uses another one."""
-        schema = self.agree(Schema.of(names, self._settings.categorical, self._settings.counter_names))
+        schema = self.agree(named_schema(self._settings))
         self._check(names, schema)
         return schema
 
@@ -106,9 +109,9 @@ def recorded_group(settings: AnyFlags) -> tuple[AnyFlags, Schema | None, list[st
     model = shared_model(effective.model, effective.device, effective.kernel)
     differences = Agreement(effective, model.name, model.kernel, log).compare()
     here = {one.in_words: one for one in differences if one.name in MATTERS}
-    schema, notes = GroupSchema(settings, log).stored(), []
+    schema, notes = GroupSchema(effective, log).stored(), []
     if settings.features is not None:
-        own = Schema.of(settings.features, settings.categorical, settings.counter_names)
+        own = replace(named_schema(settings), marks=effective.marks)
         if schema is not None and set(own.features) != set(schema.features):
             here["--features"] = Difference("features", shown(schema.features), shown(own.features))
             schema = None
