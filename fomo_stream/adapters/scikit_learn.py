@@ -179,7 +179,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     """Zero-shot outlier detection against a fixed context of inliers: nothing is trained, `fit` encodes.
 
     For tables whose rows have no order: fit on rows that are mostly ordinary, then judge them (`labels_`,
-    `fit_predict`) or new ones (`predict`). The most outlying `contamination` of the training rows are left out of the
+    `fit_predict`) or new ones (`predict`). With `contamination`, the most outlying training rows are left out of the
     context. For records that come one after another `FoMoDetector` is better: it knows those before, and adapts.
 
     X is an array, or a frame of pandas, polars or pyarrow. Missing values (NaN, None, NA) are unknown. Columns
@@ -206,8 +206,9 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     random_state
         Seed of the subsets.
     contamination
-        Another name of alert_rate, as in scikit-learn and PyOD; give one of the two. There is no "auto",
-        which elsewhere is a fixed score.
+        The same for training rows of which so many are outliers, as in scikit-learn and PyOD; give one of the two. So
+        many of the most outlying rows, at most, are left out of the context: outliers that are alike would hide each
+        other. There is no "auto", which elsewhere is a fixed score.
     categorical
         The columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
         and count by how often the context has them.

@@ -301,7 +301,7 @@ def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> 
         return False
     grown = int((after > before).sum())
     again = (after < before) & (after >= 0.0) & (after < _RESET * before)
-    fallen = before - after
+    fallen = before / 2.0 - after / 2.0  # in halves, as differences of extreme values may be too large
     dips = (fallen > 0.0) & ~again
     if dips.any() and (dips.sum() > max(_FEW_DIPS * grown, 1) or fallen[dips].max() > np.median(-fallen[fallen < 0.0])):
         return False

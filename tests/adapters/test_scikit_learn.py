@@ -285,13 +285,14 @@ def test_a_type_that_is_no_number_may_be_a_category() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
-def test_contamination_is_another_name_of_the_alert_rate(rate: float) -> None:
+def test_contamination_is_the_alert_rate_of_training_rows_with_outliers(rate: float) -> None:
     rows = np.random.default_rng(0).normal(size=(100, 3))
-    ours = ZeroShotDetector(alert_rate=rate, random_state=0).fit(rows)
     known = ZeroShotDetector(contamination=rate, random_state=0)
     for detector in (known, clone(known), ZeroShotDetector(random_state=0).set_params(contamination=rate)):
         assert detector.get_params()["contamination"] == rate
-        assert detector.fit(rows).offset_ == ours.offset_
+        assert detector.fit(rows).labels_.mean() == pytest.approx(rate, abs=0.01)
+        assert len(detector.members_[0].context.view.rows) == 100 - 100 * rate
+    assert len(ZeroShotDetector(alert_rate=rate).fit(rows).members_[0].context.view.rows) == 100
 
 
 @pytest.mark.parametrize("size", [60, 5000])
