@@ -291,8 +291,8 @@ def test_contamination_is_the_alert_rate_of_training_rows_with_outliers(rate: fl
     for detector in (known, clone(known), ZeroShotDetector(random_state=0).set_params(contamination=rate)):
         assert detector.get_params()["contamination"] == rate
         assert detector.fit(rows).labels_.mean() == pytest.approx(rate, abs=0.01)
-        assert len(detector.members_[0].context.view.rows) == 100 - 100 * rate
-    assert len(ZeroShotDetector(alert_rate=rate).fit(rows).members_[0].context.view.rows) == 100
+        assert len(detector.members_[0].rows) == 100 - 100 * rate
+    assert len(ZeroShotDetector(alert_rate=rate).fit(rows).members_[0].rows) == 100
 
 
 @pytest.mark.parametrize("size", [60, 5000])
