@@ -204,6 +204,7 @@ ROW_BYTES = 400  # of rows to an entry of the log, about
 SCORE_BLOCK = 8  # scores to an entry
 BEGINS = 2**31  # added to the number of a record's series if it is the first of it
 FAR = 2**30  # ... and if any value of it is far, see `Bulk`
+LESS = 2**29  # ... and if it is odd among all, but usual for its key: then its own logit is the remembered one
 
 
 class History:
@@ -279,7 +280,7 @@ class History:
         self._put_relative(at, batch.relative[n - keep :])
         keep = min(n, self._scores.size)
         at = np.arange(self.records - keep, self.records) % self._scores.size
-        series = batch.slots + BEGINS * batch.begins + FAR * batch.far
+        series = batch.slots + BEGINS * batch.begins + FAR * batch.far + LESS * scores.is_less
         self._scores.put(
             at,
             logits=scores.by_view[n - keep :],
@@ -338,7 +339,7 @@ class History:
     def series(self, first: int, stop: int) -> tuple[Int, NDArray[np.bool_]]:
         """Number of the series (n,) of these records, and whether each is the first of it."""
         found = self._between("series", first, stop).astype(np.int64)
-        return found % FAR, found >= BEGINS
+        return found % LESS, found >= BEGINS
 
     def far(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether any value of known records (n,) is far."""
@@ -384,8 +385,8 @@ class History:
         by_view, by_key, remembered, verdict, outlier = (self._between(name, first, stop) for name in names)
         kept = np.flatnonzero(~(np.isnan(remembered) | (verdict == OUTLIER)))
         numbers, logits = first + kept, (by_view[kept].astype(np.float64), by_key[kept].astype(np.float64))
-        own = Scores.combined(*logits, self.key_weights(numbers))
-        return numbers, own, remembered[kept], outlier[kept]
+        own, is_less = Scores.combined(*logits, self.key_weights(numbers)), self._between("series", first, stop) & LESS
+        return numbers, np.where(is_less[kept] > 0, remembered[kept], own), remembered[kept], outlier[kept]
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""

@@ -164,11 +164,11 @@ class Pooled:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
 
         moves: how many of the vectors, the last ones, are movement: none, or level and spread; usual: (n, 3, d) of
-        `Batch`; features: (d,) those that count. Where keys are alike, and where a level is not far from that of all,
-        they stay as they are: else a shift of all keys would not be seen. Of a key that may be anywhere nothing is odd.
+        `Batch`; features: (d,) those that count. A value whose key has about the level of all stays as it is. Of a key
+        that may be anywhere nothing is odd.
         """
         level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
-        changed = features & (doubt >= 1.0) & ((np.abs(level) > spread) | (doubt > 1.0))
+        changed = features & ((np.abs(level) > spread) | (doubt > 1.0))
         found = vectors.copy()
         for v in range(vectors.shape[1]):
             if moves and v == vectors.shape[1] - 1:

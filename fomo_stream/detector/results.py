@@ -68,7 +68,7 @@ class Reason(NamedTuple):
 class Scores:
     """Logits of n rows against the contexts of all views; NaN while warming up."""
 
-    logit: Float  # (n,) see `combined`
+    logit: Float  # (n,) see `combined`; less where a record is odd among all, but usual for its key
     by_view: Float  # (n, views) of all records together
     by_key: Float  # (n,) in the view of what is usual for keys; NaN where nothing is known of the key
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
@@ -94,10 +94,15 @@ class Scores:
         return cls.of(np.full((n, n_views), np.nan), np.zeros(n, np.int64), np.full(n, np.nan))
 
     @property
+    def is_less(self) -> NDArray[np.bool_]:
+        """Which records (n,) are odd among all, but usual for their keys."""
+        return np.asarray(self.logit < self.combined(self.by_view, self.by_key, self.weight))
+
+    @property
     def stored_logit(self) -> Float:
         """The logits (n,) as a history keeps them: from 32 bits, so that equal records have equal ones."""
         by_view, by_key = (logits.astype(np.float32).astype(np.float64) for logits in (self.by_view, self.by_key))
-        return self.combined(by_view, by_key, self.weight)
+        return np.asarray(np.where(self.is_less, self.logit, self.combined(by_view, by_key, self.weight)))
 
     @property
     def for_key(self) -> NDArray[np.bool_]:

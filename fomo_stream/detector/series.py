@@ -69,7 +69,7 @@ class Batch(NamedTuple):
     begins: Bool  # (n,) whether no record before belongs to its series
     # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
     relative: Float  # (n, RELATIVE, d)
-    usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be, NaN: keys are alike
+    usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
     far: Bool  # (n,) whether any value is far; see `Bulk`
     ordinary: Bool  # (n, d) values that are those of nearly all records
@@ -320,9 +320,7 @@ class Series:
             batch.relative[at[told]] = self.pooled.relative(expected, moves)[told]
             batch.relative[at[told & ~of_key], 1:] = np.nan  # a season says nothing of level and spread
             told = belongs & (of_key | expected.known.any(axis=1))
-            batch.usual[at[told]] = np.stack(
-                [expected.level, expected.spread, np.where(expected.alike, np.nan, expected.doubt)], axis=1
-            )[told]
+            batch.usual[at[told]] = np.stack([expected.level, expected.spread, expected.doubt], axis=1)[told]
             batch.relative[:, :, self.categorical] = np.nan
         if self.counters and (self.movement or is_compared):
             is_mean = np.zeros(x.shape, bool)

@@ -245,7 +245,8 @@ class SingleDetector:
         """Learn records (n,) that there is room for; returns their results and the logit of what is usual for them."""
         if self._context.has_new_verdicts:
             self._apply_verdicts()
-        scores = self._scores(batch, by_key) if known is None else self._weighted(known)
+        weights = None if known is None else self.history.key_weights(self.records + np.arange(len(known)))
+        scores = self._scores(batch, by_key) if known is None else replace(known, weight=weights)
         return self._learn(batch, scores, judged), scores.by_key
 
     def peek(self, rows: Float, keys: Sequence[Key] | None) -> Batch:
@@ -335,13 +336,9 @@ class SingleDetector:
         rows = [self._context.view_columns(view, part.vectors_for(view.sees)) for view in self.views]
         its_gaps = [None if one is None else one[odd] for one in gaps]
         like = self._panel.scores(rows, its_gaps, self.records, odd)
-        by_view = scores.by_view.copy()
-        by_view[odd] = np.minimum(by_view[odd], like.by_view)
-        return Scores.of(by_view, scores.generation, scores.confidence, scores.by_key)
-
-    def _weighted(self, scores: Scores) -> Scores:
-        """Scores of the next records with the weight of what is usual for their key."""
-        return replace(scores, weight=self.history.key_weights(self.records + np.arange(len(scores))))
+        logit = scores.logit.copy()
+        logit[odd] = np.minimum(logit[odd], like.logit)
+        return replace(scores, logit=logit)
 
     def by_key(self, batch: Batch) -> Float:
         """Logits (n,) of records of known keys in the view of what is usual for them."""
@@ -363,7 +360,7 @@ class SingleDetector:
     def _remembered(self, scores: Scores, slots: Int, begins: Bool, far: Bool, learn: bool = True) -> Float:
         """Remembered logits (n,) of records with these scores. What is usual for a key is not remembered."""
         if scores.weight is None:
-            of_keys = ~np.isnan(scores.by_key) & (slots > WHOLE)
+            of_keys = (~np.isnan(scores.by_key) | scores.is_less) & (slots > WHOLE)
             return self._memory.remember(scores.logit, slots, begins, of_keys, learn, far)
         of_views = Scores.combined(scores.by_view, np.full(len(scores), np.nan))
         return blended(self._memory.remember(of_views, slots, begins, None, learn, far), scores.by_key, scores.weight)
