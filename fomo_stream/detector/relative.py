@@ -164,8 +164,7 @@ class Pooled:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
 
         moves: how many of the vectors, the last ones, are movement: none, or level and spread; usual: (n, 3, d) of
-        `Batch`; features: (d,) those that count. A value whose key has about the level of all stays as it is. Of a key
-        that may be anywhere nothing is odd.
+        `Batch`; features: (d,) those that count. Of a key that surely has about the level of all they stay as they are.
         """
         level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
         changed = features & ((np.abs(level) > spread) | (doubt > 1.0))
