@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.model.bulk import NEARLY_ALL
+
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -81,16 +83,17 @@ class Pooled:
     mean: Float  # (d,) of the sample, and its standard deviation, before they are taken out
     deviation: Float  # (d,)
     within: Float  # (d,) variance of a key's scores around its own level, of all keys
-    # (d,) where most records have the same value, as a flag that is nearly always 0: how far the level of a key may be
-    # from that, so that it is usual for the key, too; else 0
+    # (d,) where most records have the same value: how far the level of a key may be from that, so that it is usual for
+    # the key, too; else 0
     common: Float
+    steady: Float  # (d,) 1 where nearly all records have it, as a flag that is 0; else 0
 
-    ARRAYS = ("center", "unit", "mean", "deviation", "within", "common")
+    ARRAYS = ("center", "unit", "mean", "deviation", "within", "common", "steady")
 
     @classmethod
     def fit(cls, columns: tuple[Float, ...], within: Float) -> Pooled:
         """From the values (m,) of each feature in the sample, ascending."""
-        found = np.array([[0.0, 1.0, 0.0, 1.0, 0.0]] * len(columns)).reshape(len(columns), 5)
+        found = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
         for j, column in enumerate(columns):
             if len(column):
                 center = float(np.median(column))
@@ -101,8 +104,9 @@ class Pooled:
                 if not np.median(distance):
                     others = np.abs(scores[column != center]) / found[j, 3]
                     found[j, 4] = others.mean() / 2.0 if len(others) else LARGEST
+                    found[j, 5] = (column == center).mean() >= NEARLY_ALL
         of = found.T.copy()
-        return cls(of[0], of[1], of[2], of[3], within, of[4])
+        return cls(*of[:4], within, *of[4:])
 
     def scores(self, rows: Float) -> Float:
         """Scores of rows (n, d), NaN = missing."""
@@ -204,6 +208,7 @@ class Pooled:
         # what is usual for all is not odd for a key, unless its own level is another
         is_common = (scores == of_all) & (np.abs(level - of_all) < self.common)
         relative[:, :2] = np.where(is_common[:, None], 0.0, relative[:, :2])
+        relative[:, 2] = np.where(is_common & (self.steady > 0.0), 0.0, relative[:, 2])
         return np.where(known[:, None], relative, np.nan)
 
     @property
@@ -223,12 +228,13 @@ class Pooled:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float]) -> Pooled:
         """The same again."""
-        found = {"common": np.zeros_like(arrays["center"])} | dict(arrays)  # a state of before does not have it
+        zeros = np.zeros_like(arrays["center"])
+        found = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
         return cls(*(np.array(found[name]) for name in cls.ARRAYS))
 
     def widened(self, more: int) -> Pooled:
         """With `more` further features, of which nothing is known."""
-        unknown = (0.0, 1.0, 0.0, 1.0, WITHIN, 0.0)
+        unknown = (0.0, 1.0, 0.0, 1.0, WITHIN, 0.0, 0.0)
         pairs = zip(self.ARRAYS, unknown, strict=True)
         return Pooled(*(np.pad(getattr(self, name), (0, more), constant_values=one) for name, one in pairs))
 
