@@ -40,7 +40,6 @@ LONG = (
     "test_tutorial.py",
     "test_chart_faults.py",
     "test_fuzz.py",
-    "test_exactly_once.py",
     "test_faults.py",
     "test_silence_in_service.py",
     "test_outages.py",
