@@ -36,7 +36,6 @@ from services import results
 
 NAMESPACE, RELEASE, NAME = "scoring", "fomo", "fomo-fomo-stream"
 TOPIC, OUT, GROUP, PARTITIONS = "sensors", "sensors-scores", "fomo-stream", 6
-RECORDS_PER_S = 300
 LIMIT_S = 600  # for any step, also on a busy machine
 MUST_BE_0 = ("lost", "duplicates", "dead_letters", "restarts_by_the_refused_upgrade")
 
@@ -139,8 +138,8 @@ def cluster(home: Path, folder: Path) -> Iterator[Cluster]:
 class EndlessFeed(Feed):
     """Writes records until it is ended."""
 
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker, TOPIC, 10**9, PARTITIONS, 10**9 / RECORDS_PER_S)
+    def __init__(self, broker: Broker, records_per_s: float) -> None:
+        super().__init__(broker, TOPIC, 10**9, PARTITIONS, 10**9 / records_per_s)
 
     def end(self) -> int:
         """Number of records."""
@@ -156,7 +155,7 @@ class EndlessFeed(Feed):
 class Scenario:
     """The chart in operation."""
 
-    def __init__(self, kube: Cluster, broker: Broker) -> None:
+    def __init__(self, kube: Cluster, broker: Broker, records_per_s: float) -> None:
         self.kube = kube
         self.broker = broker
         settings = {"topic": TOPIC, "bootstrap": broker.bootstrap, "group": GROUP, "features": list(FEATURES)}
@@ -166,7 +165,7 @@ class Scenario:
         kube.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         succeeded(kube.install("install", self.values))
         self.outputs = Outputs(broker, OUT)
-        self.feed = EndlessFeed(broker)
+        self.feed = EndlessFeed(broker, records_per_s)
         self.settled(3)
 
     def settled(self, count: int) -> None:
@@ -289,13 +288,13 @@ def measured(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def run(kafka: Path, kube: Path, folder: Path) -> dict[str, Any]:
+def run(kafka: Path, kube: Path, folder: Path, records_per_s: float = 300) -> dict[str, Any]:
     """Run the whole scenario; see the module's docstring. folder: for logs and data of the cluster."""
     broker = Kafka(kafka)
     try:
         with cluster(kube, folder) as made:
             try:
-                return measured(Scenario(made, broker))
+                return measured(Scenario(made, broker, records_per_s))
             except BaseException:
                 for log in (folder / "podhost.log", *sorted(made.pods.glob("*.log"))):
                     print(f"--- the end of {log}", *log.read_text().splitlines()[-12:], sep="\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -17,6 +18,9 @@ from hypothesis import HealthCheck, settings
 from registries import Proxy, Registry, answers, registry_home
 
 from fomo_stream.kafka.topics import watch
+
+# What is imported lives until the end. To look for garbage in it is a third of the time until the first test begins.
+gc.disable()
 
 # A busy machine is slow: no time limit of an example.
 for name, examples in (("quick", 25), ("thorough", 100)):
@@ -36,7 +40,6 @@ LONG = (
     "test_tutorial.py",
     "test_chart_faults.py",
     "test_fuzz.py",
-    "test_exactly_once.py",
     "test_faults.py",
     "test_silence_in_service.py",
     "test_outages.py",
@@ -67,6 +70,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.markexpr == "slow":
         places |= {path: LONG.index(path.name) - len(LONG) for path in places if path.name in LONG}
     items.sort(key=lambda item: places[item.path])
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

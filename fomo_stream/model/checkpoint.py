@@ -51,9 +51,7 @@ def _digest(config: str, training: str, arrays: Mapping[str, NDArray[Any]]) -> s
     return seen.hexdigest()
 
 
-def save_model(
-    model: ZeroShotModel, path: str | Path, training: Mapping[str, Any] | None = None, half: bool = False
-) -> None:
+def save_model(model: Model, path: str | Path, training: Mapping[str, Any] | None = None, half: bool = False) -> None:
     """Write a checkpoint atomically. training: JSON-serialisable information about the training; half: store weights
     rounded to float16, in half the space (they are float32 again after loading)."""
     path = Path(path)

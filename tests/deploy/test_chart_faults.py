@@ -20,7 +20,7 @@ def test_in_a_cluster_each_record_is_scored_once_whatever_happens_to_the_pods(tm
     kafka, kube = kafka_home(), chart_bench.kube_home()
     if kafka is None or kube is None or os.geteuid() != 0:
         pytest.skip("needs KAFKA_HOME, KUBE_HOME (an API server, and a node whose pods are processes) and root")
-    result = chart_bench.run(kafka, kube, tmp_path)
+    result = chart_bench.run(kafka, kube, tmp_path, records_per_s=60)
     print(result)
     assert result["records"] > 1000
     for what in chart_bench.MUST_BE_0:

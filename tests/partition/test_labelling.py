@@ -15,6 +15,7 @@ from fomo_stream.kafka import guard
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.logs import Throttle
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
@@ -178,7 +179,7 @@ def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effec
 def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
     delivery, progress = Recording(), ProgressLog()
     flags: dict[str, Any] = {"adapt_after": 64, "min_context": 50, "context_size": 100, "batch_size": 32}
-    pipeline = make_pipeline(delivery, observer=progress, **flags)
+    pipeline = make_pipeline(delivery, model=shared_model(), observer=progress, **flags)
     for offset in range(1800):
         shift = 0 if offset < 1200 else 30
         rng = random.Random(offset)

@@ -13,7 +13,7 @@ from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, detector_of
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.topics.watch import InputEnd
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import CompiledModel
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
@@ -116,8 +116,8 @@ def written() -> tuple[dict[str, bytes], dict[tuple[str, int], int]]:
     return entries, one.commit(entries)
 
 
-def another_model() -> ZeroShotModel:
-    return ZeroShotModel(cheap_model().config, "another").eval()
+def another_model() -> CompiledModel:
+    return cheap_model("another")
 
 
 OTHERS = [

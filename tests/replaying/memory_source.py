@@ -8,18 +8,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
+from pipelines import cheap_model
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
 from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.config import ModelConfig
-from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.blocks import Sample
@@ -32,15 +29,6 @@ from fomo_stream.settings.replay import ReplaySettings
 
 NOTES = tempfile.TemporaryDirectory()  # of all replays, until the tests end
 SCHEMA = Schema(("x", "y"))
-MODEL = ModelConfig(raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2)
-
-
-@cache
-def cheap_model() -> ZeroShotModel:
-    """Untrained, and a tenth of the work: its scores say nothing, but depend on the record and on the context."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return ZeroShotModel(MODEL, "cheap").eval()
 
 
 class QuickSettings(ReplaySettings):

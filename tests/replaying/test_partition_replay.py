@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_source import MemorySource, cheap_model, make_plan, quick_settings, sample
+from memory_source import MemorySource, make_plan, quick_settings, sample
+from pipelines import cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
