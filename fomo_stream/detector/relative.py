@@ -96,17 +96,17 @@ class Pooled:
         found = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
         for j, column in enumerate(columns):
             if len(column):
-                center = float(np.median(column))
-                distance = np.abs(column - center)
-                unit = float(np.median(distance)) or float(distance.mean()) or abs(center) or 1.0
-                scores = np.arcsinh((column - center) / unit)
-                found[j, :4] = center, unit, scores.mean(), scores.std() or 1.0
+                middle = float(np.median(column))
+                distance = np.abs(column - middle)
+                width = float(np.median(distance)) or float(distance.mean()) or abs(middle) or 1.0
+                scores = np.arcsinh((column - middle) / width)
+                found[j, :4] = middle, width, scores.mean(), scores.std() or 1.0
                 if not np.median(distance):
-                    others = np.abs(scores[column != center]) / found[j, 3]
+                    others = np.abs(scores[column != middle]) / found[j, 3]
                     found[j, 4] = others.mean() / 2.0 if len(others) else LARGEST
-                    found[j, 5] = (column == center).mean() >= NEARLY_ALL
-        of = found.T.copy()
-        return cls(*of[:4], within, *of[4:])
+                    found[j, 5] = (column == middle).mean() >= NEARLY_ALL
+        center, unit, mean, deviation, common, steady = found.T.copy()
+        return cls(center, unit, mean, deviation, within, common, steady)
 
     def scores(self, rows: Float) -> Float:
         """Scores of rows (n, d), NaN = missing."""
