@@ -64,6 +64,8 @@ class OpenRows:
     added later, and names are not paths.
     """
 
+    _missing: Mapping[Hashable, tuple[float, ...]] = {}  # of pickles of before
+
     def __init__(
         self,
         categorical: Collection[Hashable],

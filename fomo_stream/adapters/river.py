@@ -111,6 +111,8 @@ class FoMoDetector(AnomalyDetector):
     'temperature'
     """
 
+    missing_values: Mapping[Hashable, Any] | None = None  # of pickles of before
+
     def __init__(
         self,
         model: str = "default",

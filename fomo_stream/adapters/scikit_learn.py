@@ -420,7 +420,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return {name: value for name, value in state.items() if name != "_encoded"}  # weights and encodings stay behind
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"missing_values": None, **state})
         if "members_" in state:
             self._encode()
 

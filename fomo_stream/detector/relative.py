@@ -180,6 +180,10 @@ class Pooled:
             else:
                 like = self.raw((self.scores(vectors[:, v]) - level) / doubt)
             found[:, v] = np.where(changed, like, vectors[:, v])
+        # where most records have one value, that is what all have: few are near the level of all
+        is_usual = changed & (self.common > 0.0) & (np.abs(self.scores(vectors[:, 0]) - level) <= spread * doubt)
+        n_values = vectors.shape[1] - bool(moves)
+        found[:, :n_values] = np.where(is_usual[:, None], self.center, found[:, :n_values])
         return found
 
     def _half_width(self, level: Float, spread: Float) -> Float:

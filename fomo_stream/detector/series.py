@@ -41,6 +41,7 @@ HALF_LIFE = 3.0  # values of a feature after which an older one counts half in i
 MOVEMENT = 2  # vectors: level and spread
 RECENT = 10  # records of a series for which a value stands in for those missing after it
 SEVERAL = 1.5  # records: growth in more is a mean
+FIRST_GAPS = 8  # times between records, which count as they are
 TINY = 1e-6  # of the level: a smaller spread counts as this
 FEW_KEYED = 32  # records with a key that say whether keys recur
 ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
@@ -143,6 +144,7 @@ class Series:
         self.keys = Keys(max_keys, self._columns, SINCE_PACE)
         self._set_scale(None)
         self._stillness = Stillness(n_features)
+        self._of_before = False  # whether the log lacks what this version adds
         self._firsts = np.zeros((2, n_features))  # keys with a value, and the sum of how far their first ones were off
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
         self._uses = 0  # records so far
@@ -459,9 +461,12 @@ class Series:
             x = bulk.limited(values[known_at][turns.order])
             known, rows = ~np.isnan(x), np.zeros_like(self.keys[turns.series])
             count = np.minimum(turns.before(known), MOST_COUNTED)
-            moves[known_at[turns.order]] = _moved(rows, x, x, known, count, turns)
+            has_moves = self.movement or self.relative
+            if has_moves:
+                moves[known_at[turns.order]] = _moved(rows, x, x, known, count, turns)
             _filled(rows, x, x, known, count, turns)
-            self.keys.write(turns.series, **{name: rows[name] for name in ("last", "offset", "root")})
+            names = ("last", "offset", "root") if has_moves else ("last",)
+            self.keys.write(turns.series, **{name: rows[name] for name in names})
         return moves
 
     def copy(self, more: int = 0) -> Series:
@@ -482,7 +487,8 @@ class Series:
         """Entries of the series that were used or forgotten since the last call; at first of all."""
         entries = self._settings_log.changes("settings", json.dumps(self._settings).encode())
         rows = self.keys.changes("key")
-        if rows or entries:
+        if rows or entries or self._of_before:
+            self._of_before = False
             is_scaled = self.pooled is not None
             counters = COUNTERS.pack(self._uses, self._keyed, self._recurred, len(self.keys), is_scaled)
             entries["keys"] = counters + (self._firsts.astype("<f8").tobytes() if is_scaled else b"")
@@ -509,7 +515,8 @@ class Series:
             self.keys.recover(entries, "key", count)
             self._stillness.recover(entries, "still")
             self._firsts = np.zeros((2, self.n_features))
-            if scale is not None and "common" not in scale:  # a state of before knows keys as if all were alike
+            self._of_before = scale is not None and "common" not in scale
+            if self._of_before:  # it knows keys as if all were alike
                 self._firsts[0] = count
             elif scale is not None or firsts:
                 self._firsts = np.frombuffer(firsts, "<f8").reshape(2, self.n_features if is_scaled else 0).copy()
@@ -668,9 +675,11 @@ def _records_taken(rows: Any, times: Float, is_known: Bool) -> Float:
     now, clock = np.where(has_time, times, 0.0), rows["clock"].copy()
     gap = now - clock
     is_gap = has_time & (clock > 0.0) & (gap > 0.0)
-    # A longer gap counts as one of twice the usual time: a pause says little of that. The mean is of logarithms
+    # A gap counts as one of half to twice the usual time, once some are known: neither a pause nor a burst says much of
+    # that. The mean is of logarithms
     count, pace = rows["paces"].astype(np.int64), rows["pace"]
-    change = np.minimum(np.log(np.where(is_gap, gap, 1.0)) - pace, np.where(count > 0, np.log(2.0), np.inf))
+    most = np.where(count >= FIRST_GAPS, np.log(2.0), np.inf)
+    change = np.clip(np.log(np.where(is_gap, gap, 1.0)) - pace, -most, most)
     passed = (now[:, None] - rows["when"]) / np.exp(pace)[:, None]
     by_time = has_time[:, None] & (rows["when"] > 0.0) & (count[:, None] > 0)
     taken = np.where(by_time, passed, np.nan)

@@ -284,7 +284,7 @@ class Pipeline:
         self.presence.learn(records)
         self._sample = None
         try:
-            notes = input_notes(schema, records)
+            notes = list(input_notes(schema, records, values=False))
         except Exception as error:  # it is only advice
             unexpected(self._settings.topic, error)
             return

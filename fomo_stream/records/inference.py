@@ -300,6 +300,8 @@ def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> 
     if not len(after) or any(isinstance(value, bool) for value in values):
         return False
     grown = int((after > before).sum())
+    if not grown:
+        return False
     again = (after < before) & (after >= 0.0) & (after < _RESET * before)
     fallen = before / 2.0 - after / 2.0  # in halves, as differences of extreme values may be too large
     dips = (fallen > 0.0) & ~again
@@ -440,8 +442,11 @@ def features_note(schema: Schema, left_out: Mapping[str, str], offers_time: bool
     return f"features: {_listed(schema.features)}" + (f"; left out: {reasons}" if reasons else "")
 
 
-def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the user may not expect of the features, as the first records have them: a line each."""
+def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]], values: bool = True) -> Iterator[str]:
+    """What the user may not expect of the features, as the first records have them: a line each.
+
+    values: whether lines may show values of records: not in a log.
+    """
     numeric = [name for name in schema.features if name not in schema.categorical]
     texts = [name for name in numeric if any(is_number_text(look_up(record, name)) for record in records)]
     if texts:
@@ -461,7 +466,11 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterato
     for strange in sorted(map(str, schema.marks.keys() - {EVERY, *schema.features})):
         hint = did_you_mean(strange, schema.features)
         yield f"--missing-values can never apply to {strange[:60]}: there is no such feature{hint}"
-    yield from Suspects(schema.features, codes, schema.categorical_columns).notes("the first ")
+    suspects = Suspects(schema.features, codes, schema.categorical_columns)
+    if values:
+        yield from suspects.notes("the first ")
+    elif names := sorted({schema.features[at] for at, _ in suspects.found()}):
+        yield f"numbers that may mean missing are in {_listed(names)}; replay names them, for --missing-values"
 
 
 def _listed(names: Sequence[str]) -> str:
