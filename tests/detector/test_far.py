@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.model.checkpoint import load_model
 
@@ -40,6 +41,15 @@ def test_outliers_of_a_column_with_far_values_are_flagged_and_no_others(at: Any,
     logits = np.delete(found.logit, at)
     logits = logits[~np.isnan(logits)]
     assert all((logits > found.logit[i]).sum() < 4 for i in ODD)
+
+
+@pytest.mark.parametrize("views", [("trimmed", "all"), DetectorConfig().views])
+def test_a_far_value_in_rows_without_movement_ends_nothing(views: Any) -> None:
+    width = 2 if len(views) == 2 else 120  # too many for movement
+    rows = np.random.default_rng(2).normal(size=(300, width))
+    rows[20, 1] = -9999.0
+    found = Detector(load_model("streams"), width, DetectorConfig(views=views)).process(rows)
+    assert np.isfinite(found.logit[200:]).all()
 
 
 def test_results_with_far_values_do_not_depend_on_how_records_are_split_over_calls_or_restored() -> None:

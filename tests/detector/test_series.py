@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save
 from streams import compacted, state_of
 
 from fomo_stream.detector import series
+from fomo_stream.detector.changelog import Document
 from fomo_stream.detector.keys import WHOLE, Key, Keys, digest_of
 from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, RECENT, Batch, Series
 from fomo_stream.errors import StateError
@@ -323,6 +325,32 @@ def test_growth_is_in_the_usual_time_between_records_where_rows_are_missing(size
     np.testing.assert_allclose(grown[1:], np.diff(energy[kept]) / np.diff(kept), rtol=0.05)
     without = Series(1, counters=(0,)).follow(rows[:, :1]).vectors[:, 0, 0]
     np.testing.assert_allclose(without[1:], np.diff(energy[kept]))
+
+
+@pytest.mark.parametrize("first", [0.001, 1.0, 3600.0])
+def test_one_strange_time_at_the_start_does_not_change_growth_for_long(first: float) -> None:
+    rng = np.random.default_rng(1)
+    energy = 1000 + np.cumsum(rng.uniform(0.8, 1.2, 400))
+    times = 1.7e9 + np.append(0.0, first + 60.0 * np.arange(399))
+    grown = Series(1, counters=(0,)).follow(np.column_stack([energy, times])).vectors[:, 0, 0]
+    np.testing.assert_allclose(grown[100:], np.diff(energy)[99:], rtol=0.25)
+
+
+def test_a_scale_of_the_version_before_goes_on_also_where_no_record_comes_before_the_next_commit() -> None:
+    stream = Stream(np.random.default_rng(2).normal(size=(60, 2)), [f"k{i % 3}" for i in range(60)])
+    one = Series(2, relative=True)
+    one.follow(stream.values, stream.keys)
+    one.learn_scale(tuple(np.sort(stream.values, axis=0).T))
+    log = {name: value for name, value in one.changes().items() if value is not None}
+    assert one.pooled is not None
+    arrays = {name: array for name, array in one.pooled.to_arrays().items() if name not in ("common", "steady")}
+    log |= cast(dict[str, bytes], Document().changes("scale", save(arrays)))
+    log["keys"] = log["keys"][: series.COUNTERS.size]
+    for _ in range(2):  # the second reads what the first has written without a record
+        again = Series(2, relative=True)
+        again.recover(log)
+        log |= {name: value for name, value in again.changes().items() if value is not None}
+    assert again.follow(stream.values[:2], stream.keys[:2]).slots.tolist() == [1, 2]
 
 
 def test_a_state_without_times_of_counters_goes_on() -> None:

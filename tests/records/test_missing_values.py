@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import infer_schema
+from fomo_stream.records.inference import infer_schema, input_notes
 from fomo_stream.records.missing_values import Suspects
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.commands import ScoreSettings
@@ -142,3 +142,12 @@ def test_a_mark_that_only_later_records_have_is_named_at_the_end() -> None:
 )
 def test_what_is_a_measurement_is_not_named(values: NDArray[np.float64]) -> None:
     assert notes(values) == []
+
+
+def test_a_log_names_the_features_and_none_of_their_values() -> None:
+    records = [{"temp": -9999.0 if i % 20 == 0 else 20 + i % 7 / 10} for i in range(200)]
+    schema = Schema(("temp",))
+    (shown,), (logged,) = (list(input_notes(schema, records, values=values)) for values in (True, False))
+    assert "-9999" in shown
+    assert "temp" in logged
+    assert not any(character.isdigit() for character in logged)
