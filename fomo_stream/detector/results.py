@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -93,7 +94,7 @@ class Scores:
         """Of n rows without a context."""
         return cls.of(np.full((n, n_views), np.nan), np.zeros(n, np.int64), np.full(n, np.nan))
 
-    @property
+    @cached_property
     def is_less(self) -> NDArray[np.bool_]:
         """Which records (n,) are odd among all, but usual for their keys."""
         return np.asarray(self.logit < self.combined(self.by_view, self.by_key, self.weight))

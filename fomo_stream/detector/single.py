@@ -332,7 +332,11 @@ class SingleDetector:
         if pooled is None or not len(odd):
             return scores
         part, moves = batch.part(odd), MOVEMENT if self._series.movement else 0
-        part = part._replace(vectors=pooled.typical(part.vectors, moves, part.usual, self._series.is_numeric))
+        vectors = pooled.typical(part.vectors, moves, part.usual, self._series.is_numeric)
+        changed = np.flatnonzero((vectors != part.vectors).any(axis=(1, 2)))
+        if not len(changed):
+            return scores
+        odd, part = odd[changed], part._replace(vectors=vectors).part(changed)
         rows = [self._context.view_columns(view, part.vectors_for(view.sees)) for view in self.views]
         its_gaps = [None if one is None else one[odd] for one in gaps]
         like = self._panel.scores(rows, its_gaps, self.records, odd)
