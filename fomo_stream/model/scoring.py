@@ -192,14 +192,6 @@ def sample_logits(model: Model, context: EncodedContext, rows: Float) -> Float:
     return compiled.score(model, context, rows, fusion_only=True)
 
 
-def warm_up(model: Model) -> None:
-    """Compute something of every kind, so that nothing is compiled or loaded later."""
-    rows = np.arange(12.0).reshape(6, 2)
-    logits_of(model, encode_rows(model, rows), rows)
-    if (sample := encode_sample(model, rows)) is not None:
-        sample_logits(model, sample, rows)
-
-
 def cross_scores(model: Model, rows: Float, kept: NDArray[np.bool_] | None = None) -> Float:
     """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
 

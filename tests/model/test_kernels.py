@@ -39,6 +39,7 @@ from fomo_stream.model.scoring import (
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 
 Float = NDArray[np.float64]
+PACKAGE = Path(network.__file__).parents[2]
 SIZES = {"n": st.integers(2, 300), "d": st.integers(1, 12), "seed": st.integers(0, 2**16)}
 
 
@@ -213,19 +214,20 @@ print(x[0], compiling.prepare())
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Path:
-    """A folder with a copy of the kernels, and no other modules of the package."""
-    kernels = tmp_path / "fomo_stream" / "model" / "kernels"
-    shutil.copytree(Path(network.__file__).parent, kernels, ignore=shutil.ignore_patterns("__pycache__"))
-    for package in (kernels.parent, kernels.parents[1]):  # without the file Python prefers the package installed
-        (package / "__init__.py").touch()
-    return kernels
+    """A copy of the package, with the modules of the kernels alone."""
+    package = tmp_path / "fomo_stream"
+    for folder in compiling.FOLDERS:
+        shutil.copytree(PACKAGE / folder, package / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        (package / folder).with_name("__init__.py").touch()  # without it Python prefers the package installed
+    (package / "__init__.py").touch()
+    return package
 
 
 def test_compiled_code_is_not_used_after_a_change_in_any_file(alone: Path) -> None:
     """Code of one is in that of others."""
     before = compiling.version_of(alone)
-    assert before == compiling.version_of(Path(network.__file__).parent)
-    with (alone / "arithmetic.py").open("a") as file:
+    assert before == compiling.version_of(PACKAGE)
+    with (alone / compiling.FOLDERS[-1] / "__init__.py").open("a") as file:
         file.write("# other\n")
     assert compiling.version_of(alone) != before
 
@@ -233,7 +235,7 @@ def test_compiled_code_is_not_used_after_a_change_in_any_file(alone: Path) -> No
 @pytest.mark.slow
 def test_where_another_process_cannot_compile_this_one_does(alone: Path) -> None:
     """It fails, because the modules that tell it what to compile are missing, or no folder can be written."""
-    folder = alone.parents[2]
+    folder = alone.parent
     caches = dict.fromkeys(("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"), str(folder / "cache"))
     environment = {**os.environ, **caches, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     for reason in ("another process that compiled them failed: ModuleNotFoundError", "no folder of the cache can be"):

@@ -39,9 +39,10 @@ sys.path[:] = json.loads(sys.argv[1])
 from fomo_stream.model.kernels import compiling
 compiling.fill(sys.argv[2])
 from fomo_stream.model.checkpoint import load_model
-from fomo_stream.model.scoring import warm_up
+from fomo_stream.detector.warm_up import warm_up
 warm_up(load_model("default", "cpu", "numba"))
 """
+FOLDERS = ("model/kernels", "detector/step")  # of the package, with modules that define kernels
 LONGEST_S = 900.0
 
 
@@ -63,11 +64,11 @@ _compile_for_all()
 
 
 def version_of(package: Path) -> str:
-    """A digest of what compiled code follows from: a folder's modules, whose code is in one another's, and tools."""
+    """A digest of what compiled code follows from: the package's kernels, whose code is in one another's, and tools."""
     host = "" if numba.config.CPU_NAME else f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
     target = f"{numba.config.CPU_NAME} {numba.config.CPU_FEATURES} {host} {platform.machine()} {sys.platform}"
     tools = f"{numba.__version__} {sys.implementation.cache_tag} {target}"
-    sources = [path.read_bytes() for path in sorted(package.glob("*.py"))]
+    sources = [path.read_bytes() for folder in FOLDERS for path in sorted((package / folder).glob("*.py"))]
     return sha256(b"".join([tools.encode(), *sources])).hexdigest()[:12]
 
 
@@ -76,8 +77,8 @@ def _find_folder() -> Path | None:
 
     In that of NUMBA_CACHE_DIR, if it is set; else beside the package, or in the user's cache.
     """
-    package = Path(__file__).parent
-    beside = [package / "__pycache__", Path(user_cache_dir("numba"))]
+    package = Path(__file__).parents[2]
+    beside = [Path(__file__).parent / "__pycache__", Path(user_cache_dir("numba"))]
     places = [Path(numba.config.CACHE_DIR)] if numba.config.CACHE_DIR else beside
     folders = [place / f"fomo-stream-{version_of(package)}" for place in places]
     made = (folder for folder in folders if folder.is_dir())

@@ -1,0 +1,23 @@
+"""A first use of everything that is compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.model.config import Model
+
+
+def warm_up(model: Model) -> None:
+    """Score and learn something of every kind, so that nothing is compiled or loaded later."""
+    config = DetectorConfig(min_context=8, context_size=64, lags=1, cycles=((2, 1),), recent_every=32)
+    detector = Detector(model, 3, config, categorical=(2,), counters=(1,))
+    steps = np.arange(96.0)
+    rows = np.stack([steps % 7, steps, steps % 2, steps % 2, steps], axis=1)
+    rows[50:60, 0] = np.nan
+    for start in range(0, len(rows), 24):
+        part = rows[start : start + 24]
+        keys = [("a", "b", None)[i % 3] for i in range(len(part))]
+        detector.score_rows(part, keys)
+        detector.process(part, keys)
