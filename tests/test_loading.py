@@ -30,7 +30,8 @@ model = load_ready(kernel="numba") if sys.argv[1] == "program" else load_model(k
 detector = Detector(model, 8, DetectorConfig(min_context=100, context_size=1000))
 rng = np.random.default_rng(0)
 print(np.concatenate([detector.process(rng.normal(size=(50, 8))).logit for _ in range(20)]).tobytes().hex())
-modules = [module for name, module in sys.modules.items() if name.startswith(("fomo_stream.model.kernels.", "fomo_stream.detector.step."))]
+folders = "fomo_stream.model.kernels.", "fomo_stream.detector.step."
+modules = [module for name, module in sys.modules.items() if name.startswith(folders)]
 kernels = {id(f): f for module in modules for f in vars(module).values() if hasattr(f, "signatures")}.values()
 print(sum(sum(f.stats.cache_misses.values()) for f in kernels))
 """
@@ -85,7 +86,8 @@ from fomo_stream import Detector, DetectorConfig
 from fomo_stream.loading import load_ready
 
 model = load_ready(kernel="numba")
-modules = [module for name, module in sys.modules.items() if name.startswith(("fomo_stream.model.kernels.", "fomo_stream.detector.step."))]
+folders = "fomo_stream.model.kernels.", "fomo_stream.detector.step."
+modules = [module for name, module in sys.modules.items() if name.startswith(folders)]
 kernels = {id(f): f for module in modules for f in vars(module).values() if hasattr(f, "signatures")}.values()
 before = {f.__name__: len(f.signatures) for f in kernels}
 detector = Detector(model, 3, DetectorConfig(min_context=40, context_size=200, lag=40))
