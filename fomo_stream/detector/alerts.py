@@ -23,9 +23,9 @@ from fomo_stream.detector.rarity import (
     own_p_values,
     p_values,
 )
-from fomo_stream.detector.relative import MOST_COUNTED, weights
+from fomo_stream.detector.relative import weights
 from fomo_stream.detector.results import Results, Scores, Status, severities
-from fomo_stream.detector.series import HALF_LIFE, Batch
+from fomo_stream.detector.step.follow import HALF_LIFE, MOST_COUNTED, Batch
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]

@@ -572,7 +572,7 @@ class SingleDetector:
         twin, more = copy(self), n_features - self.n_features
         twin.n_features = n_features
         twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
-        twin._series = self._series.copy(more if self._series.n_features else 0)
+        twin._series = self._series.copy()
         twin._memory = Memory(self.config.memory, twin._series.keys)
         twin._alerts = self._alerts.copy(twin._series.keys)
         twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
