@@ -147,7 +147,7 @@ class Keys:
             self.columns[name][slots] = value
         self.mark(slots)
 
-    def mark(self, slots: Int) -> None:
+    def mark(self, slots: Int | int) -> None:
         """These rows (n,) have changed."""
         self._written[slots] = True
 

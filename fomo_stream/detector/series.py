@@ -23,11 +23,13 @@ from fomo_stream.detector.step.slots import ENOUGH_KEYED, FEW_KEYED, NEVER
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
 from fomo_stream.model.bulk import Bulk
+from fomo_stream.model.kernels.handles import handle_of
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+NOTHING: Int = np.zeros(0, np.int64)
 MOVEMENT = 2  # vectors: level and spread
 MUCH = 0.25  # by which a scale differs from another so that what is known of keys is converted
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
@@ -143,77 +145,50 @@ class Series:
 
     def _follow(self, values: Float, keys: Sequence[Key] | None, bulk: Bulk | None, learn: bool) -> Batch:
         n, d = len(values), self.n_features
-        places = np.ascontiguousarray(values[:, d : d + self._n_cycles])
         batch = Batch(
-            np.full((n, self.n_vectors, d), np.nan),
-            np.isnan(values[:, :d]),
-            np.zeros(n, np.int64),
-            np.zeros(n, bool),
-            np.full((n, RELATIVE, d), np.nan),
-            np.full((n, 3, d), np.nan),
-            np.zeros((n, d), np.int64),
-            np.zeros(n, bool),
-            np.zeros((n, d), bool),
+            np.empty((n, self.n_vectors, d)),
+            np.empty((n, d), bool),
+            np.empty(n, np.int64),
+            np.empty(n, bool),
+            np.empty((n, RELATIVE, d)),
+            np.empty((n, 3, d)),
+            np.empty((n, d), np.int64),
+            np.empty(n, bool),
+            np.empty((n, d), bool),
         )
-        at, numbers, belongs = self._resolve(keys, n, learn)
-        slots, rows, profiles, counts = numbers, self._rows(), self._profiles(), self._counts
-        if not learn:
-            unique, slots = np.unique(numbers, return_inverse=True)
-            rows = self._rows(unique)
-            profiles, counts = (type(one)(*(array.copy() for array in one)) for one in (profiles, counts))
-        step.follow(
-            np.ascontiguousarray(values[:, :d]), places, self._times(values), at, numbers, slots, belongs,
-            rows, profiles, counts, self._given(bulk), batch,
-        )  # fmt: skip
+        moves = (NOTHING, NOTHING, NOTHING > 0) if keys is None else self._resolve(keys, learn)
+        step.follow(self._state(bulk), np.ascontiguousarray(values), *moves, learn, batch)
         if learn:
-            self.keys.mark(numbers)
+            self.keys.mark(WHOLE if keys is None else moves[1])
+            self._totals[0] += n if keys is None else 0
         return batch
 
-    def _resolve(self, keys: Sequence[Key] | None, n: int, learn: bool) -> tuple[Int, Int, Bool]:
+    def _resolve(self, keys: Sequence[Key], learn: bool) -> tuple[Int, Int, Bool]:
         """See `Keys.resolve`."""
-        if keys is None:
-            self._totals[0] += n * learn
-            return np.arange(n), np.zeros(n, np.int64), np.ones(n, bool)
         is_keyed = np.array([key is not None for key in keys], dtype=bool)
         totals, limits = self._totals if learn else self._totals.copy(), (FEW_KEYED, ENOUGH_KEYED, NEVER)
         return self.keys.resolve(digests_of(keys), is_keyed, totals, limits, learn)
 
-    def _rows(self, slots: Int | None = None) -> Rows:
-        """What is kept of all series, to be changed in place, or a copy of some."""
-        columns, n = self.keys.columns, self.keys.size if slots is None else len(slots)
-        zeros = {"clock": "f8", "pace": "f8", "paces": "u1", "records": "u4"}  # of what is not kept
-        return Rows(
-            **{
-                name: np.zeros(n, zeros[name])
-                if name not in columns
-                else columns[name] if slots is None else self.keys.column(name, slots)
-                for name in Rows._fields
-            }
-        )
-
-    def _profiles(self) -> step.Profiles:
-        return (self.seasons or Seasons(self.n_features, ())).profiles
-
-    def _given(self, bulk: Bulk | None) -> Given:
-        """What does not change while records are followed."""
-        if self._last_given is None or self._last_given[0] is not bulk:
-            nothing = np.zeros((7, 0))
+    def _state(self, bulk: Bulk | None) -> Int:
+        """A handle of the state, and of what does not change while records are followed, for `step.follow`."""
+        made_of = self.keys.columns["last"], bulk
+        if self._handle is None or any(one is not other for one, other in zip(self._handle[0], made_of, strict=True)):
+            n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
+            zeros = {"clock": "f8", "pace": "f8", "paces": "u1", "records": "u4"}  # where they are not kept
+            rows = Rows(**{key: columns.get(key, np.zeros(n, zeros.get(key, "f8"))) for key in Rows._fields})
             given = Given(
                 nothing if self.pooled is None else self.pooled.table,
                 nothing if bulk is None else np.stack(bulk),
                 self.is_numeric,
                 np.array(self.counters, dtype=np.int64),
                 np.stack([weights(HALF_LIFE), weights()]),
-                self.movement,
-                self.relative,
+                np.array([self._n_cycles]),
+                np.array([self.movement, self.relative]),
             )
-            self._last_given = bulk, given
-        return self._last_given[1]
-
-    def _times(self, values: Float) -> Float:
-        """The times (n,) of records, in seconds, from their values with further columns; NaN: unknown."""
-        at = self.n_features + self._n_cycles
-        return np.ascontiguousarray(values[:, at]) if values.shape[1] > at else np.full(len(values), np.nan)
+            profiles = (self.seasons or Seasons(self.n_features, ())).profiles
+            arrays = [*rows, *profiles, *self._counts, *given]
+            self._handle = made_of, handle_of(arrays), arrays
+        return self._handle[1]
 
     def pass_over(self, values: Float, keys: Sequence[Key]) -> None:
         """Records (n, d) that nothing else is learned of: the counters of known series go on from their totals."""
@@ -226,8 +201,7 @@ class Series:
         moves += [(i, WHOLE) for i, key in enumerate(keys) if key is None or not recur]
         if moves:
             at, of_series = (np.array(column) for column in zip(*sorted(moves), strict=True))
-            totals = np.ascontiguousarray(values[:, : self.n_features])
-            step.pass_over(totals, self._times(values), at, of_series, self._rows(), np.array(self.counters))
+            step.pass_over(self._state(None), np.ascontiguousarray(values), at, of_series)
             self.keys.mark(of_series)
 
     def forget(self) -> None:
@@ -262,7 +236,7 @@ class Series:
 
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled
-        self._last_given: tuple[Bulk | None, Given] | None = None
+        self._handle: tuple[tuple[Any, ...], Int, list[NDArray[Any]]] | None = None
         self._scale = b"" if pooled is None else save(pooled.to_arrays())
 
     def learn_usual(self, values: Float, slots: Int) -> Float:
@@ -274,9 +248,8 @@ class Series:
         keyed = np.flatnonzero((slots > WHOLE) & (self.keys.column("used", slots) > 0))
         if len(keyed):
             unique, at = np.unique(slots[keyed], return_inverse=True)
-            found, start = relative[keyed], self._empty_rows(len(unique))
-            given = self._given(None)
-            step.learn_usual(values[keyed], at, slots[keyed], start, self._rows(), self._counts, given, found)
+            found = relative[keyed]
+            step.learn_usual(self._state(None), values[keyed], at, slots[keyed], found)
             relative[keyed] = found
             self.keys.mark(unique)
         return relative
@@ -290,20 +263,11 @@ class Series:
         known = np.flatnonzero(self.keys.column("has_records", slots))
         if len(known):
             unique, at = np.unique(slots[known], return_inverse=True)
-            found, start = moves[known], self._empty_rows(len(unique))
-            step.learn_moves(bulk.limited(values[known]), at, start, self._given(None).weights, found)
-            has_moves = self.movement or self.relative
-            self.keys.write(unique, last=start.last)
-            if has_moves:
-                moves[known] = found
-                self.keys.write(unique, offset=start.offset, root=start.root)
+            found = moves[known]
+            step.learn_moves(self._state(None), bulk.limited(values[known]), at, slots[known], found)
+            moves[known] = found
+            self.keys.mark(unique)
         return moves
-
-    def _empty_rows(self, n: int) -> Rows:
-        """Rows of n series without records."""
-        d = self.n_features
-        rows = self._rows(np.full(n, self.keys.size))
-        return rows._replace(offset=np.zeros((n, d), np.float32), root=np.zeros((n, d), np.float32))
 
     def copy(self) -> Series:
         """Independent series, the same now."""
@@ -311,6 +275,7 @@ class Series:
         twin.keys = self.keys.copy()
         twin.seasons = None if self.seasons is None else self.seasons.copy()
         twin._counts, twin._totals = Counts(*(array.copy() for array in self._counts)), self._totals.copy()
+        twin._handle = None
         twin._begin_log()
         return twin
 

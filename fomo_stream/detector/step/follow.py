@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.handles import cube, row, table
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -124,8 +125,8 @@ class Given(NamedTuple):
     numeric: NDArray[np.bool_]  # (d,) features that are no categories
     counters: Int  # (c,) columns of counters
     weights: Float  # (2, MOST_COUNTED + 2) sums of the weights of n values, by HALF_LIFE and by USUAL_HALF_LIFE
-    moves: bool  # whether records have level and spread
-    compares: bool  # whether records are compared with what is usual for their key or their time
+    places: Int  # (1,) columns with places in cycles
+    does: NDArray[np.bool_]  # (2,) whether records have level and spread, and are compared with what is usual for keys
 
 
 class Batch(NamedTuple):
@@ -157,14 +158,130 @@ class Batch(NamedTuple):
 
 
 @exact_kernel
-def follow(values, places, times, at, numbers, slots, belongs, rows, profiles, counts, given, out):
+def _state(words):
+    """The state from its handle, see `Series`."""
+    rows = Rows(
+        row(words, 0, np.bool_),
+        table(words, 1, np.uint8),
+        table(words, 2, np.uint8),
+        table(words, 3, np.float64),
+        table(words, 4, np.uint16),
+        table(words, 5, np.float64),
+        table(words, 6, np.uint16),
+        table(words, 7, np.float64),
+        row(words, 8, np.float64),
+        row(words, 9, np.float64),
+        row(words, 10, np.uint8),
+        row(words, 11, np.uint32),
+        cube(words, 12, np.float64),
+        table(words, 13, np.float32),
+        table(words, 14, np.float32),
+        table(words, 15, np.float32),
+        table(words, 16, np.float32),
+        table(words, 17, np.float32),
+        table(words, 18, np.uint32),
+    )
+    profiles = Profiles(
+        row(words, 19, np.int64),
+        row(words, 20, np.int64),
+        table(words, 21, np.uint8),
+        table(words, 22, np.float64),
+        table(words, 23, np.float64),
+        table(words, 24, np.uint32),
+        table(words, 25, np.float64),
+        table(words, 26, np.float64),
+        row(words, 27, np.bool_),
+        row(words, 28, np.int64),
+        table(words, 29, np.int64),
+        table(words, 30, np.float64),
+        table(words, 31, np.float64),
+        table(words, 32, np.float64),
+        table(words, 33, np.int64),
+        table(words, 34, np.float64),
+        table(words, 35, np.float64),
+        table(words, 36, np.float64),
+        table(words, 37, np.float64),
+    )
+    counts = Counts(
+        row(words, 38, np.int64), row(words, 39, np.int64), table(words, 40, np.int64), table(words, 41, np.float64)
+    )
+    given = Given(
+        table(words, 42, np.float64),
+        table(words, 43, np.float64),
+        row(words, 44, np.bool_),
+        row(words, 45, np.int64),
+        table(words, 46, np.float64),
+        row(words, 47, np.int64),
+        row(words, 48, np.bool_),
+    )
+    return rows, profiles, counts, given
+
+
+@exact_kernel
+def _looked_at(numbers, slots, rows):
+    """A copy of the rows of series of these numbers (k,), one of each; their places go into slots (k,)."""
+    order, m = np.argsort(numbers), 0
+    for k in range(len(order)):
+        m += k > 0 and numbers[order[k]] != numbers[order[k - 1]]
+        slots[order[k]] = m
+    m += 1
+    d, c, lags, moves, scores, slow = (
+        rows.count.shape[1], rows.total.shape[1], rows.past.shape[1], rows.offset.shape[1], rows.level.shape[1],
+        rows.slow.shape[1],
+    )  # fmt: skip
+    copy = Rows(
+        np.zeros(m, np.bool_), np.zeros((m, d), np.uint8), np.zeros((m, d), np.uint8), np.zeros((m, d)),
+        np.zeros((m, d), np.uint16), np.zeros((m, c)), np.zeros((m, c), np.uint16), np.zeros((m, c)), np.zeros(m),
+        np.zeros(m), np.zeros(m, np.uint8), np.zeros(m, np.uint32), np.zeros((m, lags, d)),
+        np.zeros((m, moves), np.float32), np.zeros((m, moves), np.float32), np.zeros((m, scores), np.float32),
+        np.zeros((m, scores), np.float32), np.zeros((m, slow), np.float32), np.zeros((m, slow), np.uint32),
+    )  # fmt: skip
+    for k in range(len(numbers)):
+        s, n = slots[k], numbers[k]
+        if n < len(rows.count):  # else it is the series of a new key
+            copy.has_records[s] = rows.has_records[n]
+            copy.count[s], copy.age[s] = rows.count[n], rows.age[n]
+            copy.last[s], copy.equal[s] = rows.last[n], rows.equal[n]
+            copy.total[s], copy.since[s], copy.when[s] = rows.total[n], rows.since[n], rows.when[n]
+            if c:
+                copy.clock[s], copy.pace[s], copy.paces[s] = rows.clock[n], rows.pace[n], rows.paces[n]
+            if lags:
+                copy.records[s], copy.past[s] = rows.records[n], rows.past[n]
+            copy.offset[s], copy.root[s] = rows.offset[n], rows.root[n]
+            copy.level[s], copy.variance[s] = rows.level[n], rows.variance[n]
+            copy.slow[s], copy.seen[s] = rows.slow[n], rows.seen[n]
+    return copy
+
+
+@exact_kernel
+def follow(state, values, at, numbers, belongs, learn, out):
     """Add records to their series, in order, and note what is known of them in `out`, a `Batch` of the n records.
 
-    values: (n, d); places: (n, p) in cycles, NaN = unknown; times: (n,) in seconds, NaN = unknown. at, numbers, slots,
-    belongs: (k,) for each record that is added to a series, the record, the number of the series, its row in `rows`,
-    and whether the record belongs to it: at first one of a key is added to the series of the partition, too.
+    values: (n, d + p) or (n, d + p + 1), the last columns are places in cycles and the time in seconds, NaN = unknown.
+    at, numbers, belongs: (k,) for each record that is added to a series, the record, the number of the series, and
+    whether the record belongs to it: at first one of a key is added to the series of the partition, too. (0,): all are
+    added to that series alone. learn: else the state stays as it is. state: a handle, see `Series`.
     """
-    d, weights = values.shape[1], given.weights
+    rows, profiles, counts, given = _state(state)
+    if len(at) == 0:
+        at, numbers, belongs = np.arange(len(values)), np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
+    out.vectors[:], out.relative[:], out.usual[:] = np.nan, np.nan, np.nan
+    out.slots[:], out.begins[:], out.far[:] = 0, False, False
+    out.still[:], out.ordinary[:] = 0, False
+    slots = numbers
+    if not learn:
+        slots = np.empty_like(numbers)
+        rows = _looked_at(numbers, slots, rows)
+        counts = Counts(counts.values.copy(), counts.equal.copy(), counts.runs.copy(), counts.firsts.copy())
+        profiles = Profiles(
+            profiles.inner, profiles.first, profiles.visits.copy(), profiles.mean.copy(), profiles.variance.copy(),
+            profiles.count.copy(), profiles.sum.copy(), profiles.square.copy(), profiles.written.copy(),
+            profiles.bin.copy(), profiles.tested.copy(), profiles.recent.copy(), profiles.error.copy(),
+            profiles.error_of_mean.copy(), profiles.counted.copy(), profiles.summed.copy(),
+            profiles.summed_of_mean.copy(), profiles.of_mean.copy(), profiles.of_variance.copy(),
+        )  # fmt: skip
+    d, n_cycles, weights = out.gaps.shape[1], given.places[0], given.weights
+    moving, compares = given.does[0], given.does[1]
     x, near, limited, filled = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     known, far, is_expected = np.empty(d, np.bool_), np.empty(d, np.bool_), np.empty(d, np.bool_)
     count, taken, season = np.empty(d, np.int64), np.empty(d), np.empty((3, d))
@@ -173,14 +290,21 @@ def follow(values, places, times, at, numbers, slots, belongs, rows, profiles, c
     n_vectors, lags = out.vectors.shape[1], rows.past.shape[1]
     has_pooled, has_bulk = given.pooled.shape[1] > 0, given.bulk.shape[1] > 0
     has_seasons = len(profiles.inner) > 0
+    for i in range(len(values)):
+        for j in range(d):
+            out.gaps[i, j] = np.isnan(values[i, j])
     for k in range(len(at)):
         i, s, of_key, belonging = at[k], slots[k], numbers[k] > 0, belongs[k]
-        is_compared = given.compares and (of_key or has_seasons)
+        is_compared = compares and (of_key or has_seasons)
+        places, time = (
+            values[i, d : d + n_cycles],
+            values[i, d + n_cycles] if values.shape[1] > d + n_cycles else np.nan,
+        )
         for j in range(d):
             x[j] = values[i, j]
             taken[j] = np.nan
         if len(given.counters):
-            _grow(x, taken, times[i], s, rows, given.counters)
+            _grow(x, taken, time, s, rows, given.counters)
         for j in range(d):
             known[j] = not np.isnan(x[j])
             count[j] = rows.count[s, j]
@@ -189,7 +313,7 @@ def follow(values, places, times, at, numbers, slots, belongs, rows, profiles, c
         knows_usual = has_pooled and is_compared
         if knows_usual:
             if has_seasons:
-                _find_season(x, known, of_key, belonging, places[i], s, rows, profiles, given, score, season)
+                _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, score, season)
             else:
                 season[0], season[1], season[2] = 0.0, 0.0, 1.0
             for j in range(d):
@@ -213,7 +337,7 @@ def follow(values, places, times, at, numbers, slots, belongs, rows, profiles, c
             limited[j] = near[j]
             if is_expected[j] and near_score[j] != score[j]:
                 limited[j] = raw_of(near_score[j], j, given.pooled)
-        if given.moves or is_compared:
+        if moving or is_compared:
             move(near, limited, known, count, s, rows, weights, moves)
         _count_runs(near, known, count, belonging, i, s, rows, counts, given.numeric, out.still)
         for j in range(d):
@@ -231,10 +355,10 @@ def follow(values, places, times, at, numbers, slots, belongs, rows, profiles, c
                 out.vectors[i, 0, j] = filled[j]
                 for lag in range(lags):
                     out.vectors[i, 1 + lag, j] = rows.past[s, lag, j] if lag < rows.records[s] else np.nan
-                if given.moves:
+                if moving:
                     out.vectors[i, n_vectors - 2, j], out.vectors[i, n_vectors - 1, j] = moves[0, j], moves[1, j]
                 out.gaps[i, j] = not known[j]
-                if taken[j] > SEVERAL and (given.moves or is_compared):  # a mean need not go with the rest
+                if taken[j] > SEVERAL and (moving or is_compared):  # a mean need not go with the rest
                     out.gaps[i, j] = _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not known[j]
                 out.ordinary[i, j] = has_bulk and x[j] == given.bulk[NEARLY_ALL, j]
             if knows_usual and (of_key or any_expected):
@@ -294,14 +418,17 @@ def _grow(x, taken, time, s, rows, counters):
 
 
 @exact_kernel
-def pass_over(values, times, at, slots, rows, counters):
+def pass_over(state, values, at, slots):
     """Let the counters of series go on from the totals of records of which nothing else is learned; see `follow`."""
-    x, taken = np.empty(values.shape[1]), np.empty(values.shape[1])
+    rows, _, _, given = _state(state)
+    x, taken = np.empty(rows.count.shape[1]), np.empty(rows.count.shape[1])
+    last = len(x) + given.places[0]
     for k in range(len(at)):
         for j in range(len(x)):
             x[j] = values[at[k], j]
             taken[j] = np.nan
-        _grow(x, taken, times[at[k]], slots[k], rows, counters)
+        time = values[at[k], last] if values.shape[1] > last else np.nan
+        _grow(x, taken, time, slots[k], rows, given.counters)
 
 
 @exact_kernel
@@ -636,12 +763,14 @@ def _add(p, score, season, predicted, profiles):
 
 
 @exact_kernel
-def learn_usual(values, at, slots, start, rows, counts, given, out):
+def learn_usual(state, values, at, slots, out):
     """Learn what is usual for keys from their first records (n, d), once it is known what is usual for all.
 
-    slots: (n,) rows of the keys in `rows`; at: (n,) in `start`, which is empty. Puts how far each is from that into out
-    (n, RELATIVE, d).
+    slots: (n,) numbers of their series, at: (n,) counted from 0. Puts how far each is from that into out (n, RELATIVE,
+    d).
     """
+    rows, _, counts, given = _state(state)
+    start = _looked_at(at + len(rows.count), np.empty_like(at), rows)
     n, d = values.shape
     known, limited, moves, count = np.empty(d, np.bool_), np.empty(d), np.empty((2, d)), np.empty(d, np.int64)
     level, spread, score, near_score, alike = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d, np.bool_)
@@ -663,18 +792,25 @@ def learn_usual(values, at, slots, start, rows, counts, given, out):
 
 
 @exact_kernel
-def learn_moves(values, at, start, weights, out):
+def learn_moves(state, values, at, slots, out):
     """Level and spread after the first records (n, d), into out (n, 2, d), with values that are limited by now.
 
-    at: (n,) rows of their series in `start`, which is empty, and knows the last values then.
+    slots, at: see `learn_usual`; the series go on from there.
     """
+    rows, _, _, given = _state(state)
+    start = _looked_at(at + len(rows.count), np.empty_like(at), rows)
+    moves = rows.offset.shape[1] > 0
     n, d = values.shape
     known, count = np.empty(d, np.bool_), np.empty(d, np.int64)
     for i in range(n):
         for j in range(d):
             known[j], count[j] = not np.isnan(values[i, j]), start.count[at[i], j]
-        move(values[i], values[i], known, count, at[i], start, weights, out[i])
+        if moves:
+            move(values[i], values[i], known, count, at[i], start, given.weights, out[i])
         _keep_last(values[i], known, count, at[i], start)
+    for i in range(n):
+        rows.last[slots[i]] = start.last[at[i]]
+        rows.offset[slots[i]], rows.root[slots[i]] = start.offset[at[i]], start.root[at[i]]
 
 
 @exact_kernel
