@@ -254,6 +254,8 @@ class Detector:
 
     def _learn(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
         """Score and learn records between two decisions."""
+        if self._routes is None:
+            return self._shared.process(rows, keys, known)[0]
         first, n, regime = self.records, len(rows), self.regime
         is_own, owned = self._owned(keys, n)
         numbers, of_own = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
@@ -267,7 +269,7 @@ class Detector:
         self._apart += n - len(shared_at)
         judged, first_shared = ~is_own[shared_at], self._shared.records
         of_shared = _at(known, shared_at) if judged.all() else None
-        results, by_key, batch = self._shared.process(rows, keys, is_shared, judged, of_shared)
+        results, by_key, batch = self._shared.process(rows, keys, of_shared, is_shared, judged)
         for number in self._shared.new_regimes:
             shifts[shared_at[number - 1 - first_shared] + 1] += 1
         parts, places = [results], [judged_at]
@@ -283,8 +285,6 @@ class Detector:
                     shifts[at[number - 1 - first_own] + 1] += 1
                 parts.append(own.results(results))
                 places.append(at)
-        if self._routes is None:
-            return results
         self._routes.note(first, numbers[0], of_own, numbers[1])
         return replace(Results.merged(parts, places), regime=regime + np.cumsum(shifts[:n]))
 

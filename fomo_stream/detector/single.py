@@ -190,21 +190,20 @@ class SingleDetector:
         self,
         rows: Float,
         keys: Sequence[Key] | None,
-        chosen: NDArray[np.bool_],
-        judged: NDArray[np.bool_],
         known: Scores | None = None,
+        chosen: Bool | None = None,
+        judged: Bool | None = None,
     ) -> tuple[Results, Float, Batch]:
-        """Follow the series of rows (n, d), in order; score and learn the m chosen ones.
+        """Follow the series of rows (n, d), in order; score and learn all, or the m chosen ones (n,).
 
-        judged: (m,) which of these have results, and are among those that later ones are compared with. known: scores
-        (m,) of `score`, if no record was learned since. Returns the results; of all rows the logit (n,) of what is
-        usual for their keys; and all rows with the past of their series.
+        judged: (m,) which of these have results, and are among those that later ones are compared with; None: all.
+        known: scores (m,) of `score`, if no record was learned since. Returns the results; of all rows the logit (n,)
+        of what is usual for their keys; and all rows with the past of their series.
         """
         rows = self._checked(rows)
-        at, by_key = np.flatnonzero(chosen), np.full(len(rows), np.nan)
-        self.new_regimes = []
-        batches: list[Batch] = []
-        parts, start, done = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0, 0
+        at = np.arange(len(rows)) if chosen is None else np.flatnonzero(chosen)
+        by_key, self.new_regimes = np.full(len(rows), np.nan), []
+        parts, batches, start, done = list[Results](), list[Batch](), 0, 0
         while start < len(rows) or not batches:
             n = min(self.room, len(at) - done)
             # up to the last one of them: what is learned then counts for those that follow
@@ -212,17 +211,19 @@ class SingleDetector:
             of_part = None if keys is None else keys[start:stop]
             batch = self._series.follow(rows[start:stop], of_part, self._panel.bulk(self.records))
             batches.append(batch)
-            mine = chosen[start:stop]
-            if not mine.all():
+            if n < stop - start:
+                mine = np.zeros(stop - start, bool)
+                mine[at[done : done + n] - start] = True
                 by_key[start:stop][~mine] = self.by_key(batch.part(np.flatnonzero(~mine)))
                 batch = batch.part(np.flatnonzero(mine))
             if n:
                 part = slice(done, done + n)
                 its = None if known is None or done or not self._has_contexts else known[part]
-                results, by_key[at[part]] = self._learn_next(batch, its, None, judged[part])
+                results, by_key[at[part]] = self._learn_next(batch, its, None, None if judged is None else judged[part])
                 parts.append(results)
             start, done = stop, done + n
-        return Results.concatenate(parts[1:] or parts), by_key, Batch.concatenate(batches)
+        nothing = [] if parts else [Results.nothing(Scores.unknown(0, self._context.n_shared))]
+        return Results.concatenate(parts or nothing), by_key, Batch.concatenate(batches)
 
     def learn(self, batch: Batch, known: Scores | None, by_key: Float) -> Results:
         """Score records (n,), at least one, of one series that another detector follows, and learn them.
@@ -234,13 +235,12 @@ class SingleDetector:
         while start < n:
             part = slice(start, min(n, start + self.room))
             its = None if known is None or start or not self._has_contexts else known[part]
-            judged = np.ones(part.stop - start, dtype=bool)
-            parts.append(self._learn_next(batch.part(part), its, by_key[part], judged)[0])
+            parts.append(self._learn_next(batch.part(part), its, by_key[part], None)[0])
             start = part.stop
         return Results.concatenate(parts)
 
     def _learn_next(
-        self, batch: Batch, known: Scores | None, by_key: Float | None, judged: NDArray[np.bool_]
+        self, batch: Batch, known: Scores | None, by_key: Float | None, judged: Bool | None
     ) -> tuple[Results, Float]:
         """Learn records (n,) that there is room for; returns their results and the logit of what is usual for them."""
         if self._context.has_new_verdicts:
@@ -372,7 +372,7 @@ class SingleDetector:
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
 
-    def _learn(self, batch: Batch, scores: Scores, judged: NDArray[np.bool_]) -> Results:
+    def _learn(self, batch: Batch, scores: Scores, judged: Bool | None) -> Results:
         """Judge some of the next records, with these scores, and learn all: the results of those that are judged."""
         if not self._has_contexts:
             self._context.take_first(batch, scores)
@@ -385,13 +385,16 @@ class SingleDetector:
             until_next = self._panel.until_next(self.records)
             stop = start + (until_step if until_next is None else min(until_step, until_next))
             part = slice(start, min(stop, len(scores)))
-            its, its_scores, are_judged = batch.part(part), scores[part], judged[part]
-            if are_judged.all():
+            its, its_scores = (batch, scores) if part.stop - start == len(scores) else (batch.part(part), scores[part])
+            if judged is None or judged[part].all():
                 results = self._judge(its, its_scores, learn=True)
                 remembered, outlier = results.remembered_logit, results.outlier
             else:
-                at, remembered = np.flatnonzero(are_judged), np.full(len(are_judged), np.nan)
-                results, outlier = self._judge(its.part(at), its_scores[at], learn=True), np.zeros_like(are_judged)
+                at, remembered = np.flatnonzero(judged[part]), np.full(len(its_scores), np.nan)
+                results, outlier = (
+                    self._judge(its.part(at), its_scores[at], learn=True),
+                    np.zeros(len(its_scores), bool),
+                )
                 remembered[at], outlier[at] = results.remembered_logit, results.outlier
             self.history.append(its, its_scores, remembered, outlier)
             is_step = self.records - self._alerts.stepped == STEP
@@ -585,12 +588,18 @@ class SingleDetector:
 
         With counters there is one more column, the times, which may be missing.
         """
-        rows, d, c = np.asarray(rows, dtype=np.float64), self.n_features, len(self.config.cycles)
-        most = d + c + bool(self.counters)
-        if rows.ndim != 2 or rows.shape[1] not in (d, d + c, most):
+        rows, d = np.asarray(rows, dtype=np.float64), self.n_features
+        if rows.ndim != 2 or not d + len(self.config.cycles) * (rows.shape[1] > d) <= rows.shape[1] <= self._widest:
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
+        if rows.shape[1] == self._widest and not (np.abs(rows) > VALUE_LIMIT).any():
+            return rows
         rows = np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
-        return np.pad(rows, ((0, 0), (0, most - rows.shape[1])), constant_values=np.nan)
+        return np.pad(rows, ((0, 0), (0, self._widest - rows.shape[1])), constant_values=np.nan)
+
+    @property
+    def _widest(self) -> int:
+        """Columns of rows with places in cycles, and with counters also times."""
+        return self.n_features + len(self.config.cycles) + bool(self.counters)
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
