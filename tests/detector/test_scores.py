@@ -415,9 +415,13 @@ def memory(weight: float) -> Memory:
     return Memory(weight, keys)
 
 
-def columns_of(stream: Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def columns_of(stream: Stream) -> tuple[Scores, np.ndarray, np.ndarray]:
     logits, slots, begins = zip(*stream, strict=True) if stream else ((), (), ())
-    return np.array(logits, float), np.array(slots, np.int64), np.array(begins, bool)
+    return scores_of(np.array(logits, float)), np.array(slots, np.int64), np.array(begins, bool)
+
+
+def scores_of(logits: np.ndarray) -> Scores:
+    return Scores.of(logits[:, None], np.ones(len(logits), np.int64), np.ones(len(logits)))
 
 
 def naive(stream: Stream, weight: float) -> list[float]:
@@ -455,7 +459,7 @@ def test_a_remembered_logit_has_a_share_of_the_earlier_ones_of_its_series(
 def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:
     logits = np.zeros(40)
     logits[10], logits[20:26] = 4.0, 4.0
-    found = memory(1 / 3).remember(logits, np.zeros(40, np.int64), np.zeros(40, bool))
+    found = memory(1 / 3).remember(scores_of(logits), np.zeros(40, np.int64), np.zeros(40, bool))
     assert found[21] > found[10]
     assert (np.diff(found[20:26]) > 0).all()
     assert found[35] < 0.2  # and it fades
