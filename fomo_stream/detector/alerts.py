@@ -26,7 +26,7 @@ from fomo_stream.detector.rarity import (
 from fomo_stream.detector.relative import weights
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.series import HALF_LIFE, Batch
-from fomo_stream.detector.step.judge import ODD, Peak, Standard, Standards, judge, remember, severities
+from fomo_stream.detector.step.judge import ODD, TOP, Standards, greedy_of, judge, remember, severities
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -50,15 +50,15 @@ def continued(alert_rate: float) -> float:
     return max(alert_rate, min(5.0 * alert_rate, 0.05))
 
 
-def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> Peak:
-    """That of logits (m,), the last `size` ones, or all if there were fewer: then clear above means further."""
+def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple[float, ...]:
+    """TOP, HEIGHT, ... of logits (m,), the last `size` ones, or all if there were fewer: then clear above means further."""
     if not (n := len(logits)) or not is_calibrated(n, alert_rate):
-        return Peak(np.inf, np.inf, np.inf, np.inf, np.inf)
+        return (math.inf,) * 5
     ascending, clear = np.sort(logits), clear_above(logits, size)
     median = float(ascending[(n - 1) // 2] + ascending[n // 2]) / 2.0
     top, usual = max(ODD, float(ascending[-1])), float(logits[~outlier].max(initial=ODD))
-    heights = [max(one - median, LEAST_HEIGHT) for one in (top, usual)]
-    return Peak(top, heights[0], clear, usual + clear * heights[1], median)
+    height, of_usual = max(top - median, LEAST_HEIGHT), max(usual - median, LEAST_HEIGHT)
+    return top, height, clear, usual + clear * of_usual, median
 
 
 def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
@@ -71,11 +71,8 @@ def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
     n = min(len(logits), max(LEAST_HIGHEST, round(HIGHEST * alert_rate * len(logits))))
     if n == 0 or not (series > WHOLE).any():
         return np.zeros(0, np.int64)
-    found, counts = np.unique(series[np.argpartition(logits, -n)[-n:]], return_counts=True)
-    many = (found > WHOLE) & (counts > n * GREEDY)
-    found, counts = found[many], counts[many]
-    shares = (series == found[:, None]).mean(axis=1)
-    return np.asarray(found[counts > n * TIMES * shares], np.int64)
+    top = series[np.argpartition(logits, -n)[-n:]]
+    return np.asarray(greedy_of(top, series, GREEDY * n, TIMES), np.int64)
 
 
 class Memory:
@@ -154,7 +151,7 @@ class Alerts:
         if learn:
             self._count += outliers
             memory.keys.write(slots, mean=mean, logits=count, open=left)
-        status = Status.OK if math.isfinite(self._recent.every.remembered.top) else Status.CALIBRATING
+        status = Status.OK if math.isfinite(self._recent.peaks[1, 1, TOP]) else Status.CALIBRATING
         return Results.of(scores, remembered, score, p, regime, outlier, severity, status, slots, batch.begins)
 
     def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool, regime: int) -> Results:
@@ -172,7 +169,7 @@ class Alerts:
 
     def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
-        ascending = self._taken(history).every.ascending
+        ascending = self._taken(history).of_every
         return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
 
     def _by_p_value(
@@ -198,17 +195,19 @@ class Alerts:
         numbers, own, remembered, outlier, series, far = history.scored(first, self.stepped)
         greedy, n = greedy_keys(remembered, series, self._rate), len(numbers)
 
-        def standard(kept: Bool | slice) -> Standard:
+        def standard(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]], float]:
             its, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
-            window, last = np.searchsorted(its, (self.stepped - self._window, self.stepped - self._peak)).tolist()
-            size = round(self._peak * len(its) / max(1, n))
+            window, last = its.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
+            m, size = len(its), round(self._peak * len(its) / max(1, n))
             peaks = [peak_of(one[last:], flags[last:], self._rate, size) for one in (x, y)]
             # those that have not come yet count as ordinary ones: a young stream may have as many as an old one
-            few = AGAIN * self._rate * (max(len(its) - window, self._window * len(its) / max(1, n)) + 1.0)
-            return Standard(np.sort(y[window:]), *peaks, few)
+            few = AGAIN * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
+            return np.sort(y[window:]), peaks, few
 
-        every, apart = standard(slice(None)), far | np.isin(series, greedy)
-        return Standards(standard(~apart) if apart.any() else every, every, greedy, self._rarity.counts_above)
+        every, apart = standard(slice(None)), far | np.isin(series, greedy) if len(greedy) else far
+        ordinary = standard(~apart) if apart.any() else every
+        ascending, peaks, few = zip(ordinary, every, strict=True)
+        return Standards(*ascending, np.array(peaks), np.array(few), greedy, self._rarity.counts_above)
 
     def borrow(self, other: Alerts) -> None:
         """Begin with what is rare among other records, so that scores can be compared with theirs."""

@@ -13,7 +13,7 @@ from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MOVEMENT, Batch, flat, with_missing_features
 from fomo_stream.detector.step import judge as kernels
-from fomo_stream.detector.step.judge import BEGINS, FAR, INLIER, LESS, OUTLIER, UNKNOWN
+from fomo_stream.detector.step.judge import BEGINS, FAR, LESS, OUTLIER, UNKNOWN
 from fomo_stream.limits import MAX_CONTEXT
 
 Float = NDArray[np.float64]
@@ -276,7 +276,8 @@ class History:
         outlier (n,).
         """
         size, blocks = self._rows.size, (self._rows.block, self._relative.block)
-        kernels.note_seen(self._seen, size, *blocks, self.records, batch.vectors, batch.gaps, batch.relative)
+        relative = np.ascontiguousarray(batch.relative)
+        kernels.note_seen(self._seen, size, *blocks, self.records, batch.vectors, batch.gaps, relative)
         said = scores.logit, scores.by_view, scores.by_key, scores.weights
         of_series, judged = (batch.slots, batch.begins, batch.far), (remembered, outlier)
         kernels.note_scored(self._said, self._scores.size, SCORE_BLOCK, self.records, *said, *of_series, *judged)

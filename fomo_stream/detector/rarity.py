@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.step.judge import BINS, GROWTH, ODD, count_logits, shares_above
-from fomo_stream.detector.step.judge import RARITY_HALF_LIFE as HALF_LIFE
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

@@ -351,8 +351,8 @@ class SingleDetector:
         self._note_first()
         alerts, history = self._alerts if learn else self._asked, self._context.history
         results = alerts.judge(scores, batch, self._regimes.number, history, learn)
-        if self.config.still == "alert" and self.is_calibrated and (still := batch.still.any(axis=1)).any():
-            results = results.with_alerts(np.flatnonzero(still).tolist())
+        if self.config.still == "alert" and batch.still.any() and self.is_calibrated:
+            results = results.with_alerts(np.flatnonzero(batch.still.any(axis=1)).tolist())
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:

@@ -28,8 +28,8 @@ CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
 INFO, OUTLIER_WARNING, OUTLIER_CRITICAL = 1, 2, 3  # as in `Severity`
 
 LOW, BIN, BINS = -12.0, 0.25, 168  # the bins are from -12 to 30; one more on each side has what is beyond
-RARITY_HALF_LIFE = 20_000.0  # records after which an older one counts half in how rare a logit is
-GROWTH = 2.0 ** (STEP / RARITY_HALF_LIFE)  # of the weight of a record, from one step to the next
+HALF_LIFE = 20_000.0  # records after which an older one counts half in how rare a logit is
+GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
 ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
 
 UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
@@ -38,30 +38,18 @@ FAR = 2**30  # ... and if any value of it is far, see `Bulk`
 LESS = 2**29  # ... and if it is odd among all, but usual for its key: then its own logit is the remembered one
 
 
-class Peak(NamedTuple):
-    """What some earlier logits reach, at least ODD; all numbers are infinite if they are too few to compare with."""
-
-    top: float  # the largest
-    height: float  # how far it is above the median
-    clear: float  # what is clear above it, in heights
-    usual: float  # what is clear above the largest of those that were no outliers
-    median: float
-
-
-class Standard(NamedTuple):
-    """Some of the last records, which others are compared with."""
-
-    ascending: Float  # (m,) their remembered logits
-    own: Peak  # of their own logits
-    remembered: Peak
-    few: float  # how many of them may be as high as one that is clear above those that were no outliers
+# What some earlier logits reach, at least ODD: the largest; how far it is above the median; what is clear above it, in
+# heights; what is clear above the largest of those that were no outliers; and the median.
+TOP, HEIGHT, CLEAR, USUAL, MEDIAN = range(5)
 
 
 class Standards(NamedTuple):
-    """What records are compared with between two steps."""
+    """What records are compared with between two steps: without records of greedy keys and far values, and with them."""
 
-    ordinary: Standard  # without records of greedy keys and those with far values
-    every: Standard  # with them; it is for them
+    ascending: Float  # (m,) the last remembered logits without them
+    of_every: Float  # (k,) with them
+    peaks: Float  # (2, 2, 5) without and with them, of own and of remembered logits; infinite: they are too few
+    few: Float  # (2,) how many may be as high as one that is clear above those that were no outliers
     greedy: Int  # (g,) series of greedy keys
     above: Float  # (BINS + 3,) counts of this bin and all higher ones, see `Rarity`
 
@@ -93,12 +81,12 @@ class Seen(NamedTuple):
 
 
 @exact_kernel
-def combined(by_view, by_key, weight):
-    """The logit of a record: see `Scores.combined`. by_view: (views,); weight: NaN: there is none."""
-    total = np.float64(by_view[0])
-    for view in range(1, len(by_view)):
-        total += np.float64(by_view[view])
-    mean, key = total / len(by_view), np.float64(by_key)
+def combined(by_view, i, by_key, weight, rounded):
+    """The logit of the i-th record: see `Scores.combined`. weight: NaN: there is none; rounded: from 32 bits."""
+    total, views = 0.0, by_view.shape[1]
+    for view in range(views):
+        total += np.float64(np.float32(by_view[i, view])) if rounded else by_view[i, view]
+    mean, key = total / views, np.float64(np.float32(by_key)) if rounded else np.float64(by_key)
     if math.isnan(weight):
         return key if key > mean else mean
     return mean if math.isnan(key) else (1.0 - weight) * mean + weight * key
@@ -134,10 +122,10 @@ def remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, si
         if begins[i]:
             mean[k], count[k] = 0.0, 0
         if len(weight):  # what is usual for the key is not remembered, as all records are of it
-            x, alone = combined(by_view[i], np.nan, np.nan), False
+            x, alone = combined(by_view, i, np.nan, np.nan, False), False
         else:
             x = logit[i]
-            alone = slots[i] > 0 and (of_key or x < combined(by_view[i], by_key[i], np.nan))
+            alone = slots[i] > 0 and (of_key or x < combined(by_view, i, by_key[i], np.nan, False))
         out[i] = x
         if not math.isnan(x):
             before, size = np.float64(mean[k]), np.int64(count[k])
@@ -229,7 +217,26 @@ def smaller(ascending, x):
 @exact_kernel
 def rise(peak, logit):
     """How far a logit is above the top, relative to its height: 0 for one that is not."""
-    return max(logit - peak.top, 0.0) / peak.height
+    return max(logit - peak[TOP], 0.0) / peak[HEIGHT]
+
+
+@exact_kernel
+def greedy_of(top, series, least, times):
+    """Which series (g,) have more than `least` of the highest logits, and so many times as many as of all.
+
+    top: (n,) series of the highest logits; series: (m,) of all.
+    """
+    first, counts = first_of_series(top), np.zeros(len(top), np.int64)
+    for i in range(len(top)):
+        counts[first[i]] += 1
+    found = np.zeros(len(top), np.bool_)
+    for i in range(len(top)):
+        if top[i] > 0 and counts[i] > least:
+            of_all = 0
+            for one in series:
+                of_all += one == top[i]
+            found[i] = counts[i] > len(top) * (times * (of_all / len(series)))
+    return top[found]
 
 
 @exact_kernel
@@ -255,7 +262,7 @@ def judge(
 ):  # fmt: skip
     """Judge the next records (n,); see `Alerts` for the rules.
 
-    The first four are of `Scores`, the next four of the `Batch`. mean, count, left: (n,) of the series, they change: see
+    The first four are of `Scores`, the next four of the `Batch`. mean, count, left: (n,) of the series, changed; see
     `remember`; left: in how many more records an incident can continue. memory: weight of earlier logits; rate: of
     alerts; rare: 1 - score of a record that continues an incident, at most; outliers: since the last step; load: before
     it. Returns remembered logits, scores, p-values, which are outliers, severities (n,), and how many are outliers.
@@ -266,25 +273,24 @@ def judge(
     for i in range(n):
         k, y, w = first[i], remembered[i], weight[i] if len(weight) else np.nan
         own = logit[i]
-        if not own < combined(
-            by_view[i], by_key[i], w
-        ):  # as the history keeps it, so that equal records have equal ones
-            own = combined(by_view[i].astype(np.float32), np.float32(by_key[i]), w)
+        if not own < combined(by_view, i, by_key[i], w, False):  # from 32 bits, as the history has it later
+            own = combined(by_view, i, by_key[i], w, True)
         is_apart = far[i]
         for series in standards.greedy:
             is_apart |= series == slots[i]
-        it = standards.every if is_apart else standards.ordinary
-        m = len(it.ascending)
-        p = (1.0 + (m - smaller(it.ascending, y))) / (m + 1.0)
-        own_rise, its_rise = rise(it.own, own), rise(it.remembered, y)
-        top = own_rise > it.own.clear or its_rise > it.remembered.clear
-        again = (own > it.own.usual or y > it.remembered.usual) and p * (m + 1.0) <= it.few
+        ascending = standards.of_every if is_apart else standards.ascending
+        own_peak, its_peak = standards.peaks[int(is_apart), 0], standards.peaks[int(is_apart), 1]
+        m = len(ascending)
+        p = (1.0 + (m - smaller(ascending, y))) / (m + 1.0)
+        own_rise, its_rise = rise(own_peak, own), rise(its_peak, y)
+        top = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
+        again = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= standards.few[int(is_apart)]
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = max(own, y) if own_rise > 0.0 else y
         above = 1.0 + 2.0 * max(own_rise, its_rise)
         rarity = max(share_above(counted, standards.above) / (above * above * above), RAREST)
         # in a constant stream, or after an odd record, the records before are all that is odd about a usual one
-        follows = left[k] > 0 and not begins[i] and rarity <= rare and own > it.own.median
+        follows = left[k] > 0 and not begins[i] and rarity <= rare and own > own_peak[MEDIAN]
         is_odd = by_key[i] > ODD
         for j in range(ordinary.shape[1]):
             is_odd |= not ordinary[i, j]
@@ -294,7 +300,7 @@ def judge(
         score[i], p_value[i] = 1.0 - rarity, p
     for i in range(n):
         left[i] = left[first[i]]
-    is_ready = math.isfinite(standards.every.remembered.top)
+    is_ready = math.isfinite(standards.peaks[1, 1, TOP])
     return remembered, score, p_value, outlier, severities(outlier, score, rate if is_ready else 0.0), outliers - before
 
 
@@ -307,8 +313,9 @@ def note_scored(kept, size, block, number, logit, by_view, by_key, weight, slots
     n = len(logit)
     for i in range(max(0, n - size), n):
         at = (number + i) % size
-        less = logit[i] < combined(by_view[i], by_key[i], weight[i] if len(weight) else np.nan)
-        kept.logits[at] = by_view[i]
+        less = logit[i] < combined(by_view, i, by_key[i], weight[i] if len(weight) else np.nan, False)
+        for view in range(by_view.shape[1]):
+            kept.logits[at, view] = by_view[i, view]
         kept.remembered[at], kept.by_key[at] = remembered[i], by_key[i]
         kept.series[at] = slots[i] + BEGINS * begins[i] + FAR * far[i] + LESS * less
         kept.verdict[at], kept.outlier[at], kept.written[at // block] = UNKNOWN, outlier[i], True
@@ -349,15 +356,18 @@ def scored(kept, size, first, stop, prior):
     Their numbers, own and remembered logits, whether they are outliers, their series, and which have far values.
     """
     n, m = max(0, stop - first), 0
+    logits, judged, by_key, verdict = kept.logits, kept.remembered, kept.by_key, kept.verdict
+    series, flags = kept.series, kept.outlier
     numbers, slots, own, remembered = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n), np.empty(n)
     outlier, far = np.empty(n, np.bool_), np.empty(n, np.bool_)
+    at = first % size - 1
     for number in range(first, stop):
-        at = number % size
-        if math.isnan(kept.remembered[at]) or kept.verdict[at] == OUTLIER:
+        at = at + 1 if at + 1 < size else 0
+        if math.isnan(judged[at]) or verdict[at] == OUTLIER:
             continue
-        weight, series = prior / (prior + number) if prior > 0.0 else np.nan, np.int64(kept.series[at])
-        own[m] = kept.remembered[at] if series & LESS else combined(kept.logits[at], kept.by_key[at], weight)
-        numbers[m], remembered[m], outlier[m] = number, kept.remembered[at], kept.outlier[at]
-        slots[m], far[m] = series % LESS, series & FAR > 0
+        weight, of_series = prior / (prior + number) if prior > 0.0 else np.nan, np.int64(series[at])
+        own[m] = judged[at] if of_series & LESS else combined(logits, at, by_key[at], weight, False)
+        numbers[m], remembered[m], outlier[m] = number, judged[at], flags[at]
+        slots[m], far[m] = of_series % LESS, of_series & FAR > 0
         m += 1
     return numbers[:m], own[:m], remembered[:m], outlier[:m], slots[:m], far[:m]
