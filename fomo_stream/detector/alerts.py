@@ -51,7 +51,7 @@ def continued(alert_rate: float) -> float:
 
 
 def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple[float, ...]:
-    """TOP, HEIGHT, ... of logits (m,), the last `size` ones, or all if there were fewer: then clear above means further."""
+    """TOP, HEIGHT, ... of logits (m,), the last `size`, or all if there were fewer: then clear above means further."""
     if not (n := len(logits)) or not is_calibrated(n, alert_rate):
         return (math.inf,) * 5
     ascending, clear = np.sort(logits), clear_above(logits, size)

@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
-from fomo_stream.detector.step.judge import BINS, GROWTH, ODD, count_logits, shares_above
+from fomo_stream.detector.config import STEP
+from fomo_stream.detector.step.judge import BINS, ODD, count_logits, shares_above
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+HALF_LIFE = 20_000.0  # records after which an older one counts half
+GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
 MOST = 2.0**20  # weight at which all weights are made smaller
 CLEAR = 0.12  # of how far the largest of many logits is above their median: what is clear above it is by this higher
 LEAST_HEIGHT = 0.3  # of the largest above the median, in logits
@@ -127,7 +130,7 @@ class Rarity:
         if not len(logits):
             return
         (counts,), written = self._bins.whole("counts")
-        count_logits(counts, written, BINS_OF_ENTRY, logits, steps_ago, sign * self.weight)
+        count_logits(counts, written, BINS_OF_ENTRY, logits, steps_ago, sign * self.weight, 1.0 / GROWTH)
         self._above = None
 
     def borrow(self, other: Rarity, records: float) -> None:

@@ -21,13 +21,14 @@ from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, che
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
-from fomo_stream.detector.history import UNKNOWN, History
+from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import WHOLE, Key, Keys
 from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.rarity import ODD, is_calibrated
+from fomo_stream.detector.rarity import is_calibrated
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
 from fomo_stream.detector.seasons import Cycle
 from fomo_stream.detector.series import MEMORY, MOVEMENT, Batch, Series
+from fomo_stream.detector.step.judge import ODD, UNKNOWN
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.bulk import Bulk

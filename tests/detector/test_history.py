@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import QuantileTransformer
 
-from fomo_stream.detector.history import OUTLIER, History, Reservoir
+from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch
+from fomo_stream.detector.step.judge import OUTLIER
 from fomo_stream.model.quantile_map import knots_of
 
 # --- history

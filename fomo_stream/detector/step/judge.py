@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.config import STEP
 from fomo_stream.model.kernels.compiling import exact_kernel
 
 Float = NDArray[np.float64]
@@ -28,8 +27,6 @@ CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
 INFO, OUTLIER_WARNING, OUTLIER_CRITICAL = 1, 2, 3  # as in `Severity`
 
 LOW, BIN, BINS = -12.0, 0.25, 168  # the bins are from -12 to 30; one more on each side has what is beyond
-HALF_LIFE = 20_000.0  # records after which an older one counts half in how rare a logit is
-GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
 ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
 
 UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
@@ -44,7 +41,7 @@ TOP, HEIGHT, CLEAR, USUAL, MEDIAN = range(5)
 
 
 class Standards(NamedTuple):
-    """What records are compared with between two steps: without records of greedy keys and far values, and with them."""
+    """What records are compared with between two steps, without those of greedy keys or with far values, and with."""
 
     ascending: Float  # (m,) the last remembered logits without them
     of_every: Float  # (k,) with them
@@ -186,11 +183,14 @@ def shares_above(logits, above):
 
 
 @exact_kernel
-def count_logits(counts, written, block, logits, steps_ago, weight):
-    """Add records with these logits (n,), so many steps ago (n,), to the counts of bins; weight: of one of now."""
+def count_logits(counts, written, block, logits, steps_ago, weight, fading):
+    """Add records with these logits (n,), so many steps ago (n,), to the counts of bins.
+
+    weight: of a record of now; fading: what is left of that a step later.
+    """
     shares = np.ones(1 + steps_ago.max())
     for k in range(1, len(shares)):
-        shares[k] = shares[k - 1] * (1.0 / GROWTH)
+        shares[k] = shares[k - 1] * fading
     for i in range(len(logits)):
         counts[int(place_of(logits[i]))] += weight * shares[steps_ago[i]]
     for i in range(len(logits)):
