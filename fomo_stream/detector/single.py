@@ -15,19 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import Alerts, Memory, Regimes
+from fomo_stream.detector.alerts import Alerts, Regimes
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
-from fomo_stream.detector.history import UNKNOWN, History
+from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import WHOLE, Key, Keys
 from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.rarity import ODD, is_calibrated
-from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, blended
+from fomo_stream.detector.rarity import is_calibrated
+from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
 from fomo_stream.detector.seasons import Cycle
 from fomo_stream.detector.series import MEMORY, MOVEMENT, Batch, Series
+from fomo_stream.detector.step.judge import ODD, UNKNOWN
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.bulk import Bulk
@@ -94,7 +95,6 @@ class SingleDetector:
         weighed = 0.0 if config.cycles else prior
         self._context = Context(n_features, self.views, movement, config, categorical, weighed)
         self._panel = Panel(self.views, model, executor)
-        self._memory = Memory(config.memory, self._series.keys)
         self._alerts = Alerts(config, self._series.keys)
         self._regimes = Regimes(config.adapt_after)
         self.new_regimes: list[int] = []  # of the last `process` or `learn`: the first record of each new regime
@@ -305,13 +305,10 @@ class SingleDetector:
             return Results.nothing(first)
         history = self._context.history
         slots, begins = self._series_of(numbers)
-        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(
-            first.logit, slots, begins, learn=False, far=history.far(numbers)
-        )
-        alerts = self._alerts.copy()
+        alerts, far = self._alerts.copy(Keys(0, MEMORY)), history.far(numbers)  # as if nothing were remembered yet
         if not self._has_noted_first:
-            alerts.note(numbers, remembered)
-        results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
+            alerts.note(numbers, alerts.memory.remember(first, slots, begins, learn=False, far=far))
+        results = alerts.judge_first(first, slots, begins, far, self._regimes.number)
         batch = history.batch(numbers, slots, begins)
         return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
 
@@ -351,23 +348,13 @@ class SingleDetector:
     def _judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
         """Results of the next records from their scores. learn: whether the following records remember them."""
         if not self._has_contexts:
-            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+            return Results.nothing(scores, batch.slots, batch.begins)
         self._note_first()
-        remembered = self._remembered(scores, batch.slots, batch.begins, batch.far, learn)
         alerts, history = self._alerts if learn else self._asked, self._context.history
-        results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
-        results = results.of_series(batch.slots, batch.begins)
-        if self.config.still == "alert" and self.is_calibrated and (still := batch.still.any(axis=1)).any():
-            results = results.with_alerts(np.flatnonzero(still).tolist())
+        results = alerts.judge(scores, batch, self._regimes.number, history, learn)
+        if self.config.still == "alert" and batch.still.any() and self.is_calibrated:
+            results = results.with_alerts(np.flatnonzero(batch.still.any(axis=1)).tolist())
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
-
-    def _remembered(self, scores: Scores, slots: Int, begins: Bool, far: Bool, learn: bool = True) -> Float:
-        """Remembered logits (n,) of records with these scores. What is usual for a key is not remembered."""
-        if scores.weight is None:
-            of_keys = (~np.isnan(scores.by_key) | scores.is_less) & (slots > WHOLE)
-            return self._memory.remember(scores.logit, slots, begins, of_keys, learn, far)
-        of_views = Scores.combined(scores.by_view, np.full(len(scores), np.nan))
-        return blended(self._memory.remember(of_views, slots, begins, None, learn, far), scores.by_key, scores.weight)
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
@@ -378,7 +365,7 @@ class SingleDetector:
             self._context.take_first(batch, scores)
             if self.context_rows >= self.config.min_context:
                 self._begin()
-            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+            return Results.nothing(scores, batch.slots, batch.begins)
         parts, start = [], 0
         while start < len(scores):  # up to the next step or the next generation, whichever comes first
             until_step = STEP - (self.records - self._alerts.stepped)
@@ -458,7 +445,8 @@ class SingleDetector:
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
         remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
         slots, begins = self._series_of(numbers[known])
-        remembered[known] = self._remembered(first[known], slots, begins, self.history.far(numbers[known]))
+        far = self.history.far(numbers[known])
+        remembered[known] = self._alerts.memory.remember(first[known], slots, begins, far=far)
         outlier = self._alerts.first_outliers(first, remembered)
         self._context.note_first(numbers, first.by_view, remembered, outlier)
         self._alerts.note(numbers, remembered)
@@ -576,7 +564,6 @@ class SingleDetector:
         twin.n_features = n_features
         twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
         twin._series = self._series.copy()
-        twin._memory = Memory(self.config.memory, twin._series.keys)
         twin._alerts = self._alerts.copy(twin._series.keys)
         twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
         twin._panel = self._panel.copy(twin.views, self.config.lags, more)
