@@ -8,7 +8,7 @@ would break their ties.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from fomo_stream.model.completion import Completion
 from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model, ModelConfig
 from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
+from fomo_stream.model.kernels.handles import WORDS
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import (
     ContextWeights,
@@ -41,9 +42,46 @@ from fomo_stream.model.kernels.statistics import (
 )
 from fomo_stream.model.quantile_map import ascending, knots_of
 
+from fomo_stream.model.kernels.views import complete, score_views
+
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
+Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+
+
+class Handle:
+    """Arrays for the kernels by their address, see `kernels.handles`; they live as long as it does.
+
+    tree: nested named tuples and tuples of arrays, numbers and handles, or None. A copy has the addresses of its own
+    arrays.
+    """
+
+    def __init__(self, *tree: Any) -> None:
+        self._tree = tree
+        self._leaves = [leaf if isinstance(leaf, Handle) else np.ascontiguousarray(leaf) for leaf in _leaves(tree)]
+        self._words = np.zeros((len(self._leaves), WORDS), np.int64)
+        for words, leaf in zip(self._words, self._leaves, strict=True):
+            if isinstance(leaf, Handle):
+                words[0] = leaf.address
+            elif leaf.size:
+                words[: 1 + leaf.ndim] = leaf.ctypes.data, *leaf.shape
+            else:
+                words[1 : 1 + leaf.ndim] = leaf.shape
+        self.address = self._words.ctypes.data
+
+    def __reduce__(self) -> tuple[type[Handle], tuple[Any, ...]]:
+        return Handle, self._tree
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, tuple):
+        for part in tree:
+            yield from _leaves(part)
+    elif tree is None:
+        yield np.zeros(0)
+    else:
+        yield float(tree) if isinstance(tree, (int, float)) else tree
 
 
 @dataclass(frozen=True)
@@ -102,6 +140,30 @@ def score(model: Model, context: CompiledContext, rows: Float, fusion_only: bool
     own = np.array(rows, dtype=np.float64, order="C")
     logits: Float = score_rows(own, context.transform, context.described, weights, context.read)
     return logits
+
+
+def handle_of(context: CompiledContext, *added: Any) -> Handle:
+    """A context for `score_in_views`. added, of a view: weight, low and high ends (d,) of the ranges or None, what it
+    says by rank: its own logits (n,) ascending and votes (n + 1,), and the handle of known outliers or None."""
+    done = context.completion
+    assert done is not None
+    known = (np.ascontiguousarray(done.rows.T), done.known, done.scale)
+    return Handle(context.transform, context.described, context.read, known, added or (0.0, *[None] * 5))
+
+
+def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
+    """Logits and votes (2, v, q) of rows in v views, see `kernels.views.score_views`. contexts: of `handle_of`."""
+    weights_of(model)
+    found: Float = score_views(rows, without, views, contexts, model.compiled[2].address)
+    return found
+
+
+def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
+    """Rows (q, d), NaN = missing, as `Completion.fill` completes them."""
+    out = np.empty(rows.shape)
+    columns, its = np.ascontiguousarray(context.rows.T), np.array(rows, order="C")
+    complete(its, columns, context.known, context.scale, np.ascontiguousarray(lacking.T), out)
+    return out
 
 
 def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
@@ -215,9 +277,10 @@ def weights_of(model: Model) -> tuple[Weights, ContextWeights]:
     """The weights for queries and for context rows; made once for each model, whose weights must not change then."""
     if model.compiled is None:
         arrays = model.arrays()
-        model.compiled = _for_queries(model.config, arrays), _for_context(model.config, arrays)
-    weights: tuple[Weights, ContextWeights] = model.compiled
-    return weights
+        weights = _for_queries(model.config, arrays)
+        model.compiled = weights, _for_context(model.config, arrays), Handle(weights)
+    of_queries, of_context, _ = model.compiled
+    return of_queries, of_context
 
 
 def _for_queries(config: ModelConfig, arrays: Arrays) -> Weights:
