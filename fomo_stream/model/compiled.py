@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.bulk import Bulk, without_far
-from fomo_stream.model.completion import Completion
+from fomo_stream.model.completion import NEAREST, Completion
 from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model, ModelConfig
 from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
@@ -40,9 +40,8 @@ from fomo_stream.model.kernels.statistics import (
     project_all,
     whitening,
 )
-from fomo_stream.model.quantile_map import ascending, knots_of
-
 from fomo_stream.model.kernels.views import complete, score_views
+from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -68,7 +67,7 @@ class Handle:
                 words[: 1 + leaf.ndim] = leaf.ctypes.data, *leaf.shape
             else:
                 words[1 : 1 + leaf.ndim] = leaf.shape
-        self.address = self._words.ctypes.data
+        self.address: int = self._words.ctypes.data
 
     def __reduce__(self) -> tuple[type[Handle], tuple[Any, ...]]:
         return Handle, self._tree
@@ -96,13 +95,10 @@ class CompiledContext:
     completion: Completion | None = None  # completes the rows that are scored; None: their gaps are the medians
 
 
-def encode_context(
-    model: Model, rows: Float, quantiles: Sequence[Float] | None = None, fusion_only: bool = False
-) -> CompiledContext:
-    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score` with the same fusion_only.
+def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> CompiledContext:
+    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score`.
 
-    quantiles: of each column the values, ascending, that give its quantile map; None: those of the rows. fusion_only:
-    without the transformer.
+    quantiles: of each column the values, ascending, that give its quantile map; None: those of the rows.
     """
     n, d = rows.shape
     if not 2 <= n <= MAX_CONTEXT:
@@ -125,44 +121,46 @@ def encode_context(
     described, own = _describe(
         views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1))
     )
-    weights, of_context = _weights(model, fusion_only)
+    weights, of_context = weights_of(model)
     read = encode_channels(own, weights, of_context)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
 
 
-def score(model: Model, context: CompiledContext, rows: Float, fusion_only: bool = False) -> Float:
+def score(model: Model, context: CompiledContext, rows: Float) -> Float:
     """Logits (q,) of rows (q, d), raw units, NaN = missing."""
     d = len(context.transform.center)
     if rows.shape[-1] != d:
         raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
-    weights, _ = _weights(model, fusion_only)
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
     own = np.array(rows, dtype=np.float64, order="C")
-    logits: Float = score_rows(own, context.transform, context.described, weights, context.read)
+    if context.completion is not None and np.isnan(own).any():
+        own = completed(context.completion, own, np.zeros((0, 0), dtype=bool))
+    logits: Float = score_rows(own, context.transform, context.described, weights_of(model)[0], context.read)
     return logits
 
 
 def handle_of(context: CompiledContext, *added: Any) -> Handle:
-    """A context for `score_in_views`. added, of a view: weight, low and high ends (d,) of the ranges or None, what it
-    says by rank: its own logits (n,) ascending and votes (n + 1,), and the handle of known outliers or None."""
+    """A context for `score_in_views`. added, of a view: weight of extremes and of likeness; low and high ends (d,) of
+    the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known outliers or
+    None, the weight of the logit among them, and the one above which a record is not like them."""
     done = context.completion
     assert done is not None
-    known = (np.ascontiguousarray(done.rows.T), done.known, done.scale)
-    return Handle(context.transform, context.described, context.read, known, added or (0.0, *[None] * 5))
+    known = np.ascontiguousarray(done.rows.T), done.known, done.scale, NEAREST
+    return Handle(context.transform, context.described, context.read, known, added)
 
 
 def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
-    """Logits and votes (2, v, q) of rows in v views, see `kernels.views.score_views`. contexts: of `handle_of`."""
+    """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
     weights_of(model)
     found: Float = score_views(rows, without, views, contexts, model.compiled[2].address)
     return found
 
 
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
-    """Rows (q, d), NaN = missing, as `Completion.fill` completes them."""
-    out = np.empty(rows.shape)
-    columns, its = np.ascontiguousarray(context.rows.T), np.array(rows, order="C")
-    complete(its, columns, context.known, context.scale, np.ascontiguousarray(lacking.T), out)
+    """What `Completion.fill` returns."""
+    out, its = np.empty(rows.shape), np.array(rows, order="C")
+    columns = np.ascontiguousarray(context.rows.T)
+    complete(its, columns, context.known, context.scale, NEAREST, np.ascontiguousarray(lacking.T), out)
     return out
 
 
@@ -170,11 +168,6 @@ def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
     """Evidence channels (q, C) of rows (q, d), raw units, NaN = missing."""
     found: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
     return found
-
-
-def _weights(model: Model, fusion_only: bool) -> tuple[Weights, ContextWeights]:
-    weights, of_context = weights_of(model)
-    return (weights._replace(norms=weights.norms[:0]) if fusion_only else weights), of_context
 
 
 def _fit_transform(

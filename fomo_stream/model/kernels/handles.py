@@ -1,7 +1,8 @@
-"""Arrays handed over by address: one integer is an argument that costs nothing, dozens of arrays cost more than a score.
+"""Arrays handed over by address: one integer costs nothing as an argument, dozens of arrays cost more than a score.
 
-A handle is an array of WORDS integers for each array of a tree: its address, and its sizes. `fomo_stream.model.compiled`
-makes it; here it is read. Nothing is checked: positions, types and dimensions must be those that it was made of.
+A handle is an array of integers, WORDS for each array of a tree: its address, and its sizes. `Handle` in
+`fomo_stream.model.compiled` makes it; here it is read. Nothing is checked: positions, types and dimensions must be
+those that it was made of.
 """
 
 from __future__ import annotations

@@ -26,15 +26,11 @@ from fomo_stream.model.kernels.handles import (
 from fomo_stream.model.kernels.network import Weights, score_rows
 from fomo_stream.model.kernels.statistics import Described, Transform
 
-NEAREST = 5  # rows of a context, whose middle value completes another
-LIKENESS = 0.2  # weight of the logit among known outliers, relative to the logit in the context
-UNLIKE = 3.0  # logit among known outliers at and above which a record is not like them
-
 # Positions in a handle, in the order of the fields
 DESCRIBED = 11  # after those of `Transform`
 READ = DESCRIBED + 9
 COMPLETION = READ + 1
-ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS = range(COMPLETION + 3, COMPLETION + 9)
+KNOWN, SCALE, NEAREST, ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS, LIKENESS, UNLIKE = range(COMPLETION + 1, COMPLETION + 12)
 
 
 @exact_kernel
@@ -91,13 +87,14 @@ def _described_at(h):
 
 
 @exact_kernel
-def complete(rows, columns, known, scale, lacking, out):
+def complete(rows, columns, known, scale, nearest, lacking, out):
     """Rows (q, d), NaN = missing, into out, completed by the context with these columns (d, n). See `Completion`.
 
-    lacking: (d, n) values of the context that are known to none, or (0, 0).
+    nearest: how many rows of the context have a say. lacking: (d, n) values of the context that are known to none, or
+    (0, 0).
     """
     d, n = columns.shape
-    apart, near = np.empty(n), np.empty(NEAREST, np.int64)
+    apart, near = np.empty(n), np.empty(min(nearest, n), np.int64)
     for i in range(rows.shape[0]):
         has_gap = has_value = False
         for j in range(d):
@@ -107,14 +104,13 @@ def complete(rows, columns, known, scale, lacking, out):
                 has_value |= not np.isnan(rows[i, j])
         if not has_gap:
             continue
-        count = min(NEAREST, n)
         if has_value:
             _distances(rows[i], columns, known, scale, lacking, apart)
-            _nearest(apart, near[:count])
+            _nearest(apart, near)
         for j in range(d):
             if known[j] and np.isnan(rows[i, j]):
                 if has_value:
-                    out[i, j] = _middle(columns[j], near[:count])
+                    out[i, j] = _middle(columns[j], near)
                 else:
                     out[i, j] = np.sort(columns[j])[(n - 1) // 2]
 
@@ -171,9 +167,9 @@ def _middle(column, near):
 @exact_kernel
 def _logits_at(rows, h, weights):
     """Logits (q,) of rows (q, d), NaN = missing, against the context of a handle."""
-    completed = np.empty(rows.shape)
-    columns, known, scale = doubles_2(h, COMPLETION), truths(h, COMPLETION + 1), doubles(h, COMPLETION + 2)
-    complete(rows, columns, known, scale, np.empty((0, 0), np.bool_), completed)
+    completed, none = np.empty(rows.shape), np.empty((0, 0), np.bool_)
+    columns, nearest = doubles_2(h, COMPLETION), np.int64(number(h, NEAREST))
+    complete(rows, columns, truths(h, KNOWN), doubles(h, SCALE), nearest, none, completed)
     return score_rows(completed, _transform_at(h), _described_at(h), weights, singles_2(h, READ))
 
 
@@ -198,9 +194,13 @@ def _score_in(rows, h, weights):
         for i in range(rows.shape[0]):
             logits[i] += once * beyond(rows[i], low, high)
     if h[OUTLIERS * WORDS]:
-        like = _logits_at(rows, words_at(h[OUTLIERS * WORDS]), weights)
+        like, share, unlike = (
+            _logits_at(rows, words_at(h[OUTLIERS * WORDS]), weights),
+            number(h, LIKENESS),
+            number(h, UNLIKE),
+        )
         for i in range(rows.shape[0]):
-            logits[i] += once * (LIKENESS * max(UNLIKE - like[i], 0.0))
+            logits[i] += once * (share * max(unlike - like[i], 0.0))
     return logits
 
 
