@@ -22,6 +22,7 @@ from fomo_stream.model.completion import NEAREST, Completion
 from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model, ModelConfig
 from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
+from fomo_stream.model.kernels.completion import Known, complete
 from fomo_stream.model.kernels.handles import WORDS
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import (
@@ -40,7 +41,7 @@ from fomo_stream.model.kernels.statistics import (
     project_all,
     whitening,
 )
-from fomo_stream.model.kernels.views import complete, score_views
+from fomo_stream.model.kernels.views import score_views
 from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
@@ -145,8 +146,16 @@ def handle_of(context: CompiledContext, *added: Any) -> Handle:
     None, the weight of the logit among them, and the one above which a record is not like them."""
     done = context.completion
     assert done is not None
-    known = np.ascontiguousarray(done.rows.T), done.known, done.scale, NEAREST
-    return Handle(context.transform, context.described, context.read, known, added)
+    return Handle(context.transform, context.described, context.read, _known(done), added)
+
+
+def _known(done: Completion) -> Known:
+    n = len(done.rows)
+    center = np.where(done.known, done.rows.mean(axis=0), 0.0)
+    z = np.where(done.known, (done.rows - center) / done.scale, 0.0)
+    columns = np.full((z.shape[1], -(-n // LANES) * LANES), FAR, np.float32)
+    columns[:, :n] = np.clip(z, -LIMIT, LIMIT).T
+    return Known(done.rows, done.known, done.scale, center, np.abs(z).max(axis=0), columns, float(NEAREST))
 
 
 def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
@@ -158,9 +167,8 @@ def score_in_views(model: Model, rows: Float, without: Float, views: Int, contex
 
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
     """What `Completion.fill` returns."""
-    out, its = np.empty(rows.shape), np.array(rows, order="C")
-    columns = np.ascontiguousarray(context.rows.T)
-    complete(its, columns, context.known, context.scale, NEAREST, np.ascontiguousarray(lacking.T), out)
+    out = np.empty(rows.shape)
+    complete(np.array(rows, order="C"), _known(context), np.array(lacking.T, order="C"), out)
     return out
 
 

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.completion import Known, complete
 from fomo_stream.model.kernels.handles import (
     WORDS,
     doubles,
@@ -29,8 +30,8 @@ from fomo_stream.model.kernels.statistics import Described, Transform
 # Positions in a handle, in the order of the fields
 DESCRIBED = 11  # after those of `Transform`
 READ = DESCRIBED + 9
-COMPLETION = READ + 1
-KNOWN, SCALE, NEAREST, ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS, LIKENESS, UNLIKE = range(COMPLETION + 1, COMPLETION + 12)
+KNOWN = READ + 1
+ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS, LIKENESS, UNLIKE = range(KNOWN + 7, KNOWN + 15)
 
 
 @exact_kernel
@@ -87,89 +88,24 @@ def _described_at(h):
 
 
 @exact_kernel
-def complete(rows, columns, known, scale, nearest, lacking, out):
-    """Rows (q, d), NaN = missing, into out, completed by the context with these columns (d, n). See `Completion`.
-
-    nearest: how many rows of the context have a say. lacking: (d, n) values of the context that are known to none, or
-    (0, 0).
-    """
-    d, n = columns.shape
-    apart, near = np.empty(n), np.empty(min(nearest, n), np.int64)
-    for i in range(rows.shape[0]):
-        has_gap = has_value = False
-        for j in range(d):
-            out[i, j] = rows[i, j]
-            if known[j]:
-                has_gap |= np.isnan(rows[i, j])
-                has_value |= not np.isnan(rows[i, j])
-        if not has_gap:
-            continue
-        if has_value:
-            _distances(rows[i], columns, known, scale, lacking, apart)
-            _nearest(apart, near)
-        for j in range(d):
-            if known[j] and np.isnan(rows[i, j]):
-                if has_value:
-                    out[i, j] = _middle(columns[j], near)
-                else:
-                    out[i, j] = np.sort(columns[j])[(n - 1) // 2]
-
-
-@exact_kernel
-def _distances(row, columns, known, scale, lacking, apart):
-    """Squared distances apart (n,) of a row (d,) in the values that it has."""
-    apart[:] = 0.0
-    for j in range(row.shape[0]):
-        if known[j] and not np.isnan(row[j]):
-            x, factor, column = row[j], 1.0 / scale[j], columns[j]
-            for i in range(apart.shape[0]):
-                z = (column[i] - x) * factor
-                apart[i] += z * z
-    if lacking.shape[0]:
-        for j in range(row.shape[0]):
-            if known[j] and np.isnan(row[j]):
-                for i in range(apart.shape[0]):
-                    if lacking[j, i]:
-                        apart[i] = np.inf
-
-
-@exact_kernel
-def _nearest(apart, near):
-    """The rows near (k,), k <= n, of the smallest of apart (n,); the first ones of those that are equally far."""
-    filled = 0
-    for i in range(apart.shape[0]):
-        if filled == near.shape[0]:
-            if not apart[i] < apart[near[filled - 1]]:
-                continue
-            filled -= 1
-        at = filled
-        while at > 0 and apart[near[at - 1]] > apart[i]:
-            near[at] = near[at - 1]
-            at -= 1
-        near[at] = i
-        filled += 1
-
-
-@exact_kernel
-def _middle(column, near):
-    """The middle one, or the lower of two, of the values of `near` (k,) in a column (n,)."""
-    k = near.shape[0]
-    for a in range(k):
-        before = 0
-        for b in range(k):
-            x, y = column[near[a]], column[near[b]]
-            before += 1 if y < x or (y == x and b < a) else 0
-        if before == (k - 1) // 2:
-            return column[near[a]]
-    return column[near[0]]
+def _known_at(h):
+    at = KNOWN
+    return Known(
+        doubles_2(h, at),
+        truths(h, at + 1),
+        doubles(h, at + 2),
+        doubles(h, at + 3),
+        doubles(h, at + 4),
+        singles_2(h, at + 5),
+        number(h, at + 6),
+    )
 
 
 @exact_kernel
 def _logits_at(rows, h, weights):
     """Logits (q,) of rows (q, d), NaN = missing, against the context of a handle."""
     completed, none = np.empty(rows.shape), np.empty((0, 0), np.bool_)
-    columns, nearest = doubles_2(h, COMPLETION), np.int64(number(h, NEAREST))
-    complete(rows, columns, truths(h, KNOWN), doubles(h, SCALE), nearest, none, completed)
+    complete(rows, _known_at(h), none, completed)
     return score_rows(completed, _transform_at(h), _described_at(h), weights, singles_2(h, READ))
 
 
