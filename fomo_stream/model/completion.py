@@ -2,7 +2,8 @@
 
 A missing value is unknown. So a row is completed by the values that are likely, given its others: the middle ones of
 the NEAREST rows of the context, by their distance in the values that the row has (k-nearest-neighbour imputation;
-Troyanskaya et al. 2001). Distances are in standard deviations of the context.
+Troyanskaya et al. 2001), and of all that are as far as the last of these. Distances are in standard deviations of the
+context.
 """
 
 from __future__ import annotations
@@ -62,11 +63,12 @@ class Completion:
         apart = np.square((self.rows[:, present] - row[present]) / self.scale[present]).sum(axis=1)
         if lacking is not None:
             apart[lacking[:, gaps].any(axis=1)] = np.inf
-        count = min(NEAREST if present.any() else len(apart), len(apart))
-        last = np.partition(apart, count - 1)[count - 1]
-        # of rows that are equally far the first ones: what `argpartition` takes depends on the processor
-        near = np.concatenate([np.flatnonzero(apart < last), np.flatnonzero(apart == last)])[:count]
-        likely: Float = np.sort(self.rows[near][:, gaps], axis=0)[(count - 1) // 2]
+        if not present.any():
+            apart[:] = 0.0
+        last = np.partition(apart, min(NEAREST, len(apart)) - 1)[min(NEAREST, len(apart)) - 1]
+        near = apart <= (last if np.isfinite(last) or not np.isfinite(apart).any() else np.finfo(np.float64).max)
+        values = np.sort(self.rows[near][:, gaps], axis=0)
+        likely: Float = values[(len(values) - 1) // 2]
         return likely
 
 

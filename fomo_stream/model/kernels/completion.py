@@ -17,6 +17,7 @@ from fomo_stream.model.kernels.neighbours import FEW, GROUPS, LANES, LIMIT, boun
 Float = NDArray[np.float64]
 
 ROUNDING = 2.5e-7  # of float32: twice as much as two coordinates and their difference can be wrong, by their size
+LARGEST = np.finfo(np.float64).max
 
 
 class Known(NamedTuple):
@@ -52,11 +53,11 @@ def _rough_distances(x, columns, has, count, out):
 
 
 @exact_kernel
-def _candidates(row, c, has, count, lacking, x, d2, minima, place, found):
-    """The rows that may be among the nearest of a row (d,), ascending, into found (n,); returns how many."""
+def _candidates(row, c, has, count, lacking, x, d2, minima, place, near):
+    """The rows that may be among the nearest of a row (d,), ascending, into near (n,); returns how many."""
     n, m = c.rows.shape[0], d2.shape[0]
     limit = np.inf
-    if m > FEW:
+    if count and m > FEW:
         wrong = 0.0
         for a in range(count):
             j = has[a]
@@ -73,55 +74,64 @@ def _candidates(row, c, has, count, lacking, x, d2, minima, place, found):
         limit = ((root + 2.0 * ROUNDING * math.sqrt(wrong)) * (1.0 + ROUNDING * (count + 4))) ** 2
     if not limit < LIMIT:
         for i in range(n):
-            found[i] = i
+            near[i] = i
         return n
-    total, limit = 0, np.float32(limit * (1.0 + ROUNDING))
+    total, bound = 0, np.float32(limit * (1.0 + ROUNDING))
     for start in range(0, m, LANES):
-        hits = up_to(d2, start, limit)
+        hits = up_to(d2, start, bound)
         while hits:
-            found[total] = start + trailing_zeros(hits)
+            near[total] = start + trailing_zeros(hits)
             total += 1
             hits &= hits - np.uint32(1)
     return total
 
 
 @exact_kernel
-def _nearest(row, c, has, count, lacking, found, near, apart):
-    """The rows near (k,) that are nearest to a row (d,) among those of `found`, with squared distances apart (k,).
-
-    Both ascend; of rows that are equally far the first ones are taken.
-    """
-    filled, k = 0, near.shape[0]
-    for a in range(found.shape[0]):
-        i, distance = found[a], 0.0
+def _nearest(row, c, has, count, lacking, near, total, apart, least):
+    """Keep of the rows near (total,) those that are nearest to a row (d,), and all that are as far as the last of them;
+    returns how many. apart (n,), least (k,): to work with."""
+    for a in range(total):
+        i, distance = near[a], 0.0
         for b in range(count):
             z = (c.rows[i, has[b]] - row[has[b]]) / c.scale[has[b]]
             distance += z * z
         for j in range(lacking.shape[0]):
             if lacking[j, i] and c.known[j] and np.isnan(row[j]):
                 distance = np.inf
-        if filled == k and not distance < apart[k - 1]:
-            continue
-        at = min(filled, k - 1)
-        while at > 0 and apart[at - 1] > distance:
-            near[at], apart[at] = near[at - 1], apart[at - 1]
-            at -= 1
-        near[at], apart[at] = i, distance
-        filled = min(filled + 1, k)
+        apart[a] = distance
+    least[:] = np.inf
+    for a in range(total):
+        at = least.shape[0] - 1
+        if apart[a] < least[at]:
+            while at > 0 and least[at - 1] > apart[a]:
+                least[at] = least[at - 1]
+                at -= 1
+            least[at] = apart[a]
+    last = least[least.shape[0] - 1]
+    if last == np.inf and least[0] < np.inf:
+        last = LARGEST
+    kept = 0
+    for a in range(total):
+        if apart[a] <= last:
+            near[kept] = near[a]
+            kept += 1
+    return kept
 
 
 @exact_kernel
-def _middle(rows, near, j):
-    """The middle one, or the lower of two, of the values that the rows of `near` (k,) have in column j."""
-    k = near.shape[0]
-    for a in range(k):
-        x, before = rows[near[a], j], 0
-        for b in range(k):
-            y = rows[near[b], j]
-            before += 1 if y < x or (y == x and b < a) else 0
-        if before == (k - 1) // 2:
-            return x
-    return rows[near[0], j]
+def _middle(rows, near, total, j, values):
+    """The middle one, or the lower of two, of what the rows of near (total,) have in column j. values: to work with."""
+    for a in range(total):
+        values[a] = rows[near[a], j]
+    if total > 2 * LANES:
+        return np.sort(values[:total])[(total - 1) // 2]
+    for a in range(total):
+        before = 0
+        for b in range(total):
+            before += 1 if values[b] < values[a] or (values[b] == values[a] and b < a) else 0
+        if before == (total - 1) // 2:
+            return values[a]
+    return np.nan
 
 
 @exact_kernel
@@ -131,24 +141,22 @@ def complete(rows, c, lacking, out):
     lacking: (d, n) values of the context that are known to none, or (0, 0).
     """
     n, d = c.rows.shape
-    k = min(int(c.nearest), n)
-    near, apart, found = np.empty(k, np.int64), np.empty(k), np.empty(n, np.int64)
+    near, apart, least = np.empty(n, np.int64), np.empty(n), np.empty(min(int(c.nearest), n))
     has, x, d2 = np.empty(d, np.int64), np.empty(d, np.float32), np.empty(c.columns.shape[1], np.float32)
     minima, place = np.empty(GROUPS, np.float32), np.empty(GROUPS, np.int32)
     for i in range(rows.shape[0]):
-        count = gaps = 0
+        row, count, gaps = rows[i], 0, 0
         for j in range(d):
-            out[i, j] = rows[i, j]
-            if c.known[j] and np.isnan(rows[i, j]):
+            out[i, j] = row[j]
+            if c.known[j] and np.isnan(row[j]):
                 gaps += 1
             elif c.known[j]:
                 has[count] = j
                 count += 1
         if not gaps:
             continue
-        if count:
-            total = _candidates(rows[i], c, has, count, lacking, x, d2, minima, place, found)
-            _nearest(rows[i], c, has, count, lacking, found[:total], near, apart)
+        total = _candidates(row, c, has, count, lacking, x, d2, minima, place, near)
+        total = _nearest(row, c, has, count, lacking, near, total, apart, least) if count else total
         for j in range(d):
-            if c.known[j] and np.isnan(rows[i, j]):
-                out[i, j] = _middle(c.rows, near, j) if count else np.sort(c.rows[:, j])[(n - 1) // 2]
+            if c.known[j] and np.isnan(row[j]):
+                out[i, j] = _middle(c.rows, near, total, j, apart)
