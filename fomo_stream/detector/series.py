@@ -23,7 +23,7 @@ from fomo_stream.detector.step.slots import ENOUGH_KEYED, FEW_KEYED, NEVER
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
 from fomo_stream.model.bulk import Bulk
-from fomo_stream.model.kernels.handles import handle_of
+from fomo_stream.model.kernels.handles import Handle
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -169,8 +169,8 @@ class Series:
         totals, limits = self._totals if learn else self._totals.copy(), (FEW_KEYED, ENOUGH_KEYED, NEVER)
         return self.keys.resolve(digests_of(keys), is_keyed, totals, limits, learn)
 
-    def _state(self, bulk: Bulk | None) -> Int:
-        """A handle of the state, and of what does not change while records are followed, for `step.follow`."""
+    def _state(self, bulk: Bulk | None) -> int:
+        """The address of a handle of the state, and of what does not change while records are followed, for `step.follow`."""
         made_of = self.keys.columns["last"], bulk
         if self._handle is None or any(one is not other for one, other in zip(self._handle[0], made_of, strict=True)):
             n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
@@ -186,9 +186,8 @@ class Series:
                 np.array([self.movement, self.relative]),
             )
             profiles = (self.seasons or Seasons(self.n_features, ())).profiles
-            arrays = [*rows, *profiles, *self._counts, *given]
-            self._handle = made_of, handle_of(arrays), arrays
-        return self._handle[1]
+            self._handle = made_of, Handle(rows, profiles, self._counts, given)
+        return self._handle[1].address
 
     def pass_over(self, values: Float, keys: Sequence[Key]) -> None:
         """Records (n, d) that nothing else is learned of: the counters of known series go on from their totals."""
@@ -236,7 +235,7 @@ class Series:
 
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled
-        self._handle: tuple[tuple[Any, ...], Int, list[NDArray[Any]]] | None = None
+        self._handle: tuple[tuple[Any, ...], Handle] | None = None
         self._scale = b"" if pooled is None else save(pooled.to_arrays())
 
     def learn_usual(self, values: Float, slots: Int) -> Float:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel
-from fomo_stream.model.kernels.handles import cube, row, table
+from fomo_stream.model.kernels.handles import cube, row, table, words_at
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -158,8 +158,9 @@ class Batch(NamedTuple):
 
 
 @exact_kernel
-def _state(words):
-    """The state from its handle, see `Series`."""
+def _state(address):
+    """The state at the address of its handle, see `Series`."""
+    words = words_at(address)
     rows = Rows(
         row(words, 0, np.bool_),
         table(words, 1, np.uint8),
@@ -260,7 +261,7 @@ def follow(state, values, at, numbers, belongs, learn, out):
     values: (n, d + p) or (n, d + p + 1), the last columns are places in cycles and the time in seconds, NaN = unknown.
     at, numbers, belongs: (k,) for each record that is added to a series, the record, the number of the series, and
     whether the record belongs to it: at first one of a key is added to the series of the partition, too. (0,): all are
-    added to that series alone. learn: else the state stays as it is. state: a handle, see `Series`.
+    added to that series alone. learn: else the state stays as it is. state: the address of a handle, see `Series`.
     """
     rows, profiles, counts, given = _state(state)
     if len(at) == 0:
