@@ -170,7 +170,7 @@ class Series:
         return self.keys.resolve(digests_of(keys), is_keyed, totals, limits, learn)
 
     def _state(self, bulk: Bulk | None) -> int:
-        """The address of a handle of the state, and of what does not change while records are followed, for `step.follow`."""
+        """The address of a handle of the state and of what does not change while records are followed."""
         made_of = self.keys.columns["last"], bulk
         if self._handle is None or any(one is not other for one, other in zip(self._handle[0], made_of, strict=True)):
             n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
