@@ -41,7 +41,8 @@ class FoMoDetector(AnomalyDetector):
     Features may come and go. Text that is a decimal number is read as one. A feature that a record does not have, or
     has as None, NaN, an infinity or anything else, is missing (see `missing_is`). A record without a value of any
     known feature gets NaN as score and p-value, with a warning, and is not learned. A new feature counts as soon as
-    records that have it reach the context. Up to 1,000 features are taken, further ones are ignored.
+    records that have it reach the context: the detector begins again, with the last records (at least 5,000) and the
+    verdicts on them. Up to 1,000 features are taken, further ones are ignored.
 
     Parameters
     ----------

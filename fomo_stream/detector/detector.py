@@ -403,7 +403,10 @@ class Detector:
 
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
-        return self.widened(self.n_features)
+        twin = copy(self)
+        twin._shared, twin._owns = self._shared.copy(), self._owns.copy()
+        twin._routes = None if self._routes is None else self._routes.copy()
+        return twin
 
     def for_partition(self, number: int) -> Detector:
         """A copy, before the first record, for the partition of this number.
@@ -413,14 +416,6 @@ class Detector:
         """
         twin = self.copy()
         twin._shared = self._shared.for_partition(number)
-        return twin
-
-    def widened(self, n_features: int) -> Detector:
-        """A copy for rows with further features at their end. They count once the context has values of them."""
-        twin = copy(self)
-        twin._shared = self._shared.widened(n_features)
-        twin._owns = self._owns.copy(n_features - self.n_features)
-        twin._routes = None if self._routes is None else self._routes.copy()
         return twin
 
 

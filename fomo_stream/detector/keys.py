@@ -143,22 +143,12 @@ class Keys:
         self._rows = np.concatenate([self._rows, np.zeros(more, self._rows.dtype)])
         self._written, self._logged = (np.pad(mask, (0, more)) for mask in (self._written, self._logged))
 
-    def copy(self, columns: Sequence[tuple[Any, ...]] | None = None, unknown: Sequence[str] = ()) -> Keys:
-        """Independent keys in the same state. columns: in place of its own; those of the same name may be wider.
-
-        unknown: names of columns whose further values are NaN; of the others they are 0.
-        """
+    def copy(self) -> Keys:
+        """Independent keys in the same state."""
         twin = copy(self)
         twin._slots, twin._free = copy(self._slots), self._free.copy()
         twin._slots.begin(self._rows["digest"], self.in_use)
         twin._rows = self._rows.copy()
-        if columns is not None:
-            twin._rows = np.zeros(len(self._rows), [("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
-            for name in twin._rows.dtype.names or ():
-                old = self._rows[name]
-                if name in unknown:
-                    twin._rows[name] = np.nan
-                twin._rows[name][tuple(slice(0, n) for n in old.shape)] = old
         twin._begin_log()
         return twin
 

@@ -84,11 +84,10 @@ class Seasons:
         for profile in self._profiles:
             profile.rescale(old, new)
 
-    def copy(self, more: int = 0) -> Seasons:
-        """An independent twin, the same now, with `more` further features of which nothing is known."""
+    def copy(self) -> Seasons:
+        """An independent twin, the same now."""
         twin = copy(self)
-        twin.n_features += more
-        twin._profiles = [profile.copy(more) for profile in self._profiles]
+        twin._profiles = [profile.copy() for profile in self._profiles]
         twin._log = Document()
         return twin
 
@@ -266,15 +265,14 @@ class _Profile:
             self.now[name] = self.now[name] * of_mean
         self.find_mean()
 
-    def copy(self, more: int) -> _Profile:
-        """An independent twin with `more` further features."""
-        d = len(self.now["error"])
-        twin = _Profile(d + more, self.cycle)
+    def copy(self) -> _Profile:
+        """An independent twin."""
+        twin = _Profile(len(self.now["error"]), self.cycle)
         at = np.flatnonzero((self.bins["visits"] > 0).any(axis=1) | (self.bins["count"] > 0).any(axis=1))
         if len(at):
-            twin.bins.put(at, **{name: np.pad(self.bins[name][at], ((0, 0), (0, more))) for name in self.bins})
+            twin.bins.put(at, **{name: self.bins[name][at] for name in self.bins})
         for name, value in self.now.items():
-            twin.now[name][: len(value)] = value
+            twin.now[name] = value.copy()
         twin.find_mean()
         return twin
 

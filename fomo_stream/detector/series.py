@@ -469,15 +469,13 @@ class Series:
             self.keys.write(turns.series, **{name: rows[name] for name in names})
         return moves
 
-    def copy(self, more: int = 0) -> Series:
-        """Independent series, the same now, with `more` further features that no record has."""
+    def copy(self) -> Series:
+        """Independent series, the same now."""
         twin = copy(self)
-        twin.n_features += more
-        twin.keys = self.keys.copy(twin._columns if more else None, unknown=("past",))
-        twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
-        twin.seasons = None if self.seasons is None else self.seasons.copy(more)
-        twin._stillness = self._stillness.copy(more)
-        twin._firsts = np.pad(self._firsts, ((0, 0), (0, more)))
+        twin.keys = self.keys.copy()
+        twin.seasons = None if self.seasons is None else self.seasons.copy()
+        twin._stillness = self._stillness.copy()
+        twin._firsts = self._firsts.copy()
         twin._begin_log()
         return twin
 
@@ -737,11 +735,6 @@ def _with_past(rows: Any, vectors: Float, turns: _Turns) -> None:
         m = turn.stop - turn.start
         vectors[turn, 1:] = past[:m]
         past[:m] = vectors[turn, :-1]
-
-
-def with_missing_features(rows: NDArray[np.float64], more: int) -> NDArray[np.float64]:
-    """Rows (..., d) with `more` further features at the end, all missing: (..., d + more)."""
-    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, more)], constant_values=np.nan)
 
 
 def flat(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

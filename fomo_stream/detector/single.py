@@ -552,7 +552,13 @@ class SingleDetector:
 
     def copy(self) -> SingleDetector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
-        return self.widened(self.n_features)
+        twin = copy(self)
+        twin._series = self._series.copy()
+        twin._memory = Memory(self.config.memory, twin._series.keys)
+        twin._alerts = self._alerts.copy(twin._series.keys)
+        twin._context, twin._panel, twin._regimes = self._context.copy(), self._panel.copy(), copy(self._regimes)
+        twin._begin_log()
+        return twin
 
     def for_partition(self, number: int) -> SingleDetector:
         """See `Detector.for_partition`."""
@@ -565,19 +571,6 @@ class SingleDetector:
         if twin.generation:  # it has a seed context
             twin._alerts.begin(max(0, self.records - int(twin._ahead * STEP)))
             twin._context.bring_forward(twin._ahead)
-        return twin
-
-    def widened(self, n_features: int) -> SingleDetector:
-        """A copy for rows with further features at their end. They count once the context has values of them."""
-        twin, more = copy(self), n_features - self.n_features
-        twin.n_features = n_features
-        twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
-        twin._series = self._series.copy(more if self._series.n_features else 0)
-        twin._memory = Memory(self.config.memory, twin._series.keys)
-        twin._alerts = self._alerts.copy(twin._series.keys)
-        twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
-        twin._panel = self._panel.copy(twin.views, self.config.lags, more)
-        twin._begin_log()
         return twin
 
     def _checked(self, rows: Float) -> Float:

@@ -55,11 +55,10 @@ class Stillness:
             np.add.at(self._runs, (np.minimum(reached[at, features], SIZES - 1), features), 1)
         return np.asarray(still)
 
-    def copy(self, more: int = 0) -> Stillness:
-        """Independent counts, the same now, with `more` further features that no record has."""
-        twin = Stillness(len(self._values) + more)
-        twin._values[: len(self._values)], twin._equal[: len(self._values)] = self._values, self._equal
-        twin._runs[:, : len(self._values)] = self._runs
+    def copy(self) -> Stillness:
+        """Independent counts, the same now."""
+        twin = Stillness(len(self._values))
+        twin._values, twin._equal, twin._runs = self._values.copy(), self._equal.copy(), self._runs.copy()
         return twin
 
     # -- log -----------------------------------------------------------------------------------------------------

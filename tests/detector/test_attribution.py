@@ -264,7 +264,7 @@ def test_reasons_are_the_same_after_a_recovery_in_a_copy_and_without_learning(at
     log = {key: value for key, value in one.changes().items() if value is not None}
     rest = slice(at, at + 15)
     expected = bits(WHOLE.reasons[rest])
-    for twin in (recovered(log, config=ALL), recovered(log, one, ALL), one.copy(), one.widened(FEATURES)):
+    for twin in (recovered(log, config=ALL), recovered(log, one, ALL), one.copy()):
         assert bits(twin.process(ROWS[rest], KEYS[rest]).reasons) == expected
     now = slice(at, min(at + one.room, N))
     assert bits(one.score_rows(ROWS[now], KEYS[now]).reasons) == bits(WHOLE.reasons[now])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from streams import CONFIG as FREE
-from streams import detector, new, process
+from streams import new, process
 
 from fomo_stream.detector.alerts import Regimes
 from fomo_stream.detector.config import STEP, DetectorConfig
@@ -121,18 +121,6 @@ def test_categories_are_compared_by_how_often_the_context_has_them() -> None:
     ).logit
     assert red < blue < new_one
     assert one.score_rows(np.array([[0.0, category_code("pink")]])).outlier[0]
-
-
-def test_a_new_feature_counts_once_the_context_knows_it() -> None:
-    rng = np.random.default_rng(0)
-    config = DetectorConfig(context_size=100, min_context=50, lag=8)
-    one = detector(config, 2)
-    one.process(rng.normal(size=(300, 2)))
-    wide = one.widened(3)
-    row = np.array([[0.1, 0.1, 50.0]])
-    assert wide.score_rows(row).logit == pytest.approx(one.score_rows(row[:, :2]).logit, abs=0.02)
-    wide.process(rng.normal(size=(1500, 3)))
-    assert wide.score_rows(row).outlier[0]
 
 
 # --- regimes
