@@ -292,6 +292,9 @@ class OpenDetector:
     count as the first ones.
     """
 
+    _learned: deque[tuple[Float, Key]]  # the last rows and their keys
+    _verdicts: dict[int, bool]  # by the number of the record in the detector
+
     def __init__(
         self,
         model: str,
@@ -417,8 +420,7 @@ class OpenDetector:
         return Detector(model, width, self.config, None, self._rows.categorical, self._rows.counters)
 
     def _begin(self) -> None:
-        self._learned: deque[tuple[Float, Key]] = deque(maxlen=self.config.history_rows)  # last rows and their keys
-        self._verdicts: dict[int, bool] = {}  # by the number of the record in the detector
+        self._learned, self._verdicts = deque(maxlen=self.config.history_rows), {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -256,8 +256,7 @@ class Context:
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
         no, trim, once = np.zeros(0, dtype=bool), self.views[at].trim, self._once(at)
-        gaps = self.config.missing_is == "odd" and not self.views[at].is_derived
-        return Blueprint(0, 0, self.config.seed, codes, trim, once, gaps, none, rows, np.zeros(0), no, outliers)
+        return Blueprint(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
         """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""

@@ -38,7 +38,6 @@ class Cause(StrEnum):
     """In which respect a feature is odd."""
 
     VALUE = "value"  # its value
-    MISSING = "missing"  # that it has no value, while the other features suggest an unusual one
     CATEGORY = "category"  # its category
     PAST = "past"  # its value together with its values in the records before
     LEVEL = "level"  # the weighted mean of its last values, see `Series`
@@ -60,7 +59,7 @@ class Reason(NamedTuple):
     partner: int = -1  # column of the feature that it is odd together with, while each alone is usual; -1: none
     # of PAST: how many values of the feature in the records before are known; of STILL: how many are equal to it
     before: int = 0
-    expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features
+    expected: float = math.nan  # if VALUE: its middle value in the rows nearest in the other features
     # what it is compared with: the records of "all" keys, what is usual for its "key", or at its "time"
     scope: str = "all"
 

@@ -106,7 +106,7 @@ class Series:
     Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead; in the
     usual time between two, where it took longer, if times are known.
 
-    A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
+    A missing value is unknown. The last value of the feature in the series stands in for it, for at most
     RECENT records; level and spread stay as they are. In all that is said of later records a value that is far counts
     as the nearest one that is not.
 
@@ -129,7 +129,6 @@ class Series:
         lags: int = 0,
         movement: bool = True,
         max_keys: int = MAX_KEYS,
-        fills: bool = True,
         relative: bool = True,
         categorical: tuple[int, ...] = (),
         counters: tuple[int, ...] = (),
@@ -138,7 +137,7 @@ class Series:
         if not 0 <= lags <= MAX_LAGS:
             raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
-        self.fills, self.relative, self.categorical, self.counters = fills, relative, categorical, counters
+        self.relative, self.categorical, self.counters = relative, categorical, counters
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
         self._n_cycles = len(cycles)
         self.keys = Keys(max_keys, self._columns, SINCE_PACE)
@@ -281,7 +280,6 @@ class Series:
         at, belongs = at[order], belongs[order]
         members = np.flatnonzero(belongs)[np.argsort(at[belongs])]  # those that belong to their series, as they came
         rows, x = self.keys[series], values[at]
-        is_missing = np.isnan(x)
         if self.counters:
             x[:, self.counters], taken = _growth(rows, x[:, self.counters], times[at], turns)
         known = ~np.isnan(x)
@@ -313,7 +311,7 @@ class Series:
         still = self._stillness.look(self._moving(known)[members], runs[members], ended[members], learn)
         batch.still[at[members]] = np.where(still, runs[members], 0)
         filled = _filled(rows, x, near, known, count, turns)
-        vectors[:, 0] = filled if self.fills else np.where(is_missing, np.nan, filled)
+        vectors[:, 0] = filled
         if self.lags:
             _with_past(rows, vectors[:, : 1 + self.lags], turns)
             rows["records"] += turns.total(np.ones(len(at), bool)).astype(np.uint32)
@@ -330,7 +328,7 @@ class Series:
             if is_mean.any():  # it need not go with the rest of the record
                 known &= ~(is_mean & _is_near(x, moves, count))
         noted = at[belongs]
-        batch.gaps[noted] = ~known[belongs] & (self.fills | is_missing[belongs])
+        batch.gaps[noted] = ~known[belongs]
         batch.vectors[noted], batch.slots[noted] = vectors[belongs], series[which][belongs]
         batch.begins[noted] = ~(rows["has_records"][which] | (turns.before(belongs) > 0))[belongs]
         if learn:
@@ -530,7 +528,6 @@ class Series:
             "movement": int(self.movement),
             "features": self.n_features,
             "max_keys": self.max_keys,
-            "fills": int(self.fills),
             "relative": int(self.relative),
         }
 

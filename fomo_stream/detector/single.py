@@ -75,16 +75,14 @@ class SingleDetector:
         self._explainer = Explainer(model, config, categorical)
         movement = any(view.sees == "movement" for view in self.views)
         relative = any(view.is_of_keys for view in self.views)
-        fills = config.missing_is == "unknown"
         if prior:  # another detector follows it
-            self._series = Series(0, 0, movement=False, max_keys=1, fills=fills, relative=False)
+            self._series = Series(0, 0, movement=False, max_keys=1, relative=False)
         else:
             self._series = Series(
                 n_features,
                 config.lags,
                 movement,
                 config.keys,
-                fills,
                 relative,
                 categorical,
                 counters,
@@ -318,7 +316,7 @@ class SingleDetector:
     def _scores(self, batch: Batch, by_key: Float | None = None) -> Scores:
         """Scores of the next records. by_key: (n,) what is usual for the key, if another detector knows it."""
         rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
-        gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
+        gaps = [view.gaps(batch.gaps, self.config.lags) for view in self.views]
         scores = self._panel.scores(rows, gaps, self.records)
         if by_key is None:
             return self._without_usual(batch, gaps, scores)
@@ -605,8 +603,7 @@ def _fitting(
 ) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
     """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
     limit = model.config.raw_features
-    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column ...
-    limit -= limit > 1 and config.missing_is == "odd"  # ... and so do missing values that count
+    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column
     views, left_out = fitting(config.wanted_views, n_features, config.lags, limit)
     if not views:
         first = left_out[0]

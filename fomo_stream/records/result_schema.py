@@ -27,7 +27,7 @@ _REASON = _record(
     "Reason",
     "One of the features that make a record odd.",
     _field("feature", "string", "dotted path of the field"),
-    _field("cause", "string", "what is odd about it: value, missing, category and so on"),
+    _field("cause", "string", "what is odd about it: value, category and so on"),
     _field("share", "double", "its share of what makes the record odd, from 0 to 1"),
     _field("value", "double", "value of the record; of text, see `text`"),
     _field("text", "string", "value of the record where it is no number"),

@@ -240,6 +240,11 @@ def test_after_a_long_stream_a_new_feature_changes_little_at_first() -> None:
     assert not detector.is_outlier_one(usual[0])
 
 
+def test_what_is_gone_is_said() -> None:
+    with pytest.raises(ConfigError, match="missing_is is gone"):
+        FoMoDetector(**{"missing_is": "odd"})
+
+
 def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(taught())
     monkeypatch.setattr("fomo_stream.detector.config.FORMAT", 99)
