@@ -14,6 +14,7 @@ from streams import new, process
 from fomo_stream.detector.alerts import Regimes
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Cause
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 from fomo_stream.records.category_codes import category_code
