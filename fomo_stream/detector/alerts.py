@@ -180,9 +180,7 @@ class Alerts:
         self._count = 0  # outliers since the last step
         self._recent: Recent | None = None  # None: take from the history
 
-    def judge(
-        self, scores: Scores, remembered: Float, batch: Batch, regime: int, history: History, learn: bool
-    ) -> Results:
+    def judge(self, scores: Scores, remembered: Float, batch: Batch, history: History, learn: bool) -> Results:
         """Results of the next records from their scores and remembered logits (n,).
 
         learn: whether the following records follow these; else nothing changes.
@@ -209,12 +207,12 @@ class Alerts:
         outlier = self._follow(top & odd, again & odd, (rarity <= continued(self._rate)) & odder & odd, batch, learn)
         status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
         severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
-        return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)
+        return Results.of(scores, remembered, 1.0 - rarity, p, outlier, severity, status)
 
-    def judge_first(self, scores: Scores, remembered: Float, regime: int) -> Results:
+    def judge_first(self, scores: Scores, remembered: Float) -> Results:
         """Results of the first records (n,), each compared with the others."""
         outlier = self.first_outliers(scores, remembered)
-        return self._by_p_value(scores, remembered, own_p_values(remembered), len(scores), regime, outlier)
+        return self._by_p_value(scores, remembered, own_p_values(remembered), len(scores), outlier)
 
     def first_outliers(self, scores: Scores, remembered: Float) -> Bool:
         """Which of the first records (n,) are outliers: those far outside of the others, however many."""
@@ -223,20 +221,18 @@ class Alerts:
         clear = clear_above(scores.stored_logit, self._peak)
         return far_outside(scores.stored_logit, clear) | far_outside(remembered, clear)
 
-    def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
+    def judge_apart(self, scores: Scores, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
         ascending = self._taken(history)[1][-1][0]
-        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
+        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending))
 
-    def _by_p_value(
-        self, scores: Scores, logits: Float, p: Float, n: int, regime: int, outlier: Bool | None = None
-    ) -> Results:
+    def _by_p_value(self, scores: Scores, logits: Float, p: Float, n: int, outlier: Bool | None = None) -> Results:
         """Results of records (q,) from their p-values among n others. outlier: None: by whether these are small."""
         is_ready, score = is_calibrated(n, self._rate), 1.0 - self._rarity.above(logits)
         outlier = (p <= self._rate) & is_ready if outlier is None else outlier
         severity = severities(outlier, score, self._rate if is_ready else 0.0)
         status = Status.OK if is_ready else Status.CALIBRATING
-        return Results.of(scores, logits, score, p, regime, outlier, severity, status)
+        return Results.of(scores, logits, score, p, outlier, severity, status)
 
     def _taken(self, history: History) -> Recent:
         first = max(0, self.stepped - max(self._window, self._peak))
@@ -325,8 +321,8 @@ class Alerts:
 SUSTAINED = 0.9  # share of the steps of a lasting shift that look shifted
 
 
-class Regimes:
-    """Counts regimes: a new one is announced when recent records call normal what the history calls odd, for long.
+class Shifts:
+    """Announces lasting shifts: where recent records call normal what the history calls odd, for long. It is no state.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
     step that does not counts as much as nine that do, so a share of SUSTAINED of the steps has to look shifted. The
@@ -334,22 +330,18 @@ class Regimes:
     """
 
     def __init__(self, adapt_after: int) -> None:
-        self.number = 0  # counts the regimes; 0 while warming up
+        self.number = 0  # shifts that were announced
         self._adapt_after = adapt_after
         self._shifted = 0  # records that look shifted, less the others by their weight
         self._is_announced = False  # whether this shift was
 
     @property
     def drift(self) -> float:
-        """How much of what announces a new regime was seen, from 0 to 1."""
+        """How much of what announces a shift was seen, from 0 to 1."""
         return min(1.0, self._shifted / self._adapt_after) if self._adapt_after else 0.0
 
-    def begin(self) -> None:
-        """The first regime begins with the next record."""
-        self.number = 1
-
     def watch(self, odd: Bool, normal: Bool) -> None:
-        """Learn of the records (n,) of one more step, and perhaps announce a regime.
+        """Learn of the records (n,) of one more step, and perhaps announce a shift.
 
         odd: which of them the history calls odd; normal: which of them recent records call normal.
         """
@@ -361,12 +353,3 @@ class Regimes:
         is_lasting = 0 < self._adapt_after <= self._shifted
         self.number += is_lasting and not self._is_announced
         self._is_announced = is_lasting or (self._is_announced and self._shifted > 0)
-
-    def counters(self) -> dict[str, Any]:
-        """The state, as plain numbers."""
-        return {"regime": self.number, "shifted": self._shifted, "announced": self._is_announced}
-
-    def recover(self, counters: dict[str, Any]) -> None:
-        """Take the state from the counters."""
-        self.number, self._shifted = counters["regime"], counters["shifted"]
-        self._is_announced = counters["announced"]

@@ -125,7 +125,7 @@ class DetectorConfig:
         return max(self.history_rows, window + STEP, self.context_size)
 
 
-FORMAT = 12  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 13  # of a detector's state; raise it when entries change their name or their meaning
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = (
     "model",
@@ -182,7 +182,7 @@ def check_entries(log: Document, entries: StoredEntries, now: Mapping[str, Any])
     if stored.get("format") != FORMAT:
         raise StateError(
             "another version of fomo-stream wrote the state: "
-            f"it has format {stored.get('format', 'unknown')}, this one reads {FORMAT}"
+            f"it has format {stored.get('format', 'unknown')}, this one reads {FORMAT - 1} and {FORMAT}"
         )
     resized = [name for size, names in SIZES.items() if stored.get(size) != now[size] for name in names]
     check_same(stored, now, [*FIXED, *resized])

@@ -164,7 +164,6 @@ class Results:
     p_value: Float  # (n,) of the remembered logit among the last ones: how rare it is lately; NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
-    regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
     severity: NDArray[np.int8]  # (n,) a `Severity`
     confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree on it; NaN while warming up
     series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Batch.slots`
@@ -212,7 +211,7 @@ class Results:
         unknown = scores.logit
         n = len(scores)
         none, grade = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int8)
-        return cls.of(scores, unknown, unknown, unknown, 0, none, grade, Status.WARMING_UP)
+        return cls.of(scores, unknown, unknown, unknown, none, grade, Status.WARMING_UP)
 
     @classmethod
     def of(
@@ -221,7 +220,6 @@ class Results:
         remembered: Float,
         score: Float,
         p_value: Float,
-        regime: int,
         outlier: NDArray[np.bool_],
         severity: NDArray[np.int8],
         status: Status,
@@ -237,7 +235,6 @@ class Results:
             p_value=p_value,
             outlier=outlier,
             generation=scores.generation,
-            regime=np.full(n, regime),
             severity=severity,
             confidence=scores.confidence,
             series=np.zeros(n, np.int64),
@@ -272,8 +269,7 @@ class DetectorSummary(NamedTuple):
     trimmed_rows: int  # rows that the newest trimmed contexts have left out
     generation: int  # contexts that took effect so far, from 1; 0 while warming up
     generation_age: int  # records since the newest of them took effect
-    regime: int  # from 1; 0 while warming up
-    drift: float  # 0 to 1: how much of what announces a new regime was seen
+    drift: float  # 0 to 1: how much of what announces a lasting shift was seen
     keys: int = 0  # that are known
     forgotten: int = 0  # keys that were, since this instance began
     own_contexts: int = 0  # keys with contexts of their own

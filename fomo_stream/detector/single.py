@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import Alerts, Memory, Regimes
+from fomo_stream.detector.alerts import Alerts, Memory, Shifts
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
@@ -94,8 +94,7 @@ class SingleDetector:
         self._panel = Panel(self.views, model, executor)
         self._memory = Memory(config.memory, self._series.keys)
         self._alerts = Alerts(config, self._series.keys)
-        self._regimes = Regimes(config.adapt_after)
-        self.new_regimes: list[int] = []  # of the last `process` or `learn`: the first record of each new regime
+        self._shifts = Shifts(config.adapt_after)
         self._ahead = 0.0  # see `for_partition`
         self._keeps_encodings = keeps_encodings
         self._scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
@@ -116,12 +115,12 @@ class SingleDetector:
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        panel, regimes = self._panel, self._regimes
+        panel = self._panel
         age = panel.generation_age(self.records)
         generation = panel.generation
         rows, trimmed, keys = self.context_rows, panel.trimmed_rows, self._series.keys
-        counts = self.records, rows, trimmed, generation, age, regimes.number
-        return DetectorSummary(*counts, regimes.drift, len(keys), keys.forgotten)
+        counts = self.records, rows, trimmed, generation, age
+        return DetectorSummary(*counts, self._shifts.drift, len(keys), keys.forgotten)
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
@@ -151,9 +150,9 @@ class SingleDetector:
         return self._panel.timelines[0].current is not None
 
     @property
-    def regime(self) -> int:
-        """Counts the regimes, from 1; 0 while warming up."""
-        return self._regimes.number
+    def shifts(self) -> int:
+        """See `Detector.shifts`."""
+        return self._shifts.number
 
     @property
     def is_calibrated(self) -> bool:
@@ -200,7 +199,6 @@ class SingleDetector:
         """
         rows = self._checked(rows)
         at, by_key = np.flatnonzero(chosen), np.full(len(rows), np.nan)
-        self.new_regimes = []
         batches: list[Batch] = []
         parts, start, done = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0, 0
         while start < len(rows) or not batches:
@@ -227,7 +225,6 @@ class SingleDetector:
 
         known: as in `process`; by_key: (n,) what the other says of what is usual for the key.
         """
-        self.new_regimes = []
         parts, start, n = [], 0, len(batch.vectors)
         while start < n:
             part = slice(start, min(n, start + self.room))
@@ -270,7 +267,7 @@ class SingleDetector:
         if not self._has_contexts:
             return Results.nothing(scores)
         self._note_first()
-        results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
+        results = self._asked.judge_apart(scores, self._context.history)
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
     def explain(self, batch: Batch, scores: Scores) -> list[tuple[Reason, ...]]:
@@ -309,7 +306,7 @@ class SingleDetector:
         alerts = self._alerts.copy()
         if not self._has_noted_first:
             alerts.note(numbers, remembered)
-        results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
+        results = alerts.judge_first(first, remembered).of_series(slots, begins)
         batch = history.batch(numbers, slots, begins)
         return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
 
@@ -353,7 +350,7 @@ class SingleDetector:
         self._note_first()
         remembered = self._remembered(scores, batch.slots, batch.begins, batch.far, learn)
         alerts, history = self._alerts if learn else self._asked, self._context.history
-        results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
+        results = alerts.judge(scores, remembered, batch, history, learn)
         results = results.of_series(batch.slots, batch.begins)
         if self.config.still == "alert" and self.is_calibrated and (still := batch.still.any(axis=1)).any():
             results = results.with_alerts(np.flatnonzero(still).tolist())
@@ -405,8 +402,6 @@ class SingleDetector:
     def _begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""
         self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
-        self._regimes.begin()
-        self.new_regimes.append(self.records)
         self._series.forget()
         self._look_for_far()
         self._learn_scale()
@@ -485,12 +480,9 @@ class SingleDetector:
         return self._told(self._alerts.copy()) if self._context.has_new_verdicts else self._alerts
 
     def _watch(self) -> None:
-        """Every `STEP` records: look for a new regime, by the generations that scored these records."""
+        """Every `STEP` records: look for a lasting shift, by the generations that scored these records."""
         if (odd := self._panel.is_odd(self._context.history.logits(self.records - STEP, self.records))) is not None:
-            before = self._regimes.number
-            self._regimes.watch(odd[0], ~odd[1])
-            if self._regimes.number > before:
-                self.new_regimes.append(self.records)
+            self._shifts.watch(odd[0], ~odd[1])
 
     def _step(self) -> None:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
@@ -543,7 +535,7 @@ class SingleDetector:
         panel = known._panel if known is not None and known.model is self.model else None
         self._panel.recover(entries, counters["views"], self._context, panel)
         self._alerts.recover(entries, counters)
-        self._regimes.recover(counters)
+        self._shifts = Shifts(self.config.adapt_after)
         self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
         self._scaled = counters["scaled"]
         self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
@@ -554,7 +546,7 @@ class SingleDetector:
         twin._series = self._series.copy()
         twin._memory = Memory(self.config.memory, twin._series.keys)
         twin._alerts = self._alerts.copy(twin._series.keys)
-        twin._context, twin._panel, twin._regimes = self._context.copy(), self._panel.copy(), copy(self._regimes)
+        twin._context, twin._panel, twin._shifts = self._context.copy(), self._panel.copy(), copy(self._shifts)
         twin._begin_log()
         return twin
 
@@ -587,7 +579,7 @@ class SingleDetector:
         """The part of the state that is plain numbers, always in the same order."""
         own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
         own["scaled"] = self._scaled
-        return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
+        return self._context.counters() | self._alerts.counters() | own
 
     def _begin_log(self) -> None:
         """Start with an empty log."""

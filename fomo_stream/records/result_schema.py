@@ -65,7 +65,7 @@ RESULT = _record(
     _field("missing", "int", "features that the record lacks"),
     _field("model", "string", "name and digest of the checkpoint"),
     _field("generation", "long", "contexts that have taken effect"),
-    _field("regime", "int", "1 at first, one more at each lasting shift"),
+    _field("regime", "int", "always null: earlier versions counted lasting shifts here"),
     _field("status", "string", "warming_up, calibrating, ok or maintenance; closed: an incident; silent"),
     _field("reasons", {"type": "array", "items": _REASON}, "the features that make it odd, most important first"),
     _field("explanation", "string", "the same as a sentence"),

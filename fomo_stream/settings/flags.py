@@ -239,7 +239,7 @@ class DetectorFlags(BaseFlags):
     still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
     """a value that stands still, of a feature that nearly always changes: an outlier, or ignored"""
     adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
-    """records after which a lasting shift is announced as a new regime; 0: never"""
+    """records after which a lasting shift is announced; 0: never"""
     seed: int = flag("Detector", 0, ge=0, scope="state")
     """seed of the random numbers"""
     explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", scope="scores")

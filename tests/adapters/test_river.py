@@ -7,7 +7,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -242,7 +242,7 @@ def test_after_a_long_stream_a_new_feature_changes_little_at_first() -> None:
 
 def test_what_is_gone_is_said() -> None:
     with pytest.raises(ConfigError, match="missing_is is gone"):
-        FoMoDetector(**{"missing_is": "odd"})
+        cast(Any, FoMoDetector)(missing_is="odd")
 
 
 def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

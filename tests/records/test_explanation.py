@@ -24,29 +24,28 @@ from fomo_stream.records.schema import Schema
 def test_a_result_names_its_severity() -> None:
     p = np.array([0.5, 0.02, 0.01, 0.0001])
     scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64), np.ones(4))
-    scored = Results.of(scores, np.zeros(4), 1 - p, p, 2, p <= 0.01, np.arange(4, dtype=np.int8), Status.OK)
+    scored = Results.of(scores, np.zeros(4), 1 - p, p, p <= 0.01, np.arange(4, dtype=np.int8), Status.OK)
     results = results_of(scored, "m", Schema(("flow",)), [{}] * 4, [0] * 4)
     assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
     assert [result["outlier"] for result in results] == [False, False, True, True]
-    assert {result["regime"] for result in results} == {2}
 
 
 def test_a_result_has_null_where_there_is_no_score() -> None:
     scores = Scores.of(np.full((1, 1), np.nan), np.zeros(1, np.int64), np.full(1, np.nan))
     nan = np.array([np.nan])
-    scored = Results.of(scores, nan, nan, nan, 0, np.zeros(1, bool), np.zeros(1, np.int8), Status.WARMING_UP)
+    scored = Results.of(scores, nan, nan, nan, np.zeros(1, bool), np.zeros(1, np.int8), Status.WARMING_UP)
     (result,) = results_of(scored, "m", Schema(("flow",)), [{}], [2], [("sensors", 3, 812, None)])
     null = ("timestamp", "score", "remembered_logit", "logit", "p_value", "severity", "confidence")
     assert [name for name, value in result.items() if value is None] == list(null)
     place = {"topic": "sensors", "partition": 3, "offset": 812, "missing": 2, "model": "m"}
-    assert result == {**result, **place, "outlier": False, "generation": 0, "regime": 0}
+    assert result == {**result, **place, "outlier": False, "generation": 0}
 
 
 def test_explained_records_have_reasons_perhaps_none_and_a_sentence() -> None:
     p = np.array([0.001, 0.001, 0.5, 0.5, 0.001, 0.5])
     scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0], [1.0], [1.0]]), np.ones(6, np.int64), np.ones(6))
     remembered, severity = np.array([5.0, 3.0, 3.0, 1.0, 3.0, 3.0]), np.where(p < 0.5, 3, 0).astype(np.int8)
-    scored = Results.of(scores, remembered, 1.0 - p, p, 1, p < 0.5, severity, Status.OK)
+    scored = Results.of(scores, remembered, 1.0 - p, p, p < 0.5, severity, Status.OK)
     why = (Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)
     records = [{"flow": 9}] * 6
     explained = scored.explained([why, why, why, None, (), ()])
