@@ -33,7 +33,6 @@ TINY = Scale(
     river_context=64,
     river_learned=2,
     river_records=64,
-    confidence_records=64,
     metrics_records=1000,
     load=None,
 )
@@ -49,7 +48,7 @@ def variants(report: Report, name: str, **parameters: int) -> set[str]:
 
 @pytest.mark.slow
 def test_every_variant_is_measured_at_every_size() -> None:
-    report = run(["scoring", "build", "river", "confidence", "metrics"], TINY)
+    report = run(["scoring", "build", "river", "metrics"], TINY)
     for context in TINY.contexts:
         for features in TINY.features:
             at = {"context": context, "features": features}
@@ -59,7 +58,6 @@ def test_every_variant_is_measured_at_every_size() -> None:
     for context, features in TINY.builds:
         assert {"fomo-stream torch", "kNN kd-tree"} <= variants(report, "build", context=context, features=features)
     assert len(variants(report, "river", batch=64)) < len(variants(report, "river", batch=1))
-    assert {"default, with", "default, without", "default, share"} < variants(report, "confidence", batch=64)
     keys = [item.key for item in report.measurements]
     assert len(set(keys)) == len(keys)
     for item in report.measurements:

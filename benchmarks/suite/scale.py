@@ -33,7 +33,6 @@ class Scale:
     river_context: int = 1000  # rows
     river_learned: int = 100  # contexts' worth of records before the measurement: the stream is established
     river_records: int = 640  # of a repeat
-    confidence_records: int = 8192  # of a repeat: several builds
     metrics_records: int = 60_000
     memory_contexts: tuple[int, int] = (5000, 1000)  # one large context; contexts of further partitions
     memory_records: int = 12_000  # of each partition; the history is full then

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.detector.series import TINY
+from fomo_stream.detector.step.follow import TINY
 from fomo_stream.errors import ConfigError
 
 Float = NDArray[np.float64]

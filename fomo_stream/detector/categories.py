@@ -112,6 +112,11 @@ class Frequencies:
         places, shares = made._found(rows)
         return replace(made, _pairs=Pairs.fit(places, shares, paired))
 
+    @property
+    def changes_rows(self) -> bool:
+        """Whether `encode` does more than copy."""
+        return bool(self.columns) or self._gaps is not None
+
     def encode(self, rows: Float) -> Float:
         """A copy of rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
 

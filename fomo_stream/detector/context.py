@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.history import INLIER, OUTLIER, History, Reservoir
+from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch, flat
+from fomo_stream.detector.step.judge import INLIER, OUTLIER
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError
 

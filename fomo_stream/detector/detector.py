@@ -254,6 +254,8 @@ class Detector:
 
     def _learn(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
         """Score and learn records between two decisions."""
+        if self._routes is None:
+            return self._shared.process(rows, keys, known)[0]
         first, n = self.records, len(rows)
         is_own, owned = self._owned(keys, n)
         numbers, of_own = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
@@ -266,7 +268,7 @@ class Detector:
         self._apart += n - len(shared_at)
         judged = ~is_own[shared_at]
         of_shared = _at(known, shared_at) if judged.all() else None
-        results, by_key, batch = self._shared.process(rows, keys, is_shared, judged, of_shared)
+        results, by_key, batch = self._shared.process(rows, keys, of_shared, is_shared, judged)
         parts, places = [results], [judged_at]
         for own, at in owned:
             first_own, before = own.detector.records, own.detector.shifts
@@ -278,8 +280,6 @@ class Detector:
                 self._shifts += own.detector.shifts - before
                 parts.append(own.results(results))
                 places.append(at)
-        if self._routes is None:
-            return results
         self._routes.note(first, numbers[0], of_own, numbers[1])
         return Results.merged(parts, places)
 

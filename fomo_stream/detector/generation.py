@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,16 @@ from fomo_stream.model.scoring import (
     context_type,
     cross_scores,
     encode_rows,
-    encode_sample,
     flatten,
+    handle_of,
     logits_of,
     own_logits,
-    sample_logits,
     unflatten,
     with_rows,
 )
+
+if TYPE_CHECKING:
+    from fomo_stream.model.compiled import Handle
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -37,16 +39,11 @@ ODD = 0.05  # p-value at which a vote is undecided
 ENOUGH = 100  # rows of a context whose vote counts half
 CLEAR_OF_TRIMMED = 0.18  # of a height, see `far_outside`: halves that are trimmed make the rows at their ends odder
 YOUNG = 700  # rows of a context; one of fewer does not know the ends of the ranges yet
-SAMPLE_ROWS = 32
-JUDGED_ROWS = 256  # of a context, by each sample: enough for the p-values of a vote
 
 
 def vote(p: Float) -> Float:
     """What a context says of records with these p-values (n,) among its own rows: from -1, normal, to 1, odd."""
     return (ODD - p) / (ODD + p)
-
-
-DOUBTFUL = -1 / 3  # vote above which a record is compared with the samples, too: that of a p-value of 2 * ODD
 
 
 def weight(rows: int) -> float:
@@ -72,47 +69,6 @@ def confidence(votes: list[Float]) -> Float:
     for one in votes[1:]:
         total += one
     return np.asarray(np.abs(total / len(votes)), dtype=np.float64)
-
-
-class Samples(NamedTuple):
-    """Two small contexts, encoded: SAMPLE_ROWS rows of the older half of a context, and as many of the newer half."""
-
-    contexts: tuple[EncodedContext, ...]
-    own: Float  # (2, m) ascending: logits of JUDGED_ROWS of the context's rows that are not in the sample
-
-    @classmethod
-    def of(cls, model: Model, rows: Float, seed: tuple[int, ...]) -> Samples | None:
-        """Samples of rows (n, d) in the order of their records; None if n < 4, or where they would cost too much."""
-        rng, half = np.random.default_rng(seed), len(rows) // 2
-        if half < 2:
-            return None
-        size = min(SAMPLE_ROWS, half)
-        contexts, own = [], []
-        for first, stop in ((0, half), (half, len(rows))):
-            members = first + rng.choice(stop - first, size, replace=False)
-            context = encode_sample(model, rows[members])
-            if context is None:
-                return None
-            contexts.append(context)
-            others = np.delete(rows, members, axis=0)
-            few = min(len(others), JUDGED_ROWS)
-            own.append(np.sort(sample_logits(model, context, others[np.arange(few) * len(others) // few])))
-        return cls(tuple(contexts), np.array(own))
-
-    def vote(self, model: Model, rows: Float) -> Float:
-        """The mean (n,) of the votes of both on rows (n, d)."""
-        logits = (sample_logits(model, context, rows) for context in self.contexts)
-        old, new = (vote(p_values(*pair)) for pair in zip(logits, self.own, strict=True))
-        return (old + new) / 2.0
-
-    @classmethod
-    def from_arrays(cls, arrays: Arrays, model: Model) -> Samples | None:
-        """The samples from the arrays of `flatten`; None if there are none."""
-        if "samples.own" not in arrays:
-            return None
-        kind, names = context_type(model), ("samples.contexts.0", "samples.contexts.1")
-        contexts = tuple(unflatten(kind, arrays, name, getattr(model, "device", None)) for name in names)
-        return cls(contexts, np.array(arrays["samples.own"]))
 
 
 FEW = 30  # known outliers that are enough to compare new records with
@@ -224,7 +180,6 @@ class Generation:
     once: float  # see `Blueprint`
     ranges: Ranges | None  # of the context; None: it says nothing of extremes
     outliers: EncodedContext | None  # encoding of the known outliers; None: too few
-    samples: Samples | None  # of the context, where it has ranges and they are cheap
     own: Float  # (n,) ascending: logits of the context's own rows
     first: Float  # of a first generation: (m,) logits of its candidates, each against the half without it; else empty
 
@@ -246,19 +201,18 @@ class Generation:
         own = own_logits(cache)
         own = cross_scores(model, context) if own is None else own
         added = np.zeros(len(rows))
-        ranges = outliers = samples = None
+        ranges = outliers = None
         if once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
             ranges = Ranges.of(context[~far])
             added = added + once * ranges.beyond_others(context)
-            samples = Samples.of(model, context, (blueprint.seed, blueprint.number, 1))
         if once and len(blueprint.outliers) >= FEW:
             outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
             added = added + once * _likeness(model, outliers, encoded)
         first = first + added if is_first else first
         own, numbers = np.sort(own + added[keep]), blueprint.numbers[keep]
-        return cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, samples, own, first)
+        return cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, own, first)
 
-    STORED = ("number", "numbers", "cache", "ranges", "outliers", "samples", "own", "first")
+    STORED = ("number", "numbers", "cache", "ranges", "outliers", "own", "first")
 
     def to_arrays(self) -> Arrays:
         """Named arrays of everything that is not in the blueprint."""
@@ -279,8 +233,7 @@ class Generation:
         if outliers is not None:
             outliers = with_rows(outliers, frequencies.encode(blueprint.outliers))
         ranges = unflatten(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
-        samples = Samples.from_arrays(arrays, model)
-        return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, samples, own, first)
+        return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, own, first)
 
     @property
     def usual(self) -> float:
@@ -310,21 +263,13 @@ class Generation:
         """What this context says of records with these logits (q,)."""
         return votes_of(logits, self.own)
 
-    def votes(self, model: Model, rows: Float, logits: Float) -> list[Float]:
-        """What this context and, if it has some, its samples say of rows (q, d) with these logits (q,): (q,) each.
-
-        Where this context is sure that a record is normal, its samples are not asked and say the same.
-        """
-        own = votes_of(logits, self.own)
-        if self.samples is None:
-            return [own]
-        sure = weight(len(self.own))
-        asked = own > sure * DOUBTFUL
-        if not asked.any():
-            return [own, own]
-        of_samples = own.copy()
-        of_samples[asked] = sure * self.samples.vote(model, self.frequencies.encode(rows[asked]))
-        return [own, of_samples]
+    @cached_property
+    def handle(self) -> Handle:
+        """All of it that the compiled kernels need, see `score_in_views`."""
+        low, high = (None, None) if self.ranges is None else (self.ranges.low[0], self.ranges.high[1])
+        outliers = None if self.outliers is None else handle_of(self.outliers)
+        votes = _vote_by_rank(len(self.own))
+        return handle_of(self.cache, self.once, low, high, self.own, votes, outliers, LIKENESS, UNLIKE)
 
 
 def _likeness(model: Model, outliers: EncodedContext, encoded: Float) -> Float:

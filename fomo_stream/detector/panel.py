@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from functools import cached_property, reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from fomo_stream.detector.attribution import Background
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.generation import Blueprint, Generation, confidence
+from fomo_stream.detector.looking import Look, look
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
@@ -72,27 +73,6 @@ class Build:
         return self._made
 
 
-class ViewScores(NamedTuple):
-    """What the generations of a view say of n records."""
-
-    logits: Float  # (n,) NaN without a generation
-    votes: list[Float]  # (n,) each; see `confidence`
-    generations: Int  # (n,) numbers of the generations; 0 without one
-
-    @classmethod
-    def unknown(cls, n: int) -> ViewScores:
-        """Of n records without a generation."""
-        unknown = np.full(n, np.nan)
-        return cls(unknown, [unknown], np.zeros(n, np.int64))
-
-    @classmethod
-    def concatenate(cls, parts: list[ViewScores]) -> ViewScores:
-        """The records of all parts, at least one, in order."""
-        votes = [np.concatenate(one) for one in zip(*(part.votes for part in parts), strict=True)]
-        generations = np.concatenate([part.generations for part in parts])
-        return cls(np.concatenate([part.logits for part in parts]), votes, generations)
-
-
 class Timeline:
     """The generation of a view that scores the next record, and perhaps one more that takes effect later.
 
@@ -142,37 +122,15 @@ class Timeline:
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
-    def scores(self, rows: Float, gaps: Bool | None, records: int, at: Int | None = None) -> ViewScores:
-        """Logits, votes and generations of rows (n, d) with gaps (n, d) as the records from number `records` on.
+    def parts(self, n: int, records: int, at: Int | None = None) -> list[tuple[slice, Generation]]:
+        """Which of n records from number `records` on have a generation, in order, and which one.
 
         at: (n,) ascending, how many records there are before each; None: they follow each other.
         """
         cut = self.until_next(records)
-        cut = len(rows) if cut is None else cut if at is None else int(np.searchsorted(at, cut))
-        parts = []
-        for build, of in ((self.current, slice(0, cut)), (self.next, slice(cut, None))):
-            part = rows[of]
-            if not len(part):
-                continue
-            if build is None:
-                parts.append(ViewScores.unknown(len(part)))
-            elif self.view.is_of_keys:
-                parts.append(self.of_keys(build.result(), part))
-            else:
-                generation = build.result()
-                logits = generation.logits(self._model, part, None if gaps is None else gaps[of])
-                votes = generation.votes(self._model, part, logits)
-                parts.append(ViewScores(logits, votes, np.full(len(part), generation.number)))
-        if not parts:
-            return ViewScores.unknown(0)
-        return parts[0] if len(parts) == 1 else ViewScores.concatenate(parts)
-
-    def of_keys(self, generation: Generation, rows: Float) -> ViewScores:
-        """What a generation of what is usual for keys says; it does not vote."""
-        scores = ViewScores.unknown(len(rows))
-        if (known := np.flatnonzero(~np.isnan(rows).all(axis=1))).size:
-            scores.logits[known] = generation.logits(self._model, rows[known])
-        return scores._replace(generations=np.full(len(rows), generation.number))
+        cut = n if cut is None else min(n, cut) if at is None else int(np.searchsorted(at, cut))
+        parts = ((slice(0, cut), self.current), (slice(cut, n), self.next))
+        return [(of, build.result()) for of, build in parts if build is not None and of.stop > of.start]
 
     def copy(self) -> Timeline:
         """An independent timeline that shares the generations."""
@@ -343,26 +301,28 @@ class Panel:
     def scores(self, rows: list[Float], gaps: list[Bool | None], records: int, at: Int | None = None) -> Scores:
         """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view.
 
-        at: see `Timeline.scores`.
+        at: see `Timeline.parts`.
         """
-        each = zip(self.timelines, rows, gaps, strict=True)
-        parts = [timeline.scores(of_view, missing, records, at) for timeline, of_view, missing in each]
         n = len(self._shared)
-        shared, of_keys = parts[:n], [part.logits for part in parts[n:]]
-        generation = parts[0].generations.copy()
-        for part in parts[1:]:
-            generation += part.generations
+        generation = np.zeros(len(rows[0]), np.int64)
+        looks = []
+        for timeline, of_view, missing in zip(self.timelines, rows, gaps, strict=True):
+            looks.append(Look(of_view, missing, timeline.parts(len(of_view), records, at), timeline.view.is_of_keys))
+            for part, its in looks[-1].parts:
+                generation[part] += its.number
         if self.timelines[0].number:
             generation -= n - 1
-        by_view = np.stack([part.logits for part in shared], axis=1)
-        sure = confidence([vote for part in shared for vote in part.votes])
-        return Scores.of(by_view, generation, sure, of_keys[0] if of_keys else None)
+        logits, votes = look(self._model, looks)
+        by_view = np.ascontiguousarray(logits[:n].T)
+        return Scores.of(by_view, generation, confidence(list(votes[:n])), logits[-1] if len(looks) > n else None)
 
     def by_key(self, rows: Float, number: int) -> Float:
         """Logits (n,) of rows (n, width) in the view of what is usual for keys, as of the record of this number."""
         last = self.timelines[-1]
         build = last.build_of(number) if last.view.is_of_keys else None
-        return np.full(len(rows), np.nan) if build is None else last.of_keys(build.result(), rows).logits
+        parts = [] if build is None else [(slice(0, len(rows)), build.result())]
+        logits, _ = look(self._model, [Look(rows, None, parts, skips=True)])
+        return np.asarray(logits[0])
 
     def bulk(self, number: int) -> Bulk | None:
         """Which values are far, as of the record of this number; None: that is not known."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 
 class Status(StrEnum):
@@ -64,6 +65,9 @@ class Reason(NamedTuple):
     scope: str = "all"
 
 
+NONE = np.zeros(0)
+
+
 @dataclass(frozen=True)
 class Scores:
     """Logits of n rows against the contexts of all views; NaN while warming up."""
@@ -97,6 +101,11 @@ class Scores:
     def is_less(self) -> NDArray[np.bool_]:
         """Which records (n,) are odd among all, but usual for their keys."""
         return np.asarray(self.logit < self.combined(self.by_view, self.by_key, self.weight))
+
+    @property
+    def weights(self) -> Float:
+        """The weights (n,), or (0,) if there are none, for kernels."""
+        return NONE if self.weight is None else self.weight
 
     @property
     def stored_logit(self) -> Float:
@@ -137,19 +146,6 @@ class Scores:
 def blended(logit: Float, by_key: Float, weight: Float) -> Float:
     """Logits (n,) with those of what is usual for the key, where they are known, by the weights (n,) of these."""
     return np.asarray(np.where(np.isnan(by_key), logit, (1.0 - weight) * logit + weight * by_key), dtype=np.float64)
-
-
-CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
-
-
-def severities(outlier: NDArray[np.bool_], score: Float, alert_rate: float) -> NDArray[np.int8]:
-    """Severities (n,) of records by whether they are outliers (n,) and by their scores (n,).
-
-    alert_rate: 0 if no record can be an outlier yet; then all are NONE.
-    """
-    grade = np.where(outlier, Severity.WARNING, np.where(1.0 - score <= alert_rate, Severity.INFO, Severity.NONE))
-    critical = outlier & (1.0 - score <= CRITICAL * alert_rate)
-    return np.where(critical, Severity.CRITICAL, grade).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -206,12 +202,12 @@ class Results:
         return cls(**found)
 
     @classmethod
-    def nothing(cls, scores: Scores) -> Results:
-        """Results of rows without a score."""
+    def nothing(cls, scores: Scores, slots: Int | None = None, begins: Bool | None = None) -> Results:
+        """Results of rows without a score, of these series (n,)."""
         unknown = scores.logit
         n = len(scores)
         none, grade = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int8)
-        return cls.of(scores, unknown, unknown, unknown, none, grade, Status.WARMING_UP)
+        return cls.of(scores, unknown, unknown, unknown, none, grade, Status.WARMING_UP, slots, begins)
 
     @classmethod
     def of(
@@ -220,11 +216,16 @@ class Results:
         remembered: Float,
         score: Float,
         p_value: Float,
-        outlier: NDArray[np.bool_],
+        outlier: Bool,
         severity: NDArray[np.int8],
         status: Status,
+        slots: Int | None = None,
+        begins: Bool | None = None,
     ) -> Results:
-        """Results from the logits, and from remembered logits (n,) with what is said of them (n,)."""
+        """Results from the logits, and from remembered logits (n,) with what is said of them (n,).
+
+        slots, begins: (n,) of the series; None: all are of that of the whole partition, which has begun before.
+        """
         n = len(scores)
         return cls(
             score=score,
@@ -237,8 +238,8 @@ class Results:
             generation=scores.generation,
             severity=severity,
             confidence=scores.confidence,
-            series=np.zeros(n, np.int64),
-            begins=np.zeros(n, dtype=bool),
+            series=np.zeros(n, np.int64) if slots is None else slots,
+            begins=np.zeros(n, dtype=bool) if begins is None else begins,
             status=[status] * n,
             reasons=[None] * n,
         )
@@ -251,10 +252,6 @@ class Results:
         outlier[list(without)], severity[list(without)] = False, Severity.NONE
         outlier[list(places)], severity[list(places)] = True, np.maximum(severity[list(places)], Severity.WARNING)
         return replace(self, outlier=outlier, severity=severity)
-
-    def of_series(self, slots: Int, begins: NDArray[np.bool_]) -> Results:
-        """These results, with the series (n,) of the records."""
-        return replace(self, series=slots, begins=begins)
 
     def explained(self, reasons: Sequence[tuple[Reason, ...] | None]) -> Results:
         """These results, with reasons (n,). (): nothing that was replaced makes the record more usual."""

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.bulk import Bulk, without_far
-from fomo_stream.model.completion import Completion
+from fomo_stream.model.completion import NEAREST, Completion
 from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model, ModelConfig
 from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
+from fomo_stream.model.kernels.completion import Known, complete
+from fomo_stream.model.kernels.handles import Handle
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import (
     ContextWeights,
@@ -39,10 +41,12 @@ from fomo_stream.model.kernels.statistics import (
     project_all,
     whitening,
 )
+from fomo_stream.model.kernels.views import score_views
 from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
+Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
@@ -58,13 +62,10 @@ class CompiledContext:
     completion: Completion | None = None  # completes the rows that are scored; None: their gaps are the medians
 
 
-def encode_context(
-    model: Model, rows: Float, quantiles: Sequence[Float] | None = None, fusion_only: bool = False
-) -> CompiledContext:
-    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score` with the same fusion_only.
+def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> CompiledContext:
+    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score`.
 
-    quantiles: of each column the values, ascending, that give its quantile map; None: those of the rows. fusion_only:
-    without the transformer.
+    quantiles: of each column the values, ascending, that give its quantile map; None: those of the rows.
     """
     n, d = rows.shape
     if not 2 <= n <= MAX_CONTEXT:
@@ -87,32 +88,60 @@ def encode_context(
     described, own = _describe(
         views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1))
     )
-    weights, of_context = _weights(model, fusion_only)
+    weights, of_context = weights_of(model)
     read = encode_channels(own, weights, of_context)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
 
 
-def score(model: Model, context: CompiledContext, rows: Float, fusion_only: bool = False) -> Float:
+def score(model: Model, context: CompiledContext, rows: Float) -> Float:
     """Logits (q,) of rows (q, d), raw units, NaN = missing."""
     d = len(context.transform.center)
     if rows.shape[-1] != d:
         raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
-    weights, _ = _weights(model, fusion_only)
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
     own = np.array(rows, dtype=np.float64, order="C")
-    logits: Float = score_rows(own, context.transform, context.described, weights, context.read)
+    if context.completion is not None and np.isnan(own).any():
+        own = completed(context.completion, own, np.zeros((0, 0), dtype=bool))
+    logits: Float = score_rows(own, context.transform, context.described, weights_of(model)[0], context.read)
     return logits
+
+
+def handle_of(context: CompiledContext, *added: Any) -> Handle:
+    """A context for `score_in_views`. added, of a view: weight of extremes and of likeness; low and high ends (d,) of
+    the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known outliers or
+    None, the weight of the logit among them, and the one above which a record is not like them."""
+    done = context.completion
+    assert done is not None
+    return Handle(context.transform, context.described, context.read, _known(done), added)
+
+
+def _known(done: Completion) -> Known:
+    n = len(done.rows)
+    center = np.where(done.known, done.rows.mean(axis=0), 0.0)
+    z = np.where(done.known, (done.rows - center) / done.scale, 0.0)
+    columns = np.full((z.shape[1], -(-n // LANES) * LANES), FAR, np.float32)
+    columns[:, :n] = np.clip(z, -LIMIT, LIMIT).T
+    return Known(done.rows, done.known, done.scale, center, np.abs(z).max(axis=0), columns, float(NEAREST))
+
+
+def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
+    """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
+    weights_of(model)
+    found: Float = score_views(rows, without, views, contexts, model.compiled[2].address)
+    return found
+
+
+def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
+    """What `Completion.fill` returns."""
+    out = np.empty(rows.shape)
+    complete(np.array(rows, order="C"), _known(context), np.array(lacking.T, order="C"), out)
+    return out
 
 
 def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
     """Evidence channels (q, C) of rows (q, d), raw units, NaN = missing."""
     found: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
     return found
-
-
-def _weights(model: Model, fusion_only: bool) -> tuple[Weights, ContextWeights]:
-    weights, of_context = weights_of(model)
-    return (weights._replace(norms=weights.norms[:0]) if fusion_only else weights), of_context
 
 
 def _fit_transform(
@@ -215,9 +244,10 @@ def weights_of(model: Model) -> tuple[Weights, ContextWeights]:
     """The weights for queries and for context rows; made once for each model, whose weights must not change then."""
     if model.compiled is None:
         arrays = model.arrays()
-        model.compiled = _for_queries(model.config, arrays), _for_context(model.config, arrays)
-    weights: tuple[Weights, ContextWeights] = model.compiled
-    return weights
+        weights = _for_queries(model.config, arrays)
+        model.compiled = weights, _for_context(model.config, arrays), Handle(weights)
+    of_queries, of_context, _ = model.compiled
+    return of_queries, of_context
 
 
 def _for_queries(config: ModelConfig, arrays: Arrays) -> Weights:

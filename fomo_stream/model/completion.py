@@ -2,11 +2,13 @@
 
 A missing value is unknown. So a row is completed by the values that are likely, given its others: the middle ones of
 the NEAREST rows of the context, by their distance in the values that the row has (k-nearest-neighbour imputation;
-Troyanskaya et al. 2001). Distances are in standard deviations of the context.
+Troyanskaya et al. 2001), and of all that are as far as the last of these. Distances are in standard deviations of the
+context.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +29,8 @@ class Completion:
     scale: Float  # (d,) that distances are divided by
 
     @classmethod
-    def of(cls, rows: Float) -> Completion:
-        """Complete the rows (n, d) of a context, NaN = missing, each by the others."""
+    def of(cls, rows: Float, fill: Callable[[Completion, Float, Bool], Float] | None = None) -> Completion:
+        """Complete the rows (n, d) of a context, NaN = missing, each by the others. fill: as the method."""
         missing = np.isnan(rows)
         known: Bool = ~np.all(missing, axis=0)
         gaps = missing & known
@@ -38,31 +40,35 @@ class Completion:
         middle[known] = np.nanquantile(rows[:, known], 0.5, axis=0, method="lower")
         rough = np.where(gaps, middle, rows)
         among = cls(rough, known, _scale(rough))
-        filled = rough.copy()
-        for i in np.flatnonzero(gaps.any(axis=1)).tolist():
-            filled[i, gaps[i]] = among._likely(rows[i], gaps[i], gaps)
+        filled = among.fill(rows, gaps) if fill is None else fill(among, rows, gaps)
         return cls(filled, known, among.scale)
 
-    def fill(self, rows: Float) -> Float:
-        """Complete rows (q, d), NaN = missing; NaN stays for features that the context does not know."""
+    def fill(self, rows: Float, lacking: Bool | None = None) -> Float:
+        """Complete rows (q, d), NaN = missing; NaN stays for features that the context does not know.
+
+        lacking: (n, d) values of the context that are known to none.
+        """
         gaps = np.isnan(rows) & self.known
         at = np.flatnonzero(gaps.any(axis=1))
         if not len(at):
             return rows
         filled = np.array(rows)
         for i in at.tolist():
-            filled[i, gaps[i]] = self._likely(rows[i], gaps[i])
+            filled[i, gaps[i]] = self._likely(rows[i], gaps[i], lacking)
         return filled
 
-    def _likely(self, row: Float, gaps: Bool, lacking: Bool | None = None) -> Float:
-        """The values of a row (d,) for its gaps (d,). lacking: (n, d) values of the context that are known to none."""
+    def _likely(self, row: Float, gaps: Bool, lacking: Bool | None) -> Float:
+        """The values of a row (d,) for its gaps (d,)."""
         present = self.known & ~np.isnan(row)
         apart = np.square((self.rows[:, present] - row[present]) / self.scale[present]).sum(axis=1)
         if lacking is not None:
             apart[lacking[:, gaps].any(axis=1)] = np.inf
-        count = min(NEAREST if present.any() else len(apart), len(apart))
-        near = np.argpartition(apart, count - 1)[:count]
-        likely: Float = np.sort(self.rows[near][:, gaps], axis=0)[(count - 1) // 2]
+        if not present.any():
+            apart[:] = 0.0
+        last = np.partition(apart, min(NEAREST, len(apart)) - 1)[min(NEAREST, len(apart)) - 1]
+        near = apart <= (last if np.isfinite(last) or not np.isfinite(apart).any() else np.finfo(np.float64).max)
+        values = np.sort(self.rows[near][:, gaps], axis=0)
+        likely: Float = values[(len(values) - 1) // 2]
         return likely
 
 

@@ -82,7 +82,7 @@ def _option(kind: Any, arrays: Arrays, name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from fomo_stream.model.compiled import CompiledContext
+    from fomo_stream.model.compiled import CompiledContext, Handle
     from fomo_stream.model.zero_shot import ContextCache
 
 EncodedContext: TypeAlias = "ContextCache | CompiledContext"
@@ -101,7 +101,7 @@ def encode_rows(model: Model, rows: Float, quantiles: Sequence[Float] | None = N
     Raises SchemaError for a context that does not fit the model.
     """
     order = canonical_order(rows)
-    completion = Completion.of(rows[order])
+    completion = _completion(context_type(model), rows[order])
     if model.kernel == "numba":
         from fomo_stream.model import compiled
 
@@ -113,7 +113,15 @@ def encode_rows(model: Model, rows: Float, quantiles: Sequence[Float] | None = N
 
 def with_rows(context: EncodedContext, rows: Float) -> EncodedContext:
     """An encoding from `unflatten` with the rows (n, d) that it is of, which are not among its arrays."""
-    return replace(context, completion=Completion.of(rows[canonical_order(rows)]))
+    return replace(context, completion=_completion(type(context), rows[canonical_order(rows)]))
+
+
+def _completion(kind: type[EncodedContext], rows: Float) -> Completion:
+    if kind.__name__ == "ContextCache":
+        return Completion.of(rows)
+    from fomo_stream.model import compiled
+
+    return Completion.of(rows, compiled.completed)
 
 
 def encode_with_torch(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> ContextCache:
@@ -155,14 +163,15 @@ def logits_of(model: Model, context: EncodedContext, rows: Float) -> Float:
     On one device a logit depends, to the last bit, on the row and the context alone. Raises SchemaError when the rows
     have another number of features than the context.
     """
-    if context.completion is not None and rows.shape[-1] == len(context.completion.known):
-        rows = context.completion.fill(rows)
     if model.kernel == "numba":
         from fomo_stream.model import compiled
 
         assert isinstance(context, compiled.CompiledContext)
         return compiled.score(model, context, rows)
     import torch
+
+    if context.completion is not None and rows.shape[-1] == len(context.completion.known):
+        rows = context.completion.fill(rows)
 
     torchs: Any = model
     queries = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
@@ -172,24 +181,21 @@ def logits_of(model: Model, context: EncodedContext, rows: Float) -> Float:
     return logits
 
 
-def encode_sample(model: Model, rows: Float) -> EncodedContext | None:
-    """Encode a small context (m, d), for `sample_logits`; None where a score by it would not be cheap.
-
-    It is cheap where the kernel is compiled and the model has a fusion.
-    """
-    if model.kernel != "numba" or not model.config.fusion:
-        return None
-    from fomo_stream.model import compiled
-
-    return compiled.encode_context(model, np.ascontiguousarray(rows), fusion_only=True)
-
-
-def sample_logits(model: Model, context: EncodedContext, rows: Float) -> Float:
-    """Logits (q,) of rows (q, d) against a context from `encode_sample`, by the fusion alone."""
+def handle_of(context: EncodedContext, *added: Any) -> Handle:
+    """What the compiled kernels need of an encoded context, see `compiled.handle_of`; the model's must be numba."""
     from fomo_stream.model import compiled
 
     assert isinstance(context, compiled.CompiledContext)
-    return compiled.score(model, context, rows, fusion_only=True)
+    return compiled.handle_of(context, *added)
+
+
+def score_in_views(
+    model: Model, rows: Float, without: Float, views: NDArray[np.int64], contexts: NDArray[np.int64]
+) -> Float:
+    """Logits and votes (2, v, q) of q records in v views, by one call; see `compiled.score_in_views`."""
+    from fomo_stream.model import compiled
+
+    return compiled.score_in_views(model, rows, without, views, contexts)
 
 
 def cross_scores(model: Model, rows: Float, kept: NDArray[np.bool_] | None = None) -> Float:

@@ -1,4 +1,4 @@
-"""What a generation adds to a model: trimming, extremes, and votes of its context and of small samples."""
+"""What a generation adds to a model: trimming, extremes, and votes of its context."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from streams import MODEL, SMALL, detector, stream
+from streams import detector, stream
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.generation import (
-    JUDGED_ROWS,
-    SAMPLE_ROWS,
     Ranges,
-    Samples,
     confidence,
     trimmed,
     vote,
 )
-from fomo_stream.detector.rarity import p_values
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.scoring import encode_sample, sample_logits
 
 # --- trimming
 
@@ -131,46 +126,10 @@ def test_confidence_is_low_while_the_views_disagree_on_a_shift(views: str) -> No
     assert dispute < 0.8 * min(before, after)
 
 
-@given(st.integers(4, 700), st.integers(0, 99))
-def test_samples_are_of_the_older_and_the_newer_half_and_are_compared_by_the_fusion(n: int, seed: int) -> None:
-    model, rng = shared_model(), np.random.default_rng(seed)
-    rows, probe = rng.normal(size=(n, 2)), rng.normal(size=(7, 2)) * 3
-    samples = Samples.of(model, rows, (seed,))
-    assert samples is not None
-    draw, half = np.random.default_rng((seed,)), n // 2
-    votes = []
-    for first, stop in ((0, half), (half, n)):
-        members = first + draw.choice(stop - first, min(SAMPLE_ROWS, half), replace=False)
-        context, others = encode_sample(model, rows[members]), np.delete(rows, members, axis=0)
-        assert context is not None
-        few = min(len(others), JUDGED_ROWS)
-        own = sample_logits(model, context, others)[[i * len(others) // few for i in range(few)]]
-        votes.append(vote(p_values(sample_logits(model, context, probe), np.sort(own))))
-    np.testing.assert_array_equal(samples.vote(model, probe), (votes[0] + votes[1]) / 2)
-
-
-def test_samples_are_asked_about_doubtful_records_alone() -> None:
-    one = detector()
-    one.process(stream(200))
-    made, probe = one.inspect().generations["all"], stream(200, seed=1)
-    own, of_samples = made.votes(one.model, probe, made.logits(one.model, probe))
-    doubtful = p_values(made.logits(one.model, probe), made.own) < 0.1
-    assert 5 < doubtful.sum() < 150
-    np.testing.assert_array_equal(of_samples[~doubtful], own[~doubtful])
-    assert (of_samples[doubtful] != own[doubtful]).mean() > 0.9
-
-
-def test_a_recovered_detector_has_the_same_samples_and_confidence() -> None:
+def test_a_recovered_detector_has_the_same_confidence() -> None:
     one = detector()
     one.process(stream(260))
     again = detector()
     again.recover({key: value for key, value in one.copy().changes().items() if value is not None})
     more = stream(600)[260:]
     np.testing.assert_array_equal(again.process(more).confidence, one.process(more).confidence)
-
-
-def test_where_samples_would_cost_too_much_the_views_speak_alone() -> None:
-    one = Detector(MODEL, 2, SMALL)  # as with a model of raw features, or the kernel of torch
-    found = one.process(np.random.default_rng(0).normal(size=(300, 2)))
-    assert one.inspect().generations["all"].samples is None
-    assert np.isfinite(found.confidence[SMALL.min_context :]).all()

@@ -15,9 +15,11 @@ from streams import assert_same_results, compacted
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import WHOLE, Keys, digest_of
-from fomo_stream.detector.relative import FARTHEST, HALF_LIFE, LEVEL_COUNTS, SPREAD_COUNTS, Pooled, within_keys
+from fomo_stream.detector.relative import Pooled, within_keys
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Series
+from fomo_stream.detector.step.follow import FARTHEST, LEVEL_COUNTS, SPREAD_COUNTS
+from fomo_stream.detector.step.follow import USUAL_HALF_LIFE as HALF_LIFE
 from fomo_stream.model.checkpoint import shared_model
 
 Float = np.ndarray

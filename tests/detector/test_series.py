@@ -16,7 +16,8 @@ from streams import compacted
 from fomo_stream.detector import series
 from fomo_stream.detector.changelog import Document
 from fomo_stream.detector.keys import WHOLE, Key, Keys, digest_of
-from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, RECENT, Batch, Series
+from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Batch, Series
+from fomo_stream.detector.step.follow import RECENT
 from fomo_stream.errors import StateError
 
 FORGET = 7  # records

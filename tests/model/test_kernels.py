@@ -20,7 +20,7 @@ from test_model import make
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model import compiled
-from fomo_stream.model.checkpoint import load_torch_model, resolve_kernel, shared_model
+from fomo_stream.model.checkpoint import resolve_kernel, shared_model
 from fomo_stream.model.compiled import weights_of
 from fomo_stream.model.config import CHANNELS, PRESETS, SPACES, ModelConfig, channels_in
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
@@ -30,11 +30,9 @@ from fomo_stream.model.kernels.statistics import NEIGHBOURS
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import (
     encode_rows,
-    encode_sample,
     flatten,
     logits_of,
     own_logits,
-    sample_logits,
 )
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 
@@ -151,7 +149,7 @@ def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(n)
     encoded, shuffled = encode_rows(model, context), encode_rows(model, context[order])
     np.testing.assert_array_equal(logits_of(model, shuffled, queries), logits_of(model, encoded, queries))
-    if len(np.unique(context, axis=0)) == n:  # equal rows may change places
+    if len(np.unique(np.nan_to_num(context, nan=1e9), axis=0)) == n:  # equal rows may change places
         own: Any = own_logits(encoded)
         np.testing.assert_array_equal(own_logits(shuffled), own[order])
 
@@ -189,18 +187,6 @@ def test_every_kernel_is_compiled_once() -> None:
     encode_rows(model, fixed)
     assert len(network.score_rows.signatures) == 1
     assert len(network.score_channels.signatures) == 1
-
-
-@given(n=st.integers(4, 32), d=st.integers(1, 12), seed=st.integers(0, 2**16))
-def test_a_sample_scores_by_the_fusion_alone(n: int, d: int, seed: int) -> None:
-    model, rows = shared_model("fusion-router", "cpu", "numba"), data(n + 20, d, seed, ties=False)
-    context = encode_sample(model, rows[:n])
-    assert context is not None
-    found = sample_logits(model, context, rows[n:])
-    torchs = load_torch_model("fusion-router", device="cpu")
-    expected = torchs.fuse(torchs.describe(torch.from_numpy(rows[None, :n]), torch.from_numpy(rows[None, n:]))[1])[0]
-    assert np.median(np.abs(found - expected.numpy())) < 1e-3
-    np.testing.assert_allclose(found, expected, atol=0.3)  # a last digit may change a rank among so few
 
 
 ONE_KERNEL = """

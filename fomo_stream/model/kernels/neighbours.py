@@ -96,7 +96,7 @@ def _rank(values, index, count, near, where, place):
 
 
 @kernel
-def _bound(d2, k, minima, place):
+def bound_of(d2, k, minima, place):
     """A distance that at least k rows do not exceed, and few more: the k-th smallest of the minima of GROUPS groups."""
     m = d2.shape[0]
     for g in range(GROUPS):
@@ -145,7 +145,7 @@ def nearest(d2, n, near, where, scratch):
             values[i] = d2[i]
         _rank(values, found, n, near, where, place)
         return
-    bound = _bound(d2, near.shape[0], minima, place)
+    bound = bound_of(d2, near.shape[0], minima, place)
     count = 0
     for start in range(0, d2.shape[0], LANES):
         hits = up_to(d2, start, bound)

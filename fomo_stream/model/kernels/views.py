@@ -1,0 +1,208 @@
+"""One call scores records in all views: missing values completed, extremes and likeness to known outliers added.
+
+Contexts and the model come as handles (`handles`), which `fomo_stream.model.compiled` makes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.completion import Known, complete
+from fomo_stream.model.kernels.handles import WORDS, cube, cubes, number, row, table, words_at
+from fomo_stream.model.kernels.network import Weights, score_rows
+from fomo_stream.model.kernels.statistics import Described, Transform
+
+# Positions in a handle, in the order of the fields
+DESCRIBED = 11  # after those of `Transform`
+READ = DESCRIBED + 9
+KNOWN = READ + 1
+ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS, LIKENESS, UNLIKE = range(KNOWN + 7, KNOWN + 15)
+
+
+@exact_kernel
+def _weights_at(address):
+    h = words_at(address)
+    return Weights(
+        number(h, 0) != 0.0,
+        row(h, 1, np.float64),
+        number(h, 2),
+        table(h, 3, np.float32),
+        row(h, 4, np.float32),
+        cube(h, 5, np.float32),
+        cube(h, 6, np.float32),
+        table(h, 7, np.float32),
+        cube(h, 8, np.float32),
+        table(h, 9, np.float32),
+        table(h, 10, np.float32),
+        row(h, 11, np.float32),
+        row(h, 12, np.float32),
+        number(h, 13),
+    )
+
+
+@exact_kernel
+def _transform_at(h):
+    return Transform(
+        row(h, 0, np.bool_),
+        row(h, 1, np.float64),
+        row(h, 2, np.bool_),
+        number(h, 3),
+        row(h, 4, np.float64),
+        row(h, 5, np.float64),
+        table(h, 6, np.float64),
+        table(h, 7, np.float64),
+        row(h, 8, np.float64),
+        table(h, 9, np.float64),
+        table(h, 10, np.float64),
+    )
+
+
+@exact_kernel
+def _described_at(h):
+    return Described(
+        cubes(h, DESCRIBED, np.float32),
+        cube(h, DESCRIBED + 1, np.float64),
+        row(h, DESCRIBED + 2, np.float64),
+        number(h, DESCRIBED + 3),
+        row(h, DESCRIBED + 4, np.float64),
+        row(h, DESCRIBED + 5, np.float64),
+        table(h, DESCRIBED + 6, np.float32),
+        table(h, DESCRIBED + 7, np.float32),
+        row(h, DESCRIBED + 8, np.float32),
+    )
+
+
+@exact_kernel
+def _known_at(h):
+    at = KNOWN
+    return Known(
+        table(h, at, np.float64),
+        row(h, at + 1, np.bool_),
+        row(h, at + 2, np.float64),
+        row(h, at + 3, np.float64),
+        row(h, at + 4, np.float64),
+        table(h, at + 5, np.float32),
+        number(h, at + 6),
+    )
+
+
+@exact_kernel
+def _logits_at(rows, h, weights):
+    """Logits (q,) of rows (q, d), NaN = missing, against the context of a handle."""
+    completed, none = np.empty(rows.shape), np.empty((0, 0), np.bool_)
+    complete(rows, _known_at(h), none, completed)
+    return score_rows(completed, _transform_at(h), _described_at(h), weights, table(h, READ, np.float32))
+
+
+@exact_kernel
+def beyond(row, low, high):
+    """log(1 + the largest distance of a row (d,) beyond the ranges, in their widths); see `Ranges`."""
+    most = 0.0
+    for j in range(row.shape[0]):
+        width = high[j] - low[j]
+        excess = max(low[j] - row[j], row[j] - high[j])
+        if width > 0 and excess > 0 and np.isfinite(excess / width):
+            most = max(most, excess / width)
+    return math.log1p(most)
+
+
+@exact_kernel
+def _score_in(rows, h, weights):
+    """Logits (q,) of rows (q, d), NaN = missing, in the view whose context the handle is of."""
+    logits = _logits_at(rows, h, weights)
+    low, high, once = row(h, LOW, np.float64), row(h, HIGH, np.float64), number(h, ONCE)
+    if low.shape[0]:
+        for i in range(rows.shape[0]):
+            logits[i] += once * beyond(rows[i], low, high)
+    if h[OUTLIERS * WORDS]:
+        like, share, unlike = (
+            _logits_at(rows, words_at(h[OUTLIERS * WORDS]), weights),
+            number(h, LIKENESS),
+            number(h, UNLIKE),
+        )
+        for i in range(rows.shape[0]):
+            logits[i] += once * (share * max(unlike - like[i], 0.0))
+    return logits
+
+
+@exact_kernel
+def _entries(rows, without, skips):
+    """The rows (e, d) to be scored: each row (q, d) with its stand-ins, and `without` them where it has some.
+
+    Also how many there are of each row (q,): 1, 2, or 0 if nothing is known of it and the view skips such rows.
+    """
+    q, d = rows.shape
+    entries, counts = np.empty((2 * q, d)), np.empty(q, np.int64)
+    n = 0
+    for i in range(q):
+        has_value, has_gap = not skips, False
+        for j in range(d):
+            a, b = rows[i, j], without[i, j]
+            has_value |= not np.isnan(a)
+            has_gap |= a != b and not (np.isnan(a) and np.isnan(b))
+            entries[n, j] = a
+        if has_gap:
+            for j in range(d):
+                entries[n + 1, j] = without[i, j]
+        counts[i] = (2 if has_gap else 1) if has_value else 0
+        n += counts[i]
+    return entries[:n], counts
+
+
+@exact_kernel
+def _count_smaller(ascending, x):
+    """How many values of an ascending array are smaller than x."""
+    low, high = 0, ascending.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if ascending[middle] < x:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@exact_kernel
+def _score_run(rows, without, skips, address, weights, logits, votes):
+    """Logits (q,) and votes (q,) of rows (q, d) that one context scores."""
+    h = words_at(address)
+    entries, counts = _entries(rows, without, skips)
+    found = _score_in(entries, h, weights)
+    own, by_rank = row(h, OWN, np.float64), row(h, VOTES, np.float64)
+    n = 0
+    for i in range(rows.shape[0]):
+        if counts[i]:
+            logits[i] = found[n] if counts[i] == 1 else min(found[n], found[n + 1])
+            if by_rank.shape[0]:
+                votes[i] = by_rank[_count_smaller(own, logits[i])]
+        n += counts[i]
+
+
+@exact_kernel
+def score_views(rows, without, views, contexts, weights):
+    """Logits and votes, (2, v, q), of rows in all v views; NaN where there is no context.
+
+    rows: (q, all columns) of all views side by side, NaN = missing; some values may stand in for missing ones, and are
+    NaN in `without`. A row with any has the logit that is less outlying: with them, or completed. views: (v, 3) the
+    first column of a view, the one after its last, and whether rows that are all NaN are left out. contexts: (v, q)
+    addresses of handles, or 0. weights: address of the model's.
+    """
+    q = rows.shape[0]
+    out = np.full((2, views.shape[0], q), np.nan)
+    of_model = _weights_at(weights)
+    for v in range(views.shape[0]):
+        first, last = views[v, 0], views[v, 1]
+        start = 0
+        while start < q:
+            stop = start + 1
+            while stop < q and contexts[v, stop] == contexts[v, start]:
+                stop += 1
+            if contexts[v, start]:
+                part, bare = rows[start:stop, first:last], without[start:stop, first:last]
+                logits, votes = out[0, v, start:stop], out[1, v, start:stop]
+                _score_run(part, bare, views[v, 2] != 0, contexts[v, start], of_model, logits, votes)
+            start = stop
+    return out

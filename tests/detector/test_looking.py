@@ -1,0 +1,114 @@
+"""All views of a detector scored by one call, against each generation by itself, and against torch."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fomo_stream.detector.generation import Blueprint, Generation
+from fomo_stream.detector.looking import Look, look
+from fomo_stream.model.checkpoint import load_model, shared_model
+
+Float = NDArray[np.float64]
+
+
+def table(n: int, d: int, categorical: int, seed: int, gaps: float = 0.05) -> Float:
+    """Rows whose first columns hold codes."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, d)) + rng.normal(size=(n, 1))
+    rows[:, :categorical] = rng.integers(0, 4, (n, categorical))
+    rows[rng.random(rows.shape) < gaps] = np.nan
+    return rows
+
+
+def blueprint(rows: Float, categorical: int, number: int, once: float, outliers: Float) -> Blueprint:
+    n = len(rows)
+    codes = tuple(range(categorical))
+    none = np.zeros(n, dtype=bool)
+    return Blueprint(number, 0, 0, codes, 0.0, once, False, np.arange(n), rows, np.zeros(n), none, outliers)
+
+
+def looks(kernel: str, seed: int, q: int, widths: list[int], cut: int, stand_ins: bool) -> list[Look]:
+    """Views of these widths, the first one with categories, whose generation changes at record `cut` of q."""
+    model = shared_model("streams", "cpu", kernel)
+    found = []
+    for at, d in enumerate(widths):
+        codes = min(2, d) if at == 0 else 0
+        once, outliers = float(at != 1) * 2, table(30 * (at != 1), d, codes, seed + 5) + 6 * (at == 2)
+        rows = [table(n, d, codes, seed + n) for n in (80, 120)]
+        both = [
+            Generation.build(model, blueprint(one, codes, number + 2, once, outliers))
+            for number, one in enumerate(rows)
+        ]
+        parts = [
+            (part, one)
+            for part, one in zip((slice(0, cut), slice(cut, q)), both, strict=True)
+            if part.stop > part.start
+        ]
+        asked = table(q, d, codes, seed + 7)
+        gaps = np.random.default_rng(seed).random((q, d)) < 0.2 if stand_ins and at < 2 else None
+        skips = at == len(widths) - 1
+        if skips:
+            asked[::3] = np.nan
+            parts = parts[1:]
+        found.append(Look(asked, gaps, parts, skips))
+    return found
+
+
+def apart(one: Look) -> tuple[Float, Float]:
+    """Logits and votes of a view, by its generations and row by row."""
+    model, out = shared_model("streams", "cpu", "numba"), np.full((2, len(one.rows)), np.nan)
+    for part, generation in one.parts:
+        for i in range(part.start, part.stop):
+            row, gaps = one.rows[i : i + 1], None if one.gaps is None else one.gaps[i : i + 1]
+            if not (one.skips and np.isnan(row).all()):
+                out[0, i] = generation.logits(model, row, gaps)[0]
+                out[1, i] = generation.vote(out[0, i : i + 1])[0]
+    return out[0], out[1]
+
+
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 2**16),
+    q=st.sampled_from([1, 2, 40]),
+    widths=st.lists(st.sampled_from([1, 3, 10, 70]), min_size=2, max_size=4),
+    cut=st.integers(0, 40),
+    stand_ins=st.booleans(),
+)
+def test_one_call_says_what_each_generation_says_by_itself(
+    seed: int, q: int, widths: list[int], cut: int, stand_ins: bool
+) -> None:
+    asked = looks("numba", seed, q, widths, min(cut, q), stand_ins)
+    logits, votes = look(shared_model("streams", "cpu", "numba"), asked)
+    for at, one in enumerate(asked):
+        expected, said = apart(one)
+        np.testing.assert_allclose(logits[at], expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(votes[at], said, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("stand_ins", [False, True])
+def test_one_call_says_what_torch_says(stand_ins: bool) -> None:
+    found = []
+    for kernel in ("numba", "torch"):
+        logits, _ = look(shared_model("streams", "cpu", kernel), looks(kernel, 0, 60, [5, 10, 30], 25, stand_ins))
+        found.append(logits)
+    np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(found[1]))
+    assert np.nanmedian(np.abs(found[0] - found[1])) < 0.005  # a last digit may change a rank in the context
+    np.testing.assert_allclose(found[0], found[1], atol=0.1)
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_scores_by_its_own_arrays(copied: object) -> None:
+    assert callable(copied)
+    model = load_model(kernel="numba")
+    asked = looks("numba", 3, 9, [4, 8, 8], 5, stand_ins=True)
+    expected = look(model, asked)
+    again = copied((model, asked))
+    del model, asked
+    np.testing.assert_array_equal(look(*again), expected)
