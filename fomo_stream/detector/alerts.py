@@ -134,7 +134,7 @@ class Alerts:
         self._count = 0  # outliers since the last step
         self._recent: Standards | None = None  # None: take from the history
 
-    def judge(self, scores: Scores, batch: Batch, regime: int, history: History, learn: bool) -> Results:
+    def judge(self, scores: Scores, batch: Batch, history: History, learn: bool) -> Results:
         """Results of the next records from their scores.
 
         learn: whether the following records follow these; else nothing changes.
@@ -152,13 +152,13 @@ class Alerts:
             self._count += outliers
             memory.keys.write(slots, mean=mean, logits=count, open=left)
         status = Status.OK if math.isfinite(self._recent.peaks[1, 1, TOP]) else Status.CALIBRATING
-        return Results.of(scores, remembered, score, p, regime, outlier, severity, status, slots, batch.begins)
+        return Results.of(scores, remembered, score, p, outlier, severity, status, slots, batch.begins)
 
-    def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool, regime: int) -> Results:
+    def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
         """Results of the first records (n,) of these series, each compared with the others."""
         remembered = self.memory.remember(scores, slots, begins, learn=False, far=far)
         outlier, p = self.first_outliers(scores, remembered), own_p_values(remembered)
-        return self._by_p_value(scores, remembered, p, len(scores), regime, outlier, slots, begins)
+        return self._by_p_value(scores, remembered, p, len(scores), outlier, slots, begins)
 
     def first_outliers(self, scores: Scores, remembered: Float) -> Bool:
         """Which of the first records (n,) are outliers: those far outside of the others, however many."""
@@ -167,10 +167,10 @@ class Alerts:
         clear = clear_above(scores.stored_logit, self._peak)
         return far_outside(scores.stored_logit, clear) | far_outside(remembered, clear)
 
-    def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
+    def judge_apart(self, scores: Scores, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
         ascending = self._taken(history).of_every
-        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
+        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending))
 
     def _by_p_value(
         self,
@@ -178,7 +178,6 @@ class Alerts:
         logits: Float,
         p: Float,
         n: int,
-        regime: int,
         outlier: Bool | None = None,
         slots: Int | None = None,
         begins: Bool | None = None,
@@ -188,7 +187,7 @@ class Alerts:
         outlier = (p <= self._rate) & is_ready if outlier is None else outlier
         severity = severities(outlier, score, self._rate if is_ready else 0.0)
         status = Status.OK if is_ready else Status.CALIBRATING
-        return Results.of(scores, logits, score, p, regime, outlier, severity, status, slots, begins)
+        return Results.of(scores, logits, score, p, outlier, severity, status, slots, begins)
 
     def _taken(self, history: History) -> Standards:
         first = self.stepped - max(self._window, self._peak)
@@ -263,8 +262,8 @@ class Alerts:
 SUSTAINED = 0.9  # share of the steps of a lasting shift that look shifted
 
 
-class Regimes:
-    """Counts regimes: a new one is announced when recent records call normal what the history calls odd, for long.
+class Shifts:
+    """Announces lasting shifts: where recent records call normal what the history calls odd, for long. It is no state.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
     step that does not counts as much as nine that do, so a share of SUSTAINED of the steps has to look shifted. The
@@ -272,22 +271,18 @@ class Regimes:
     """
 
     def __init__(self, adapt_after: int) -> None:
-        self.number = 0  # counts the regimes; 0 while warming up
+        self.number = 0  # shifts that were announced
         self._adapt_after = adapt_after
         self._shifted = 0  # records that look shifted, less the others by their weight
         self._is_announced = False  # whether this shift was
 
     @property
     def drift(self) -> float:
-        """How much of what announces a new regime was seen, from 0 to 1."""
+        """How much of what announces a shift was seen, from 0 to 1."""
         return min(1.0, self._shifted / self._adapt_after) if self._adapt_after else 0.0
 
-    def begin(self) -> None:
-        """The first regime begins with the next record."""
-        self.number = 1
-
     def watch(self, odd: Bool, normal: Bool) -> None:
-        """Learn of the records (n,) of one more step, and perhaps announce a regime.
+        """Learn of the records (n,) of one more step, and perhaps announce a shift.
 
         odd: which of them the history calls odd; normal: which of them recent records call normal.
         """
@@ -299,12 +294,3 @@ class Regimes:
         is_lasting = 0 < self._adapt_after <= self._shifted
         self.number += is_lasting and not self._is_announced
         self._is_announced = is_lasting or (self._is_announced and self._shifted > 0)
-
-    def counters(self) -> dict[str, Any]:
-        """The state, as plain numbers."""
-        return {"regime": self.number, "shifted": self._shifted, "announced": self._is_announced}
-
-    def recover(self, counters: dict[str, Any]) -> None:
-        """Take the state from the counters."""
-        self.number, self._shifted = counters["regime"], counters["shifted"]
-        self._is_announced = counters["announced"]

@@ -11,7 +11,7 @@ from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.quantiles import Quantiles
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.series import MOVEMENT, Batch, flat, with_missing_features
+from fomo_stream.detector.series import MOVEMENT, Batch
 from fomo_stream.detector.step import judge as kernels
 from fomo_stream.detector.step.judge import BEGINS, FAR, LESS, OUTLIER, UNKNOWN
 from fomo_stream.limits import MAX_CONTEXT
@@ -168,17 +168,11 @@ class Reservoir:
         self._empty(slots)
         return slots
 
-    def copy(self, more: int = 0, vector: int = 1) -> Reservoir:
-        """An independent reservoir with the same rows, with `more` further features that none of them has.
-
-        vector: columns of a vector; a row has one or several vectors, and each gets the features at its end.
-        """
-        width = self._slots["rows"].shape[1]
+    def copy(self) -> Reservoir:
+        """An independent reservoir with the same rows."""
         at = np.flatnonzero(self._taken)
-        vectors = with_missing_features(self._slots["rows"][at].reshape(len(at), width // vector, vector), more)
-        fitted = self._fitted + (more if self._fitted else 0)
-        twin = Reservoir(self.capacity, width // vector * (vector + more), self.seed, fitted)
-        twin._slots.put(at, rows=flat(vectors), **{name: self._slots[name][at] for name in ("numbers", "logits")})
+        twin = Reservoir(self.capacity, self._slots["rows"].shape[1], self.seed, self._fitted)
+        twin._slots.put(at, **{name: self._slots[name][at] for name in self._slots})
         twin._look_over()
         return twin
 
@@ -399,25 +393,15 @@ class History:
         noted = {"logits": logits[kept], "remembered": remembered[kept], "outlier": outlier[kept]}
         self._scores.put(numbers[kept] % self._scores.size, **noted)
 
-    def copy(self, more: int = 0, views: list[int] | None = None) -> History:
-        """An independent history of the same records, with `more` further features that none of them has.
-
-        views: positions of the views whose logits it keeps; None: all.
-        """
-        n_features, n_views, rows, scored, lags, movement, relative, prior = self._shape
-        kept = list(range(n_views)) if views is None else views
-        twin = History(n_features + more, len(kept), rows, scored, lags, movement, relative, prior)
+    def copy(self) -> History:
+        """An independent history of the same records."""
+        twin = History(*self._shape)
         twin.records = self.records
         at = np.arange(min(self.records, self._rows.size))
-        vectors = {
-            name: with_missing_features(self._rows[name][at], more) for name in ("rows", "moves") if name in self._rows
-        }
-        gaps = np.pad(self.gaps(at), [(0, 0), (0, more)], constant_values=True)
-        twin._rows.put(at, gaps=np.packbits(gaps, axis=1), **vectors)
-        twin._put_relative(at, with_missing_features(self._relative["relative"][at], more))
+        twin._rows.put(at, **{name: self._rows[name][at] for name in self._rows})
+        twin._put_relative(at, self._relative["relative"][at])
         at = np.arange(min(self.records, self._scores.size))
-        scores = {name: self._scores[name][at] for name in self._scores}
-        twin._scores.put(at, **{**scores, "logits": scores["logits"][:, kept]})
+        twin._scores.put(at, **{name: self._scores[name][at] for name in self._scores})
         return twin
 
     def changes(self, name: str) -> Entries:

@@ -129,12 +129,6 @@ class Pooled:
         found = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
         return cls(*(np.array(found[name]) for name in cls.ARRAYS))
 
-    def widened(self, more: int) -> Pooled:
-        """With `more` further features, of which nothing is known."""
-        unknown = (0.0, 1.0, 0.0, 1.0, WITHIN, 0.0, 0.0)
-        pairs = zip(self.ARRAYS, unknown, strict=True)
-        return Pooled(*(np.pad(getattr(self, name), (0, more), constant_values=one) for name, one in pairs))
-
 
 def apart_of(keys: Float, distances: Float) -> Float:
     """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.

@@ -39,7 +39,6 @@ class Cause(StrEnum):
     """In which respect a feature is odd."""
 
     VALUE = "value"  # its value
-    MISSING = "missing"  # that it has no value, while the other features suggest an unusual one
     CATEGORY = "category"  # its category
     PAST = "past"  # its value together with its values in the records before
     LEVEL = "level"  # the weighted mean of its last values, see `Series`
@@ -61,7 +60,7 @@ class Reason(NamedTuple):
     partner: int = -1  # column of the feature that it is odd together with, while each alone is usual; -1: none
     # of PAST: how many values of the feature in the records before are known; of STILL: how many are equal to it
     before: int = 0
-    expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features
+    expected: float = math.nan  # if VALUE: its middle value in the rows nearest in the other features
     # what it is compared with: the records of "all" keys, what is usual for its "key", or at its "time"
     scope: str = "all"
 
@@ -161,7 +160,6 @@ class Results:
     p_value: Float  # (n,) of the remembered logit among the last ones: how rare it is lately; NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
-    regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
     severity: NDArray[np.int8]  # (n,) a `Severity`
     confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree on it; NaN while warming up
     series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Batch.slots`
@@ -209,7 +207,7 @@ class Results:
         unknown = scores.logit
         n = len(scores)
         none, grade = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int8)
-        return cls.of(scores, unknown, unknown, unknown, 0, none, grade, Status.WARMING_UP, slots, begins)
+        return cls.of(scores, unknown, unknown, unknown, none, grade, Status.WARMING_UP, slots, begins)
 
     @classmethod
     def of(
@@ -218,7 +216,6 @@ class Results:
         remembered: Float,
         score: Float,
         p_value: Float,
-        regime: int,
         outlier: Bool,
         severity: NDArray[np.int8],
         status: Status,
@@ -239,7 +236,6 @@ class Results:
             p_value=p_value,
             outlier=outlier,
             generation=scores.generation,
-            regime=np.full(n, regime),
             severity=severity,
             confidence=scores.confidence,
             series=np.zeros(n, np.int64) if slots is None else slots,
@@ -270,8 +266,7 @@ class DetectorSummary(NamedTuple):
     trimmed_rows: int  # rows that the newest trimmed contexts have left out
     generation: int  # contexts that took effect so far, from 1; 0 while warming up
     generation_age: int  # records since the newest of them took effect
-    regime: int  # from 1; 0 while warming up
-    drift: float  # 0 to 1: how much of what announces a new regime was seen
+    drift: float  # 0 to 1: how much of what announces a lasting shift was seen
     keys: int = 0  # that are known
     forgotten: int = 0  # keys that were, since this instance began
     own_contexts: int = 0  # keys with contexts of their own

@@ -55,7 +55,7 @@ class Series:
     Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead; in the
     usual time between two, where it took longer, if times are known.
 
-    A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
+    A missing value is unknown. The last value of the feature in the series stands in for it, for at most
     RECENT records; level and spread stay as they are. In all that is said of later records a value that is far counts
     as the nearest one that is not.
 
@@ -78,7 +78,6 @@ class Series:
         lags: int = 0,
         movement: bool = True,
         max_keys: int = MAX_KEYS,
-        fills: bool = True,
         relative: bool = True,
         categorical: tuple[int, ...] = (),
         counters: tuple[int, ...] = (),
@@ -87,7 +86,7 @@ class Series:
         if not 0 <= lags <= MAX_LAGS:
             raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
-        self.fills, self.relative, self.categorical, self.counters = fills, relative, categorical, counters
+        self.relative, self.categorical, self.counters = relative, categorical, counters
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
         self._n_cycles = len(cycles)
         self.keys = Keys(max_keys, self._columns, SINCE_PACE)
@@ -333,18 +332,12 @@ class Series:
             "movement": int(self.movement),
             "features": self.n_features,
             "max_keys": self.max_keys,
-            "fills": int(self.fills),
             "relative": int(self.relative),
         }
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
         self._settings_log, self._scale_log, self._still_log, self._runs_log = (Document() for _ in range(4))
-
-
-def with_missing_features(rows: NDArray[np.float64], more: int) -> NDArray[np.float64]:
-    """Rows (..., d) with `more` further features at the end, all missing: (..., d + more)."""
-    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, more)], constant_values=np.nan)
 
 
 def flat(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

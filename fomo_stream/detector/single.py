@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import Alerts, Regimes
+from fomo_stream.detector.alerts import Alerts, Shifts
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
@@ -76,16 +76,14 @@ class SingleDetector:
         self._explainer = Explainer(model, config, categorical)
         movement = any(view.sees == "movement" for view in self.views)
         relative = any(view.is_of_keys for view in self.views)
-        fills = config.missing_is == "unknown"
         if prior:  # another detector follows it
-            self._series = Series(0, 0, movement=False, max_keys=1, fills=fills, relative=False)
+            self._series = Series(0, 0, movement=False, max_keys=1, relative=False)
         else:
             self._series = Series(
                 n_features,
                 config.lags,
                 movement,
                 config.keys,
-                fills,
                 relative,
                 categorical,
                 counters,
@@ -96,8 +94,7 @@ class SingleDetector:
         self._context = Context(n_features, self.views, movement, config, categorical, weighed)
         self._panel = Panel(self.views, model, executor)
         self._alerts = Alerts(config, self._series.keys)
-        self._regimes = Regimes(config.adapt_after)
-        self.new_regimes: list[int] = []  # of the last `process` or `learn`: the first record of each new regime
+        self._shifts = Shifts(config.adapt_after)
         self._ahead = 0.0  # see `for_partition`
         self._keeps_encodings = keeps_encodings
         self._scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
@@ -118,12 +115,12 @@ class SingleDetector:
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        panel, regimes = self._panel, self._regimes
+        panel = self._panel
         age = panel.generation_age(self.records)
         generation = panel.generation
         rows, trimmed, keys = self.context_rows, panel.trimmed_rows, self._series.keys
-        counts = self.records, rows, trimmed, generation, age, regimes.number
-        return DetectorSummary(*counts, regimes.drift, len(keys), keys.forgotten)
+        counts = self.records, rows, trimmed, generation, age
+        return DetectorSummary(*counts, self._shifts.drift, len(keys), keys.forgotten)
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
@@ -153,9 +150,9 @@ class SingleDetector:
         return self._panel.timelines[0].current is not None
 
     @property
-    def regime(self) -> int:
-        """Counts the regimes, from 1; 0 while warming up."""
-        return self._regimes.number
+    def shifts(self) -> int:
+        """See `Detector.shifts`."""
+        return self._shifts.number
 
     @property
     def is_calibrated(self) -> bool:
@@ -202,7 +199,7 @@ class SingleDetector:
         """
         rows = self._checked(rows)
         at = np.arange(len(rows)) if chosen is None else np.flatnonzero(chosen)
-        by_key, self.new_regimes = np.full(len(rows), np.nan), []
+        by_key = np.full(len(rows), np.nan)
         parts, batches, start, done = list[Results](), list[Batch](), 0, 0
         while start < len(rows) or not batches:
             n = min(self.room, len(at) - done)
@@ -230,7 +227,6 @@ class SingleDetector:
 
         known: as in `process`; by_key: (n,) what the other says of what is usual for the key.
         """
-        self.new_regimes = []
         parts, start, n = [], 0, len(batch.vectors)
         while start < n:
             part = slice(start, min(n, start + self.room))
@@ -272,7 +268,7 @@ class SingleDetector:
         if not self._has_contexts:
             return Results.nothing(scores)
         self._note_first()
-        results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
+        results = self._asked.judge_apart(scores, self._context.history)
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
     def explain(self, batch: Batch, scores: Scores) -> list[tuple[Reason, ...]]:
@@ -308,14 +304,14 @@ class SingleDetector:
         alerts, far = self._alerts.copy(Keys(0, MEMORY)), history.far(numbers)  # as if nothing were remembered yet
         if not self._has_noted_first:
             alerts.note(numbers, alerts.memory.remember(first, slots, begins, learn=False, far=far))
-        results = alerts.judge_first(first, slots, begins, far, self._regimes.number)
+        results = alerts.judge_first(first, slots, begins, far)
         batch = history.batch(numbers, slots, begins)
         return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
 
     def _scores(self, batch: Batch, by_key: Float | None = None) -> Scores:
         """Scores of the next records. by_key: (n,) what is usual for the key, if another detector knows it."""
         rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
-        gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
+        gaps = [view.gaps(batch.gaps, self.config.lags) for view in self.views]
         scores = self._panel.scores(rows, gaps, self.records)
         if by_key is None:
             return self._without_usual(batch, gaps, scores)
@@ -351,7 +347,7 @@ class SingleDetector:
             return Results.nothing(scores, batch.slots, batch.begins)
         self._note_first()
         alerts, history = self._alerts if learn else self._asked, self._context.history
-        results = alerts.judge(scores, batch, self._regimes.number, history, learn)
+        results = alerts.judge(scores, batch, history, learn)
         if self.config.still == "alert" and batch.still.any() and self.is_calibrated:
             results = results.with_alerts(np.flatnonzero(batch.still.any(axis=1)).tolist())
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
@@ -397,8 +393,6 @@ class SingleDetector:
     def _begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""
         self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
-        self._regimes.begin()
-        self.new_regimes.append(self.records)
         self._series.forget()
         self._look_for_far()
         self._learn_scale()
@@ -478,12 +472,9 @@ class SingleDetector:
         return self._told(self._alerts.copy()) if self._context.has_new_verdicts else self._alerts
 
     def _watch(self) -> None:
-        """Every `STEP` records: look for a new regime, by the generations that scored these records."""
+        """Every `STEP` records: look for a lasting shift, by the generations that scored these records."""
         if (odd := self._panel.is_odd(self._context.history.logits(self.records - STEP, self.records))) is not None:
-            before = self._regimes.number
-            self._regimes.watch(odd[0], ~odd[1])
-            if self._regimes.number > before:
-                self.new_regimes.append(self.records)
+            self._shifts.watch(odd[0], ~odd[1])
 
     def _step(self) -> None:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
@@ -536,14 +527,19 @@ class SingleDetector:
         panel = known._panel if known is not None and known.model is self.model else None
         self._panel.recover(entries, counters["views"], self._context, panel)
         self._alerts.recover(entries, counters)
-        self._regimes.recover(counters)
+        self._shifts = Shifts(self.config.adapt_after)
         self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
         self._scaled = counters["scaled"]
         self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
     def copy(self) -> SingleDetector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
-        return self.widened(self.n_features)
+        twin = copy(self)
+        twin._series = self._series.copy()
+        twin._alerts = self._alerts.copy(twin._series.keys)
+        twin._context, twin._panel, twin._shifts = self._context.copy(), self._panel.copy(), copy(self._shifts)
+        twin._begin_log()
+        return twin
 
     def for_partition(self, number: int) -> SingleDetector:
         """See `Detector.for_partition`."""
@@ -556,18 +552,6 @@ class SingleDetector:
         if twin.generation:  # it has a seed context
             twin._alerts.begin(max(0, self.records - int(twin._ahead * STEP)))
             twin._context.bring_forward(twin._ahead)
-        return twin
-
-    def widened(self, n_features: int) -> SingleDetector:
-        """A copy for rows with further features at their end. They count once the context has values of them."""
-        twin, more = copy(self), n_features - self.n_features
-        twin.n_features = n_features
-        twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
-        twin._series = self._series.copy()
-        twin._alerts = self._alerts.copy(twin._series.keys)
-        twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
-        twin._panel = self._panel.copy(twin.views, self.config.lags, more)
-        twin._begin_log()
         return twin
 
     def _checked(self, rows: Float) -> Float:
@@ -592,7 +576,7 @@ class SingleDetector:
         """The part of the state that is plain numbers, always in the same order."""
         own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
         own["scaled"] = self._scaled
-        return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
+        return self._context.counters() | self._alerts.counters() | own
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
@@ -608,8 +592,7 @@ def _fitting(
 ) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
     """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
     limit = model.config.raw_features
-    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column ...
-    limit -= limit > 1 and config.missing_is == "odd"  # ... and so do missing values that count
+    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column
     views, left_out = fitting(config.wanted_views, n_features, config.lags, limit)
     if not views:
         first = left_out[0]

@@ -32,7 +32,7 @@ class Judged:
 
     def judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
         """Judge records that are of one step."""
-        results = self.alerts.judge(scores, batch, 1, self.history, learn)
+        results = self.alerts.judge(scores, batch, self.history, learn)
         if learn:
             self.history.append(batch, scores, results.remembered_logit, results.outlier)
             if self.history.records - self.alerts.stepped == STEP:
