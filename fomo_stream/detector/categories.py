@@ -115,7 +115,7 @@ class Frequencies:
     @property
     def changes_rows(self) -> bool:
         """Whether `encode` does more than copy."""
-        return bool(self.columns) or self._gaps is not None
+        return bool(self.columns)
 
     def encode(self, rows: Float) -> Float:
         """A copy of rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
