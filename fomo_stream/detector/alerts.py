@@ -87,7 +87,7 @@ class Memory:
     """
 
     def __init__(self, weight: float, keys: Keys) -> None:
-        self.weight, self.keys, self.sizes = weight, keys, weights(HALF_LIFE).copy()
+        self.weight, self.keys, self.sizes = float(weight), keys, weights(HALF_LIFE).copy()
 
     def remember(self, scores: Scores, slots: Int, begins: Bool, learn: bool = True, far: Bool | None = None) -> Float:
         """Remembered logits (n,) of the next records with these scores, which count from now on, if they are learned.
@@ -146,12 +146,14 @@ class Alerts:
         said = scores.logit, scores.by_view, scores.by_key, scores.weights
         follows = slots, batch.begins, batch.far, batch.ordinary, mean, count, left
         limits = memory.weight, rate, continued(rate), self._count, self._load
-        judged = judge(*said, *follows, memory.sizes, self._recent, *limits)
-        remembered, score, p, outlier, severity, outliers = judged
+        n = len(slots)
+        out, outlier, severity = np.empty((3, n)), np.empty(n, bool), np.empty(n, np.int8)
+        outliers = judge(*said, *follows, memory.sizes, self._recent, *limits, out, outlier, severity)
         if learn:
-            self._count += outliers
+            self._count = outliers
             memory.keys.write(slots, mean=mean, logits=count, open=left)
         status = Status.OK if math.isfinite(self._recent.peaks[1, 1, TOP]) else Status.CALIBRATING
+        remembered, score, p = out
         return Results.of(scores, remembered, score, p, outlier, severity, status, slots, batch.begins)
 
     def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
@@ -205,8 +207,8 @@ class Alerts:
 
         every, apart = standard(slice(None)), far | np.isin(series, greedy) if len(greedy) else far
         ordinary = standard(~apart) if apart.any() else every
-        ascending, peaks, few = zip(ordinary, every, strict=True)
-        return Standards(*ascending, np.array(peaks), np.array(few), greedy, self._rarity.counts_above)
+        peaks, few = np.array([ordinary[1], every[1]]), np.array([ordinary[2], every[2]])
+        return Standards(ordinary[0], every[0], peaks, few, greedy, self._rarity.counts_above)
 
     def borrow(self, other: Alerts) -> None:
         """Begin with what is rare among other records, so that scores can be compared with theirs."""

@@ -253,7 +253,7 @@ class History:
         moves = seen[2] if movement else np.zeros((0, MOVEMENT, n_features), np.float32)
         self._seen = kernels.Seen(seen[0], seen[1], moves, written, of_keys, marks)
         said, written = self._scores.whole(*self._scores)
-        self._said = kernels.Scored(*said, written)
+        self._said = kernels.Scored._make([*said, written])
 
     @property
     def oldest(self) -> int:

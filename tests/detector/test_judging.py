@@ -55,7 +55,7 @@ def stream(n: int, seed: int, prior: float) -> tuple[Batch, Scores]:
     by_key = np.where(rng.random(n) < 0.5, np.nan, 1.5 * rng.normal(size=n))
     far, ordinary = rng.random(n) < 0.05, np.repeat(rng.random((n, 1)) < 0.1, D, axis=1)
     by_view[far] += 6.0
-    weights = prior / (prior + np.arange(n)) if prior else None
+    weights = np.asarray(prior / (prior + np.arange(n)), np.float64) if prior else None
     scores = Scores.of(by_view, np.ones(n, np.int64), np.ones(n), by_key, weights)
     less = (rng.random(n) < 0.1) & (slots > 0)
     begins = rng.random(n) < 0.02

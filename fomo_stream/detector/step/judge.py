@@ -258,18 +258,18 @@ def severities(outlier, score, alert_rate):
 @exact_kernel
 def judge(
     logit, by_view, by_key, weight, slots, begins, far, ordinary, mean, count, left, sizes, standards, memory, rate,
-    rare, outliers, load,
+    rare, outliers, load, out, outlier, severity,
 ):  # fmt: skip
     """Judge the next records (n,); see `Alerts` for the rules.
 
     The first four are of `Scores`, the next four of the `Batch`. mean, count, left: (n,) of the series, changed; see
     `remember`; left: in how many more records an incident can continue. memory: weight of earlier logits; rate: of
     alerts; rare: 1 - score of a record that continues an incident, at most; outliers: since the last step; load: before
-    it. Returns remembered logits, scores, p-values, which are outliers, severities (n,), and how many are outliers.
+    it. Writes remembered logits, scores and p-values (3, n), which are outliers (n,), and severities (n,). Returns how
+    many are outliers since the last step.
     """
     remembered = remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, sizes, memory)
-    first, n, before = first_of_series(slots), len(logit), outliers
-    score, p_value, outlier = np.empty(n), np.empty(n), np.empty(n, np.bool_)
+    first, n = first_of_series(slots), len(logit)
     for i in range(n):
         k, y, w = first[i], remembered[i], weight[i] if len(weight) else np.nan
         own = logit[i]
@@ -297,11 +297,12 @@ def judge(
         outlier[i] = is_odd and (top or ((again or follows) and load + outliers < LIMIT))
         outliers += outlier[i]
         left[k] = GAP if outlier[i] else (0 if begins[i] or left[k] == 0 else left[k] - 1)
-        score[i], p_value[i] = 1.0 - rarity, p
+        out[0, i], out[1, i], out[2, i] = y, 1.0 - rarity, p
     for i in range(n):
         left[i] = left[first[i]]
     is_ready = math.isfinite(standards.peaks[1, 1, TOP])
-    return remembered, score, p_value, outlier, severities(outlier, score, rate if is_ready else 0.0), outliers - before
+    severity[:] = severities(outlier, out[1], rate if is_ready else 0.0)
+    return outliers
 
 
 # -- the history -----------------------------------------------------------------------------------------------------
