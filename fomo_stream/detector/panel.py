@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from copy import copy
 from functools import cached_property, reduce
 from typing import Any
 
@@ -17,10 +18,13 @@ from fomo_stream.detector.context import Context
 from fomo_stream.detector.generation import Blueprint, Generation, confidence
 from fomo_stream.detector.looking import Look, look
 from fomo_stream.detector.results import Scores
+from fomo_stream.detector.step import look as step
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import Model
+from fomo_stream.model.scoring import address_of_weights
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -73,6 +77,9 @@ class Build:
         return self._made
 
 
+SEEN = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
+
+
 class Timeline:
     """The generation of a view that scores the next record, and perhaps one more that takes effect later.
 
@@ -122,15 +129,28 @@ class Timeline:
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
+    def _cut(self, n: int, records: int, at: Int | None) -> int:
+        """How many of n records from number `records` on the current generation scores. at: see `parts`."""
+        cut = self.until_next(records)
+        return n if cut is None else min(n, cut) if at is None else int(np.searchsorted(at, cut))
+
     def parts(self, n: int, records: int, at: Int | None = None) -> list[tuple[slice, Generation]]:
         """Which of n records from number `records` on have a generation, in order, and which one.
 
         at: (n,) ascending, how many records there are before each; None: they follow each other.
         """
-        cut = self.until_next(records)
-        cut = n if cut is None else min(n, cut) if at is None else int(np.searchsorted(at, cut))
+        cut = self._cut(n, records, at)
         parts = ((slice(0, cut), self.current), (slice(cut, n), self.next))
         return [(of, build.result()) for of, build in parts if build is not None and of.stop > of.start]
+
+    def seen(self, n: int, records: int, at: Int | None, lags: int) -> list[int]:
+        """What `step.look` has to know of the view: arguments as of `parts`."""
+        cut = self._cut(n, records, at)
+        now = None if self.current is None or not cut else self.current.result()
+        later = None if self.next is None or cut == n else self.next.result()
+        addresses = [0 if one is None else one.handle.address for one in (now, later)]
+        numbers = [0 if one is None else one.number for one in (now, later)]
+        return [SEEN[self.view.sees], self.view.n_vectors(lags), cut, *addresses, *numbers]
 
     def copy(self) -> Timeline:
         """An independent timeline that shares the generations."""
@@ -235,8 +255,17 @@ class Panel:
     That of what is usual for keys comes last, and begins when enough records of known keys have come.
     """
 
-    def __init__(self, views: tuple[View, ...], model: Model, executor: Executor | None) -> None:
-        self._model, self._executor = model, executor
+    def __init__(
+        self,
+        views: tuple[View, ...],
+        model: Model,
+        executor: Executor | None,
+        lags: int = 0,
+        numeric: Bool | None = None,
+    ) -> None:
+        """numeric: (d,) features that are no categories; None: all."""
+        self._model, self._executor, self._lags = model, executor, lags
+        self._numeric: Bool = np.ones(0, bool) if numeric is None else numeric
         self.timelines = [Timeline(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
 
@@ -298,20 +327,31 @@ class Panel:
         """The generations that score the records before number `stop`."""
         return [build for timeline in self.timelines for build in timeline.needed(stop)]
 
-    def scores(self, rows: list[Float], gaps: list[Bool | None], records: int, at: Int | None = None) -> Scores:
-        """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view.
+    def scores(self, batch: Batch, records: int, at: Int | None = None) -> Scores:
+        """Scores of the records of a batch, from number `records` on.
 
         at: see `Timeline.parts`.
         """
-        n = len(self._shared)
-        generation = np.zeros(len(rows[0]), np.int64)
+        n, q = len(self._shared), len(batch.slots)
+        if self._model.kernel == "numba" and self._numeric.all():
+            of_views = [one.seen(q, records, at, self._lags) for one in self.timelines]
+            of_views += [[0] * 7] if n == len(of_views) else []
+            weights = address_of_weights(self._model)
+            logit, by_view, by_key, generation, sure = step.look(
+                batch.vectors, batch.relative, batch.gaps, self._numeric, np.array(of_views), weights
+            )
+            return Scores(logit, by_view, by_key, generation, sure)
+        categorical = tuple(np.flatnonzero(~self._numeric).tolist())
         looks = []
-        for timeline, of_view, missing in zip(self.timelines, rows, gaps, strict=True):
-            looks.append(Look(of_view, missing, timeline.parts(len(of_view), records, at), timeline.view.is_of_keys))
-            for part, its in looks[-1].parts:
+        for timeline in self.timelines:
+            view = timeline.view
+            rows = view.columns(batch.vectors_for(view.sees), self._lags, categorical)
+            parts = timeline.parts(q, records, at)
+            looks.append(Look(rows, view.gaps(batch.gaps, self._lags), parts, view.is_of_keys))
+        generation = np.full(q, 1 - n if self.timelines[0].number else 0)
+        for one in looks:
+            for part, its in one.parts:
                 generation[part] += its.number
-        if self.timelines[0].number:
-            generation -= n - 1
         logits, votes = look(self._model, looks)
         by_view = np.ascontiguousarray(logits[:n].T)
         return Scores.of(by_view, generation, confidence(list(votes[:n])), logits[-1] if len(looks) > n else None)
@@ -393,6 +433,6 @@ class Panel:
 
     def copy(self) -> Panel:
         """An independent panel in the same state."""
-        twin = Panel((), self._model, self._executor)
-        twin.steps, twin.timelines = self.steps, [one.copy() for one in self.timelines]
+        twin = copy(self)
+        twin.timelines = [one.copy() for one in self.timelines]
         return twin

@@ -92,7 +92,8 @@ class SingleDetector:
         # what is usual at a time stays as it is, however many records the key has
         weighed = 0.0 if config.cycles else prior
         self._context = Context(n_features, self.views, movement, config, categorical, weighed)
-        self._panel = Panel(self.views, model, executor)
+        numeric = ~np.isin(np.arange(n_features), categorical)
+        self._panel = Panel(self.views, model, executor, config.lags, numeric)
         self._alerts = Alerts(config, self._series.keys)
         self._shifts = Shifts(config.adapt_after)
         self._ahead = 0.0  # see `for_partition`
@@ -310,15 +311,13 @@ class SingleDetector:
 
     def _scores(self, batch: Batch, by_key: Float | None = None) -> Scores:
         """Scores of the next records. by_key: (n,) what is usual for the key, if another detector knows it."""
-        rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
-        gaps = [view.gaps(batch.gaps, self.config.lags) for view in self.views]
-        scores = self._panel.scores(rows, gaps, self.records)
+        scores = self._panel.scores(batch, self.records)
         if by_key is None:
-            return self._without_usual(batch, gaps, scores)
+            return self._without_usual(batch, scores)
         weights = self.history.key_weights(self.records + np.arange(len(by_key)))
         return Scores.of(scores.by_view, scores.generation, scores.confidence, by_key, weights)
 
-    def _without_usual(self, batch: Batch, gaps: list[NDArray[np.bool_] | None], scores: Scores) -> Scores:
+    def _without_usual(self, batch: Batch, scores: Scores) -> Scores:
         """These scores, less what makes records odd among all although it is usual for their keys, or not known."""
         pooled = self._series.pooled
         odd = np.flatnonzero((scores.logit > ODD) & (batch.slots > WHOLE))
@@ -330,9 +329,7 @@ class SingleDetector:
         if not len(changed):
             return scores
         odd, part = odd[changed], part._replace(vectors=vectors).part(changed)
-        rows = [self._context.view_columns(view, part.vectors_for(view.sees)) for view in self.views]
-        its_gaps = [None if one is None else one[odd] for one in gaps]
-        like = self._panel.scores(rows, its_gaps, self.records, odd)
+        like = self._panel.scores(part, self.records, odd)
         logit = scores.logit.copy()
         logit[odd] = np.minimum(logit[odd], like.logit)
         return replace(scores, logit=logit)

@@ -126,9 +126,15 @@ def _known(done: Completion) -> Known:
 
 def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
     """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
-    weights_of(model)
-    found: Float = score_views(rows, without, views, contexts, model.compiled[2].address)
+    found: Float = score_views(rows, without, views, contexts, address_of_weights(model))
     return found
+
+
+def address_of_weights(model: Model) -> int:
+    """The address of the handle of the model's weights."""
+    weights_of(model)
+    address: int = model.compiled[2].address
+    return address
 
 
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:

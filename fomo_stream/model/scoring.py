@@ -198,6 +198,13 @@ def score_in_views(
     return compiled.score_in_views(model, rows, without, views, contexts)
 
 
+def address_of_weights(model: Model) -> int:
+    """The address of the handle of the model's weights, for kernels."""
+    from fomo_stream.model import compiled
+
+    return compiled.address_of_weights(model)
+
+
 def cross_scores(model: Model, rows: Float, kept: NDArray[np.bool_] | None = None) -> Float:
     """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
 
