@@ -306,15 +306,15 @@ class Panel:
 
         at: see `Timeline.parts`.
         """
-        n = len(self._shared)
-        generation = np.zeros(len(rows[0]), np.int64)
-        looks = []
-        for timeline, of_view, missing in zip(self.timelines, rows, gaps, strict=True):
-            looks.append(Look(of_view, missing, timeline.parts(len(of_view), records, at), timeline.view.is_of_keys))
-            for part, its in looks[-1].parts:
+        n, q = len(self._shared), len(rows[0])
+        looks = [
+            Look(of_view, missing, timeline.parts(q, records, at), timeline.view.is_of_keys)
+            for timeline, of_view, missing in zip(self.timelines, rows, gaps, strict=True)
+        ]
+        generation = np.full(q, 1 - n if self.timelines[0].number else 0)
+        for one in looks:
+            for part, its in one.parts:
                 generation[part] += its.number
-        if self.timelines[0].number:
-            generation -= n - 1
         logits, votes = look(self._model, looks)
         by_view = np.ascontiguousarray(logits[:n].T)
         return Scores.of(by_view, generation, confidence(list(votes[:n])), logits[-1] if len(looks) > n else None)
