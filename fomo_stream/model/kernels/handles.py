@@ -13,7 +13,7 @@ import numpy as np
 from numba import carray, types
 from numba.extending import intrinsic
 
-from fomo_stream.model.kernels.compiling import inline_kernel
+from fomo_stream.model.kernels.compiling import exact_kernel
 
 WORDS = 5
 
@@ -28,65 +28,65 @@ def _pointer(_typing: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
-@inline_kernel
+@exact_kernel
 def words_at(address):
     """The handle (2 ** 20,) at an address; it ends before."""
     return carray(_pointer(address), (1 << 20,), np.int64)
 
 
-@inline_kernel
+@exact_kernel
 def number(words, i):
     """Array i of a handle, which has one float64."""
     return carray(_pointer(words[i * WORDS]), (1,), np.float64)[0]
 
 
-@inline_kernel
+@exact_kernel
 def truths(words, i):
     """Array i (a,), bool."""
     return carray(_pointer(words[i * WORDS]), (words[i * WORDS + 1],), np.bool_)
 
 
-@inline_kernel
+@exact_kernel
 def doubles(words, i):
     """Array i (a,), float64."""
     return carray(_pointer(words[i * WORDS]), (words[i * WORDS + 1],), np.float64)
 
 
-@inline_kernel
+@exact_kernel
 def doubles_2(words, i):
     """Array i (a, b), float64."""
     k = i * WORDS
     return carray(_pointer(words[k]), (words[k + 1], words[k + 2]), np.float64)
 
 
-@inline_kernel
+@exact_kernel
 def doubles_3(words, i):
     """Array i (a, b, c), float64."""
     k = i * WORDS
     return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3]), np.float64)
 
 
-@inline_kernel
+@exact_kernel
 def singles(words, i):
     """Array i (a,), float32."""
     return carray(_pointer(words[i * WORDS]), (words[i * WORDS + 1],), np.float32)
 
 
-@inline_kernel
+@exact_kernel
 def singles_2(words, i):
     """Array i (a, b), float32."""
     k = i * WORDS
     return carray(_pointer(words[k]), (words[k + 1], words[k + 2]), np.float32)
 
 
-@inline_kernel
+@exact_kernel
 def singles_3(words, i):
     """Array i (a, b, c), float32."""
     k = i * WORDS
     return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3]), np.float32)
 
 
-@inline_kernel
+@exact_kernel
 def singles_4(words, i):
     """Array i (a, b, c, d), float32."""
     k = i * WORDS
