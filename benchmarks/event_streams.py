@@ -408,7 +408,7 @@ class Run:
     score: Float  # (n,) in (0, 1), each made before its record was learned; 0 while warming up
     alert: Bool  # (n,)
     contamination: Float  # (n_batches,) share of true outliers among the rows of the context; NaN while warming up
-    announced: NDArray[np.int64]  # (k,) first records of a regime that the detector adapted to
+    announced: NDArray[np.int64]  # (k,) records with which a lasting shift was known
     cpu_s: float
 
 
@@ -435,22 +435,21 @@ def run(detector: Detector, stream: Stream, feedback_delay: int | None = None) -
     """Give a fresh detector the stream in micro-batches, and the true labels feedback_delay records after each."""
     n, contamination, cpu_s = len(stream.rows), [], 0.0
     starts = range(0, n, BATCH)
-    score, alert, regime, told = np.zeros(n), np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int64), 0
+    score, alert, announced, told = np.zeros(n), np.zeros(n, dtype=bool), list[int](), 0
     for start in starts:
         part = slice(start, start + BATCH)
         began = time.process_time()
-        scored = detector.process(stream.rows[part])
+        shifts, scored = detector.shifts, detector.process(stream.rows[part])
         if feedback_delay is not None:
             due = min(n, max(0, (start - feedback_delay) // BATCH + 1) * BATCH)  # whole micro-batches
             detector.feedback(np.arange(told, due), stream.outlier[told:due])
             told = due
         cpu_s += time.process_time() - began
         score[part], alert[part] = np.nan_to_num(scored.score, nan=0.0), scored.outlier
-        regime[part] = scored.regime
+        announced += [min(part.stop, n - 1)] * (detector.shifts - shifts)
         context = detector.context_numbers
         contamination.append(float(stream.outlier[context].mean()) if len(context) else np.nan)
-    announced = np.flatnonzero((np.diff(regime) > 0) & (regime[:-1] > 0)) + 1  # the first regime is no news
-    return Run(score, alert, np.array(contamination), announced, cpu_s)
+    return Run(score, alert, np.array(contamination), np.array(announced, np.int64), cpu_s)
 
 
 SAME = {"nslkdd": "kdd", "http": "kdd", "kdd99": "kdd", "ecg": "mitbih"}  # different names, the same source of data

@@ -20,7 +20,7 @@ Int = NDArray[np.int64]
 Rng = np.random.Generator
 
 FAMILIES = ("independent", "correlated", "clustered", "heavy", "factors")
-KINDS = ("value", "two values", "pair", "dependency", "category", "missing", "movement")
+KINDS = ("value", "two values", "pair", "dependency", "category", "movement")
 CONTEXT, AFTER = 1000, 200  # records of the context, and records that are scored after it
 BLOCK = 4  # columns that see one cause
 UNLIKELY, USUAL = 0.01, 0.2  # p-values: a case counts up to the one, and from the other on without its guilty features
@@ -74,15 +74,13 @@ def stream(family: str, kind: str, d: int, rng: Rng) -> Stream:
     """A stream of a family, with the structure that a kind needs, in units of its own."""
     n = CONTEXT + AFTER
     rows = inliers(family, n, d, rng, memory=0.9 if kind == "movement" else 0.0)
-    wanted = {"pair": 2, "dependency": BLOCK, "missing": BLOCK, "category": max(1, d // 5)}.get(kind, 0)
+    wanted = {"pair": 2, "dependency": BLOCK, "category": max(1, d // 5)}.get(kind, 0)
     special = rng.choice(d, size=wanted, replace=False)
-    if kind in ("dependency", "missing", "pair"):
+    if kind in ("dependency", "pair"):
         cause = rng.normal(size=(n, 1)) * (1 if family != "heavy" else 1 / np.sqrt(rng.chisquare(4, size=(n, 1)) / 4))
         rows[:, special] = cause * rng.choice([-1, 1], wanted) + 0.2 * rng.normal(size=(n, wanted))
     unit, origin = 10 ** rng.uniform(-2, 3, d), rng.normal(size=d) * 10 ** rng.uniform(-1, 2, d)
     rows = (rows + origin) * unit
-    if kind == "missing":
-        rows[rng.random(rows.shape) < np.where(np.isin(np.arange(d), special), 0.005, 0.05)] = np.nan
     categorical: tuple[int, ...] = ()
     if kind == "category":
         categorical = tuple(sorted(special.tolist()))
@@ -117,16 +115,6 @@ def case(given: Stream, rng: Rng) -> Case:
         row[f] = max(others.tolist(), key=lambda value: abs(value - row[f]))
         guilty = given.special if given.kind == "pair" else np.array([f])
         return Case(row[None], before[None], frozenset(guilty.tolist()))
-    elif given.kind == "missing":
-        f = int(rng.choice(given.special))
-        block = rows[:, given.special]
-        far = np.abs(block - np.nanmedian(block, axis=0)) / np.nanstd(block, axis=0)
-        usual = np.flatnonzero((far.min(axis=1) > 1.0) & ~np.isnan(block).any(axis=1))
-        before = rows[rng.choice(usual)].copy() if len(usual) else before
-        others = np.setdiff1d(np.arange(d), given.special)
-        before[rng.permutation(others)[: 1 + len(others) // 10]] = np.nan  # without harm
-        row = before.copy()
-        row[f] = np.nan
     else:
         return _moving(rows, f, low, high, rng)
     return Case(row[None], before[None], frozenset([f]))
@@ -151,10 +139,7 @@ def _moving(rows: Float, f: int, low: Float, high: Float, rng: Rng) -> Case:
 def trained(given: Stream) -> Detector:
     """A detector after the stream. In the default views, movement alone seldom makes a record unlikely."""
     views = ("all", "movement") if given.kind == "movement" else ("default",)
-    missing = "odd" if given.kind == "missing" else "unknown"  # an unknown value is no evidence, so no case
-    config = DetectorConfig(
-        context_size=CONTEXT, min_context=CONTEXT, views=views, memory=0.0, alert_rate=UNLIKELY, missing_is=missing
-    )
+    config = DetectorConfig(context_size=CONTEXT, min_context=CONTEXT, views=views, memory=0.0, alert_rate=UNLIKELY)
     detector = Detector(load_model("default", "cpu"), given.rows.shape[1], config, categorical=given.categorical)
     detector.process(given.rows)
     return detector

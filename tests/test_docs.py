@@ -344,7 +344,7 @@ NOT_IN_TABLES = {"topic", "partition", "offset", "timestamp"}  # fields that a s
 def test_every_field_of_the_result_is_documented() -> None:
     scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64), np.ones(1))
     scored = Results.of(
-        scores, np.zeros(1), np.zeros(1), np.ones(1), 1, np.zeros(1, bool), np.zeros(1, np.int8), Status.OK
+        scores, np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1, bool), np.zeros(1, np.int8), Status.OK
     )
     explained = scored.explained([(Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)])
     always, fields = (

@@ -97,7 +97,7 @@ for _ in range(20):
 detector.feedback(np.arange(950, 1000), np.ones(50, dtype=bool))
 twin = Detector(model, 3, DetectorConfig(min_context=40, context_size=200, lag=40))
 twin.recover(detector.copy().changes())
-for one in (detector, twin, detector.widened(5)):
+for one in (detector, twin, Detector(model, 5, DetectorConfig(min_context=40, context_size=200))):
     one.process(rng.normal(size=(200, one.n_features)))
 assert detector.generation > 3
 print({f.__name__: len(f.signatures) for f in kernels if len(f.signatures) != before[f.__name__]})

@@ -112,5 +112,5 @@ def _timed(observer: Observer, spent: list[float]) -> Observer:
 
 
 def _partition(number: int) -> PartitionSnapshot:
-    summary = DetectorSummary(100_000, 1000, 200, 400, 17, 1, 0.0)
+    summary = DetectorSummary(100_000, 1000, 200, 400, 17, 0.0)
     return PartitionSnapshot(number, "", 100, 100, 120, 20, 0.2, (("t", 0.0), ("s", 0.0)), 3.0, 0.0, 0.0, summary)

@@ -191,7 +191,7 @@ def writing(values: list[bytes], features: int) -> Work:
 def _results(logit: Float) -> Results:
     scores = Scores.of(logit[:, None], np.ones(len(logit), dtype=np.int64), np.ones(len(logit)))
     p = np.linspace(0.001, 1, len(logit))
-    return Results.of(scores, logit, 1 - p, p, 1, p <= 0.01, (p <= 0.01).astype(np.int8) * 2, Status.OK)
+    return Results.of(scores, logit, 1 - p, p, p <= 0.01, (p <= 0.01).astype(np.int8) * 2, Status.OK)
 
 
 def _libraries(function: str, items: Sequence[Any]) -> dict[str, Work]:

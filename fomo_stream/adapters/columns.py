@@ -25,6 +25,8 @@ Float = NDArray[np.float64]
 
 def is_frame(X: Any) -> bool:
     """Whether X is a DataFrame of pandas or polars, or a table of pyarrow. Raises SchemaError for a LazyFrame."""
+    if isinstance(X, (list, tuple, np.ndarray)):  # as narwhals finds out, too, but in 50 us
+        return False
     if nw.dependencies.is_polars_lazyframe(X):
         raise SchemaError("a LazyFrame has no rows yet; collect() it first")
     return bool(nw.dependencies.is_into_dataframe(X))

@@ -32,8 +32,8 @@ class Explanation(list[NamedReason]):
     """The reasons of a record, a dict each, the one that counts most first; `str` gives one sentence.
 
     A reason has `feature`, `cause`, `share`, `value`, and `usual` (the median of the context) and `range` (its central
-    98 %), or, of a category, `frequency`; `expected` is what the other features make likely, of a value or a missing
-    one; `with` names another feature where only both together are odd.
+    98 %), or, of a category, `frequency`; `expected` is what the other features make likely, of a value;
+    `with` names another feature where only both together are odd.
     """
 
     def __init__(self, reasons: Sequence[NamedReason] = (), sentence: str = "") -> None:

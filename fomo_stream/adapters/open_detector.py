@@ -1,7 +1,12 @@
-"""A detector whose features come and go: rows of dicts, frames and arrays, wider with each new feature."""
+"""A detector whose features come and go: rows of dicts, frames and arrays, wider with each new feature.
+
+A `Detector` has as many features as it began with. So with a new feature a wider one begins, and learns the last
+records again, which have no value of the new feature.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
@@ -282,7 +287,13 @@ class OpenDetector:
 
     model, device, kernel: as for `load_model`; the weights are loaded with the first features. categorical,
     counters: names of features. Raises CheckpointError for a model that is not there.
+
+    With a new feature all begins again with the last `history_rows` records learned, and the verdicts on them; they
+    count as the first ones.
     """
+
+    _learned: deque[tuple[Float, Key]]  # the last rows and their keys
+    _verdicts: dict[int, bool]  # by the number of the record in the detector
 
     def __init__(
         self,
@@ -300,6 +311,7 @@ class OpenDetector:
         self.config = config
         self.detector: Detector | None = None
         self._rows = OpenRows(categorical, key, counters, missing)
+        self._begin()
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
         # the last scored rows and their keys, so that nothing is scored twice
         self._scored: tuple[Float, list[Key] | None, Results] | None = None
@@ -350,6 +362,8 @@ class OpenDetector:
         if detector is None or not len(rows):
             return
         scored, self._scored = self._scored, None
+        last = rows[-self.config.history_rows :].copy()
+        self._learned.extend(zip(last, [None] * len(last) if keys is None else keys[-len(last) :], strict=True))
         if scored is not None and np.array_equal(scored[0], rows, equal_nan=True) and scored[1] == keys:
             detector.learn_rows(rows, scored[2], keys)
         else:
@@ -358,14 +372,16 @@ class OpenDetector:
     def feedback(self, X: Any, is_outlier: Any) -> None:
         """See `FoMoDetector.feedback_many`."""
         rows = self._rows.rows(X, learn=True)
-        verdicts = _verdicts(is_outlier, len(rows))
+        verdicts = _verdicts(is_outlier, len(rows)).tolist()
         detector = self._wake()
         if detector is None:
             return
         equal_to_each = detector.numbers_of(rows)
         for equal, verdict in zip(equal_to_each, verdicts, strict=True):
             open_ones = equal[~detector.has_verdict(equal)]
-            detector.feedback(open_ones[:1] if len(open_ones) else equal[-1:], np.full(min(len(equal), 1), verdict))
+            meant = open_ones[:1] if len(open_ones) else equal[-1:]
+            detector.feedback(meant, np.full(len(meant), verdict))
+            self._verdicts |= dict.fromkeys(meant.tolist(), verdict)
         self._scored = None
 
     def _score(self, detector: Detector, rows: Float, keys: list[Key] | None) -> Results:
@@ -385,13 +401,33 @@ class OpenDetector:
         if self.detector is None and width:
             self.detector = self._make(width)
         elif self.detector is not None and self.detector.n_features < width:
-            self.detector = self.detector.widened(width)
-            self._scored = None
+            self.detector, self._scored = self._widened(self.detector.records, width), None
         return self.detector
+
+    def _widened(self, records: int, width: int) -> Detector:
+        """A detector of rows of this width that has learned the last ones. records: how many the present one knows."""
+        detector, first = self._make(width), records - len(self._learned)
+        rows = np.full((len(self._learned), width), np.nan)
+        for row, (known, _) in zip(rows, self._learned, strict=True):
+            row[: len(known)] = known
+        detector.process(rows, [key for _, key in self._learned])
+        self._verdicts = {number - first: verdict for number, verdict in self._verdicts.items() if number >= first}
+        detector.feedback(np.array([*self._verdicts], np.int64), np.array([*self._verdicts.values()], bool))
+        return detector
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
         return Detector(model, width, self.config, None, self._rows.categorical, self._rows.counters)
+
+    def _begin(self) -> None:
+        self._learned, self._verdicts = deque(maxlen=self.config.history_rows), {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if (
+            "_learned" not in state
+        ):  # a pickle of before: with a new feature only what comes from now on is learned again
+            self._begin()
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings, features and the detector's state; not the weights, which are loaded again by name."""

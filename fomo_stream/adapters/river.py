@@ -39,9 +39,10 @@ class FoMoDetector(AnomalyDetector):
     is free.
 
     Features may come and go. Text that is a decimal number is read as one. A feature that a record does not have, or
-    has as None, NaN, an infinity or anything else, is missing (see `missing_is`). A record without a value of any
+    has as None, NaN, an infinity or anything else, is missing and changes nothing. A record without a value of any
     known feature gets NaN as score and p-value, with a warning, and is not learned. A new feature counts as soon as
-    records that have it reach the context. Up to 1,000 features are taken, further ones are ignored.
+    records that have it reach the context: the detector begins again, with the last records (at least 5,000) and the
+    verdicts on them. Up to 1,000 features are taken, further ones are ignored.
 
     Parameters
     ----------
@@ -75,8 +76,6 @@ class FoMoDetector(AnomalyDetector):
         a sequence of names of views.
     reasons
         Number of reasons that an explanation has at most, 1 to 10.
-    missing_is
-        What a missing value is: "unknown", so that it changes nothing, or "odd", the more the rarer it is.
     key
         Name of the field that tells series apart: a device, a user. It is no feature. A record without it belongs to
         the series of all such records.
@@ -113,6 +112,12 @@ class FoMoDetector(AnomalyDetector):
 
     missing_values: Mapping[Hashable, Any] | None = None  # of pickles of before
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> FoMoDetector:
+        if "missing_is" in kwargs:
+            raise ConfigError("missing_is is gone; leave it out: a missing value is unknown")
+        made: FoMoDetector = super().__new__(cls)
+        return made
+
     def __init__(
         self,
         model: str = "default",
@@ -128,7 +133,6 @@ class FoMoDetector(AnomalyDetector):
         kernel: str = "auto",
         views: str | Sequence[str] = "default",
         reasons: int = 3,
-        missing_is: str = "unknown",
         key: Hashable | None = None,
         counters: Collection[Any] | None = None,
         missing_values: Mapping[Hashable, Any] | None = None,
@@ -146,7 +150,6 @@ class FoMoDetector(AnomalyDetector):
         self.kernel = kernel
         self.views = views
         self.reasons = reasons
-        self.missing_is = missing_is
         self.key = key
         self.counters = counters
         self.missing_values = missing_values
@@ -166,7 +169,6 @@ class FoMoDetector(AnomalyDetector):
             alert_rate=alert_rate,
             seed=seed,
             reasons=reasons,
-            missing_is=missing_is,
         )
         self._inner = OpenDetector(model, device, kernel, config, names, key, totals, marks_of(missing_values or {}))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,6 @@ from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import WHOLE, Keys
 from fomo_stream.detector.rarity import (
     LEAST_HEIGHT,
-    ODD,
     Rarity,
     clear_above,
     far_outside,
@@ -23,23 +23,22 @@ from fomo_stream.detector.rarity import (
     own_p_values,
     p_values,
 )
-from fomo_stream.detector.relative import MOST_COUNTED, weights
-from fomo_stream.detector.results import Results, Scores, Status, severities
-from fomo_stream.detector.series import HALF_LIFE, Batch
+from fomo_stream.detector.relative import weights
+from fomo_stream.detector.results import Results, Scores, Status
+from fomo_stream.detector.step.follow import HALF_LIFE, Batch
+from fomo_stream.detector.step.judge import ODD, TOP, Standards, greedy_of, judge, remember, severities
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
 
 
-GAP = 10  # records of its series after an alert in which an incident can continue
-LIMIT, SPAN = 100.0, 20.0  # an incident continues while fewer than 100 of about the last 20 / alert_rate are outliers
+SPAN = 20.0  # over the alert rate: the last records of which fewer than LIMIT are outliers while an incident continues
 AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
 BORROWED = 1000.0  # records that others count as, see `Alerts.borrow`
 # A key is greedy that has more than this share of the highest last logits, and so many times as many as of all. Of all
 # then less than a third are of greedy keys. How many are looked at: HIGHEST times the alert rate, but not fewer.
 GREEDY, TIMES, HIGHEST, LEAST_HIGHEST = 0.25, 3.0, 2.0, 40
-RAREST = 2.0**-50  # 1 - score, at least: so that no score is 1
 
 
 def continued(alert_rate: float) -> float:
@@ -51,37 +50,15 @@ def continued(alert_rate: float) -> float:
     return max(alert_rate, min(5.0 * alert_rate, 0.05))
 
 
-class Peak(NamedTuple):
-    """What some earlier logits reach, at least ODD; all numbers are infinite if they are too few to compare with."""
-
-    top: float  # the largest
-    height: float  # how far it is above the median
-    clear: float  # what is clear above it, in heights
-    usual: float  # what is clear above the largest of those that were no outliers
-    median: float
-
-    @classmethod
-    def of(cls, logits: Float, outlier: Bool, alert_rate: float, size: int) -> Peak:
-        """That of logits (m,), the last `size` ones, or all if there were fewer: then clear above means further."""
-        if not len(logits) or not is_calibrated(len(logits), alert_rate):
-            return cls(np.inf, np.inf, np.inf, np.inf, np.inf)
-        median = float(np.median(logits))
-        top, usual = (float(some.max(initial=ODD)) for some in (logits, logits[~outlier]))
-        heights = [max(one - median, LEAST_HEIGHT) for one in (top, usual)]
-        clear = clear_above(logits, size)
-        return cls(top, heights[0], clear, usual + clear * heights[1], median)
-
-    def rise(self, logits: Float) -> Float:
-        """How far logits (n,) are above the top, relative to its height: 0 for those that are not."""
-        return np.asarray(np.maximum(logits - self.top, 0.0) / self.height)
-
-
-# The last remembered logits, ascending; the peaks of own and remembered ones; how many of the last ones may be as high
-# as one that is clear above those that were no outliers
-Standard = tuple[Float, Peak, Peak, float]
-# the series of greedy keys; what the records of others are compared with; and, if there are such keys, or records with
-# far values, what theirs are
-Recent = tuple[Int, list[Standard]]
+def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple[float, ...]:
+    """TOP, HEIGHT, ... of logits (m,), the last `size`, or all if there were fewer: then clear above means further."""
+    if not (n := len(logits)) or not is_calibrated(n, alert_rate):
+        return (math.inf,) * 5
+    ascending, clear = np.sort(logits), clear_above(logits, size)
+    median = float(ascending[(n - 1) // 2] + ascending[n // 2]) / 2.0
+    top, usual = max(ODD, float(ascending[-1])), float(logits[~outlier].max(initial=ODD))
+    height, of_usual = max(top - median, LEAST_HEIGHT), max(usual - median, LEAST_HEIGHT)
+    return top, height, clear, usual + clear * of_usual, median
 
 
 def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
@@ -94,9 +71,8 @@ def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
     n = min(len(logits), max(LEAST_HIGHEST, round(HIGHEST * alert_rate * len(logits))))
     if n == 0 or not (series > WHOLE).any():
         return np.zeros(0, np.int64)
-    found, counts = np.unique(series[np.argpartition(logits, -n)[-n:]], return_counts=True)
-    shares = (series == found[:, None]).mean(axis=1)
-    return np.asarray(found[(found > WHOLE) & (counts > n * np.maximum(GREEDY, TIMES * shares))], np.int64)
+    top = series[np.argpartition(logits, -n)[-n:]]
+    return np.asarray(greedy_of(top, series, GREEDY * n, TIMES), np.int64)
 
 
 class Memory:
@@ -111,41 +87,19 @@ class Memory:
     """
 
     def __init__(self, weight: float, keys: Keys) -> None:
-        self.weight, self._keys = weight, keys
+        self.weight, self.keys, self.sizes = weight, keys, weights(HALF_LIFE).copy()
 
-    def remember(
-        self,
-        logits: Float,
-        slots: Int,
-        begins: Bool,
-        alone: Bool | None = None,
-        learn: bool = True,
-        far: Bool | None = None,
-    ) -> Float:
-        """Remembered logits (n,) of the next records from their own (n,), which count from now on, if they are learned.
+    def remember(self, scores: Scores, slots: Int, begins: Bool, learn: bool = True, far: Bool | None = None) -> Float:
+        """Remembered logits (n,) of the next records with these scores, which count from now on, if they are learned.
 
-        slots, begins, far: (n,) of `Series.follow`; alone: (n,) which records have their own logits; None: none. NaN
-        for a NaN, which does not count.
+        slots, begins, far: (n,) of `Series.follow`. NaN for a NaN, which does not count.
         """
-        if not len(logits):
-            return logits
-        now: dict[int, tuple[float, int]] = {}
-        means, counts = (self._keys.column(name, slots).tolist() for name in ("mean", "logits"))
-        sizes, weight, out = weights(HALF_LIFE).tolist(), self.weight, logits.copy()
-        are_far = [False] * len(logits) if far is None else far.tolist()
-        for i, (slot, is_first) in enumerate(zip(slots.tolist(), begins.tolist(), strict=True)):
-            mean, count = (0.0, 0) if is_first else now.get(slot) or (means[i], counts[i])
-            logit = float(logits[i])
-            if logit == logit:
-                if count and weight and not (alone is not None and alone[i]):
-                    out[i] = np.float32((1.0 - weight) * logit + weight * mean)
-                if not are_far[i]:
-                    mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
-                    count = min(count + 1, MOST_COUNTED)
-            now[slot] = mean, count
+        far = np.zeros(len(slots), dtype=bool) if far is None else far
+        mean, count = (self.keys.column(name, slots) for name in ("mean", "logits"))
+        said = scores.logit, scores.by_view, scores.by_key, scores.weights
+        out: Float = remember(*said, slots, begins, far, mean, count, self.sizes, self.weight)
         if learn:
-            mean, count = np.array(list(now.values())).T
-            self._keys.write(np.fromiter(now, np.int64), mean=mean, logits=count)
+            self.keys.write(slots, mean=mean, logits=count)
         return out
 
 
@@ -175,46 +129,36 @@ class Alerts:
         self._rate, self._window, self._peak = config.alert_rate, config.window_size, config.peak_size
         self.stepped = 0  # number of records at the last step
         self._rarity = Rarity()
-        self._keys = keys
+        self.memory = Memory(config.memory, keys)
         self._load = 0.0  # outliers up to the last step; older ones count less
         self._count = 0  # outliers since the last step
-        self._recent: Recent | None = None  # None: take from the history
+        self._recent: Standards | None = None  # None: take from the history
 
-    def judge(
-        self, scores: Scores, remembered: Float, batch: Batch, regime: int, history: History, learn: bool
-    ) -> Results:
-        """Results of the next records from their scores and remembered logits (n,).
+    def judge(self, scores: Scores, batch: Batch, history: History, learn: bool) -> Results:
+        """Results of the next records from their scores.
 
         learn: whether the following records follow these; else nothing changes.
         """
         if self._recent is None:
             self._recent = self._taken(history)
-        greedy, standards = self._recent
-        own, n = scores.stored_logit, len(scores)
-        # records that others are not compared with are compared with all
-        is_greedy = np.isin(batch.slots, greedy) | batch.far if len(standards) > 1 else np.zeros(n, dtype=bool)
-        (p, own_rise, rise), (top, again, odder) = np.ones((3, n)), np.zeros((3, n), dtype=bool)
-        for at, (ascending, own_peak, peak, few) in zip((~is_greedy, is_greedy), standards, strict=False):
-            x, y = own[at], remembered[at]
-            p[at], own_rise[at], rise[at] = p_values(y, ascending), own_peak.rise(x), peak.rise(y)
-            top[at] = (own_rise[at] > own_peak.clear) | (rise[at] > peak.clear)
-            odder[at] = x > own_peak.median  # else the record before is all that is odd about it
-            again[at] = ((x > own_peak.usual) | (y > peak.usual)) & (p[at] * (len(ascending) + 1.0) <= few)
-        # a beginning has no records before it that belong to it, so memory must not make it smaller
-        counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
-        above = 1.0 + 2.0 * np.maximum(own_rise, rise)
-        rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
-        # in a constant stream the records before are all that is odd about the usual one
-        odd = ~batch.ordinary.all(axis=1) | (scores.by_key > ODD)
-        outlier = self._follow(top & odd, again & odd, (rarity <= continued(self._rate)) & odder & odd, batch, learn)
-        status = Status.OK if np.isfinite(standards[-1][2].top) else Status.CALIBRATING
-        severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
-        return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)
+        memory, rate, slots = self.memory, self._rate, batch.slots
+        mean, count, left = (memory.keys.column(name, slots) for name in ("mean", "logits", "open"))
+        said = scores.logit, scores.by_view, scores.by_key, scores.weights
+        follows = slots, batch.begins, batch.far, batch.ordinary, mean, count, left
+        limits = memory.weight, rate, continued(rate), self._count, self._load
+        judged = judge(*said, *follows, memory.sizes, self._recent, *limits)
+        remembered, score, p, outlier, severity, outliers = judged
+        if learn:
+            self._count += outliers
+            memory.keys.write(slots, mean=mean, logits=count, open=left)
+        status = Status.OK if math.isfinite(self._recent.peaks[1, 1, TOP]) else Status.CALIBRATING
+        return Results.of(scores, remembered, score, p, outlier, severity, status, slots, batch.begins)
 
-    def judge_first(self, scores: Scores, remembered: Float, regime: int) -> Results:
-        """Results of the first records (n,), each compared with the others."""
-        outlier = self.first_outliers(scores, remembered)
-        return self._by_p_value(scores, remembered, own_p_values(remembered), len(scores), regime, outlier)
+    def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
+        """Results of the first records (n,) of these series, each compared with the others."""
+        remembered = self.memory.remember(scores, slots, begins, learn=False, far=far)
+        outlier, p = self.first_outliers(scores, remembered), own_p_values(remembered)
+        return self._by_p_value(scores, remembered, p, len(scores), outlier, slots, begins)
 
     def first_outliers(self, scores: Scores, remembered: Float) -> Bool:
         """Which of the first records (n,) are outliers: those far outside of the others, however many."""
@@ -223,53 +167,46 @@ class Alerts:
         clear = clear_above(scores.stored_logit, self._peak)
         return far_outside(scores.stored_logit, clear) | far_outside(remembered, clear)
 
-    def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
+    def judge_apart(self, scores: Scores, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
-        ascending = self._taken(history)[1][-1][0]
-        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
+        ascending = self._taken(history).of_every
+        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending))
 
     def _by_p_value(
-        self, scores: Scores, logits: Float, p: Float, n: int, regime: int, outlier: Bool | None = None
+        self,
+        scores: Scores,
+        logits: Float,
+        p: Float,
+        n: int,
+        outlier: Bool | None = None,
+        slots: Int | None = None,
+        begins: Bool | None = None,
     ) -> Results:
         """Results of records (q,) from their p-values among n others. outlier: None: by whether these are small."""
         is_ready, score = is_calibrated(n, self._rate), 1.0 - self._rarity.above(logits)
         outlier = (p <= self._rate) & is_ready if outlier is None else outlier
         severity = severities(outlier, score, self._rate if is_ready else 0.0)
         status = Status.OK if is_ready else Status.CALIBRATING
-        return Results.of(scores, logits, score, p, regime, outlier, severity, status)
+        return Results.of(scores, logits, score, p, outlier, severity, status, slots, begins)
 
-    def _taken(self, history: History) -> Recent:
-        first = max(0, self.stepped - max(self._window, self._peak))
-        numbers, own, remembered, outlier = history.scored(first, self.stepped)
-        series = history.series(first, self.stepped)[0][numbers - first]
-        greedy, standards = greedy_keys(remembered, series, self._rate), list[Standard]()
-        every = np.ones(len(numbers), dtype=bool)
-        apart = np.isin(series, greedy) | history.far(numbers)
-        for kept in (~apart, every) if apart.any() else (every,):
-            window, last = (kept & (numbers >= self.stepped - size) for size in (self._window, self._peak))
-            size = round(self._peak * kept.sum() / max(1, len(kept)))
-            own_peak, peak = (Peak.of(one[last], outlier[last], self._rate, size) for one in (own, remembered))
+    def _taken(self, history: History) -> Standards:
+        first = self.stepped - max(self._window, self._peak)
+        numbers, own, remembered, outlier, series, far = history.scored(first, self.stepped)
+        greedy, n = greedy_keys(remembered, series, self._rate), len(numbers)
+
+        def standard(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]], float]:
+            its, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
+            window, last = its.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
+            m, size = len(its), round(self._peak * len(its) / max(1, n))
+            peaks = [peak_of(one[last:], flags[last:], self._rate, size) for one in (x, y)]
             # those that have not come yet count as ordinary ones: a young stream may have as many as an old one
-            few = AGAIN * self._rate * (max(int(window.sum()), self._window * kept.sum() / max(1, len(kept))) + 1.0)
-            standards.append((np.sort(remembered[window]), own_peak, peak, few))
-        return greedy, standards
+            few = AGAIN * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
+            return np.sort(y[window:]), peaks, few
 
-    def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:
-        """Which of the next records (n,) are outliers, by the three rules; LIMIT is for the second and the third."""
-        left = np.where(batch.begins, 0, self._keys.column("open", batch.slots))
-        if not (top | again | (left > 0)).any():
-            return top
-        outlier, count = top.copy(), self._count
-        now: dict[int, int] = {}
-        records = zip(batch.slots.tolist(), batch.begins.tolist(), left.tolist(), strict=True)
-        for i, (slot, is_new, known) in enumerate(records):
-            before = 0 if is_new else now.get(slot, known)
-            outlier[i] |= (again[i] or (rare[i] and before > 0)) and self._load + count < LIMIT
-            now[slot], count = (GAP, count + 1) if outlier[i] else (max(before - 1, 0), count)
-        if learn:
-            self._count = count
-            self._keys.write(np.fromiter(now, np.int64), open=list(now.values()))
-        return outlier
+        every, apart = standard(slice(None)), far | np.isin(series, greedy) if len(greedy) else far
+        ordinary = standard(~apart) if apart.any() else every
+        ascending, peaks, few = zip(ordinary, every, strict=True)
+        return Standards(*ascending, np.array(peaks), np.array(few), greedy, self._rarity.counts_above)
 
     def borrow(self, other: Alerts) -> None:
         """Begin with what is rare among other records, so that scores can be compared with theirs."""
@@ -278,8 +215,8 @@ class Alerts:
 
     def step(self, history: History) -> None:
         """Count the records since the last step."""
-        numbers, _, remembered, _ = history.scored(self.stepped, history.records)
-        self._rarity.add(remembered, np.zeros(len(numbers), dtype=np.int64))
+        remembered = history.scored(self.stepped, history.records)[2]
+        self._rarity.add(remembered, np.zeros(len(remembered), dtype=np.int64))
         self._rarity.step()
         self._load = self._load * max(0.0, 1.0 - STEP * self._rate / SPAN) + self._count
         self.begin(history.records)
@@ -303,7 +240,7 @@ class Alerts:
         """Alerts in the same state: independent, if `keys` are, for what they remember of series; None: the same."""
         twin = copy(self)
         twin._rarity = self._rarity.copy()
-        twin._keys = self._keys if keys is None else keys
+        twin.memory = Memory(self.memory.weight, self.memory.keys if keys is None else keys)
         return twin
 
     def counters(self) -> dict[str, Any]:
@@ -325,8 +262,8 @@ class Alerts:
 SUSTAINED = 0.9  # share of the steps of a lasting shift that look shifted
 
 
-class Regimes:
-    """Counts regimes: a new one is announced when recent records call normal what the history calls odd, for long.
+class Shifts:
+    """Announces lasting shifts: where recent records call normal what the history calls odd, for long. It is no state.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
     step that does not counts as much as nine that do, so a share of SUSTAINED of the steps has to look shifted. The
@@ -334,22 +271,18 @@ class Regimes:
     """
 
     def __init__(self, adapt_after: int) -> None:
-        self.number = 0  # counts the regimes; 0 while warming up
+        self.number = 0  # shifts that were announced
         self._adapt_after = adapt_after
         self._shifted = 0  # records that look shifted, less the others by their weight
         self._is_announced = False  # whether this shift was
 
     @property
     def drift(self) -> float:
-        """How much of what announces a new regime was seen, from 0 to 1."""
+        """How much of what announces a shift was seen, from 0 to 1."""
         return min(1.0, self._shifted / self._adapt_after) if self._adapt_after else 0.0
 
-    def begin(self) -> None:
-        """The first regime begins with the next record."""
-        self.number = 1
-
     def watch(self, odd: Bool, normal: Bool) -> None:
-        """Learn of the records (n,) of one more step, and perhaps announce a regime.
+        """Learn of the records (n,) of one more step, and perhaps announce a shift.
 
         odd: which of them the history calls odd; normal: which of them recent records call normal.
         """
@@ -361,12 +294,3 @@ class Regimes:
         is_lasting = 0 < self._adapt_after <= self._shifted
         self.number += is_lasting and not self._is_announced
         self._is_announced = is_lasting or (self._is_announced and self._shifted > 0)
-
-    def counters(self) -> dict[str, Any]:
-        """The state, as plain numbers."""
-        return {"regime": self.number, "shifted": self._shifted, "announced": self._is_announced}
-
-    def recover(self, counters: dict[str, Any]) -> None:
-        """Take the state from the counters."""
-        self.number, self._shifted = counters["regime"], counters["shifted"]
-        self._is_announced = counters["announced"]

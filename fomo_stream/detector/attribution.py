@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.detector.series import TINY
+from fomo_stream.detector.step.follow import TINY
 from fomo_stream.errors import ConfigError
 
 Float = NDArray[np.float64]
@@ -255,8 +255,8 @@ def attribute(
     features together. Excess: the fall of the logit when all features are replaced. () if nothing that is replaced
     makes the record more usual. Raises ConfigError if most < 1.
 
-    unknown: (features,) those whose value is missing and tells nothing; None: there are none. They can only be a reason
-    by what is known of the records before, their level and spread.
+    unknown: (features,) those whose value is missing, even where another one stands in; None: no other stands in. They
+    can only be a reason by what is known of the records before, their level and spread.
     """
     if most < 1:
         raise ConfigError(f"at least one reason has to be asked for, not {most}")
@@ -294,9 +294,10 @@ class _Record:
             excess, gone = excess + float(falls[1]), gone + float(falls[2])
         if 2 * math.fsum(np.maximum(self.effects.sum(axis=0), 0.0).tolist()) < gone:
             self.effects = (self.effects + self._effects_alone(tried)) / 2
-        for effects, comparison in zip(self.effects, comparisons, strict=True):
-            if unknown is not None and comparison.background.columns[0].cause not in (Cause.LEVEL, Cause.SPREAD):
-                effects[unknown] = 0.0
+        for effects, near in zip(self.effects, self.near, strict=True):
+            if near.background.columns[0].cause not in (Cause.LEVEL, Cause.SPREAD):
+                effects[np.isnan(near.row[: len(effects)])] = 0.0
+                effects[[] if unknown is None else unknown] = 0.0
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 
     def _effects_alone(self, tried: Int) -> Float:
@@ -347,8 +348,6 @@ class _Record:
         if Cause.LEVEL in causes or cause is Cause.SPREAD:
             at = int(np.argmax(near.strangeness[columns]))
             column, cause = int(columns[at]), causes[at]
-        elif np.isnan(near.row[column]):
-            cause = Cause.MISSING
         elif Cause.PAST in causes and before and near.is_usual[column]:
             cause = Cause.PAST
         elif of.is_code[column]:
@@ -360,7 +359,7 @@ class _Record:
             value, low, median, high = (0.0 if size <= max(still, 1e-149) else size for size in changes)
         frequency = of.frequency(column, value) if cause is Cause.CATEGORY else math.nan
         before = before if cause is Cause.PAST else 0
-        fits = cause in (Cause.VALUE, Cause.MISSING) and not of.is_code[column]
+        fits = cause is Cause.VALUE and not of.is_code[column]
         expected = float(self._replaced[at_comparison][feature][column]) if fits else math.nan
         return Reason(feature, cause, min(share, 1.0), value, median, low, high, frequency, -1, before, expected)
 

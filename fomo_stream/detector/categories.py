@@ -90,32 +90,23 @@ def _numbers(one: Int, two: Int) -> Int:
     return np.where((one >= 0) & (two >= 0), numbers, -1)
 
 
-def _rarity_of_gaps(rows: Float) -> Float:
-    """How rare a missing value of each column of context rows (n, d) is, as a category: (d,)."""
-    n, missing = len(rows), np.isnan(rows).sum(axis=0)
-    share = np.where(missing > 0, (missing - 0.5) / n, 0.5 / (n + 1.0))
-    return np.asarray(np.sqrt(1.0 / share - 1.0), dtype=np.float64)
-
-
 @dataclass(frozen=True)
 class Frequencies:
-    """The frequency of each category in a context, perhaps that of gaps, and the rarities computed from it."""
+    """The frequency of each category in a context, and the rarities computed from it."""
 
     columns: tuple[int, ...]  # the columns that hold category codes
     _known: tuple[Counts, ...]  # for each column: its codes
     _pairs: Pairs | None  # of its first columns; None: of none
-    _gaps: Float | None = None  # (width,) rarity of a missing value of each feature; None: it does not count
 
     @classmethod
-    def fit(cls, rows: Float, columns: Sequence[int], width: int | None = None, gaps: bool = False) -> Frequencies:
+    def fit(cls, rows: Float, columns: Sequence[int], width: int | None = None) -> Frequencies:
         """Count the codes in `columns` of context rows (n, d), and the pairs of the record's own; NaN is missing.
 
-        width: columns of the record itself, the first ones; the others are of earlier records. None: d. gaps: whether
-        missing values of the record are counted, too.
+        width: columns of the record itself, the first ones; the others are of earlier records. None: d.
         """
         known = tuple(_count(values[~np.isnan(values)]) for values in (rows[:, column] for column in columns))
         paired = min(sum(width is None or column < width for column in columns), MOST_PAIRED)
-        made = cls(tuple(columns), known, None, _rarity_of_gaps(rows[:, :width]) if gaps else None)
+        made = cls(tuple(columns), known, None)
         if paired < 2:
             return made
         places, shares = made._found(rows)
@@ -124,13 +115,12 @@ class Frequencies:
     @property
     def changes_rows(self) -> bool:
         """Whether `encode` does more than copy."""
-        return bool(self.columns) or self._gaps is not None
+        return bool(self.columns)
 
     def encode(self, rows: Float) -> Float:
         """A copy of rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
 
-        With pairs it has one more column: the rarity of each row's rarest pair, see `Pairs`. Where gaps are counted,
-        the last column is that of each row's rarest gap, as of a category; 0 of a row without any.
+        With pairs it has one more column: the rarity of each row's rarest pair, see `Pairs`.
 
         A category of share p gets sqrt(1 / p - 1): the distance of its indicator variables from their mean, measured
         by their covariance (the chi-square distance of correspondence analysis, Greenacre 1984). So it is on the scale
@@ -149,9 +139,6 @@ class Frequencies:
             places, shares = self._found(rows)
             encoded[:, list(self.columns)] = np.sqrt(1.0 / shares - 1.0).T
             parts += [] if self._pairs is None else [self._pairs.rarity(places, shares)[:, None]]
-        if self._gaps is not None:
-            gaps = np.where(np.isnan(rows[:, : len(self._gaps)]), self._gaps, 0.0)
-            parts += [gaps.max(axis=1, keepdims=True, initial=0.0)]
         return np.concatenate(parts, axis=1) if len(parts) > 1 else encoded
 
     def _found(self, rows: Float) -> tuple[Int, Float]:

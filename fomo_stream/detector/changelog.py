@@ -68,7 +68,7 @@ class Table:
 
     def __init__(self, block: int, **columns: NDArray[Any]) -> None:
         self.size = len(next(iter(columns.values())))
-        self._block = block
+        self.block = block
         n_blocks = -(-self.size // block)
         self._whole: Arrays = {}  # columns (n_blocks * block, ...), so that all blocks have the same length
         self._columns: Arrays = {}  # (size, ...), read-only views of them
@@ -87,11 +87,15 @@ class Table:
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
 
+    def whole(self, *names: str) -> tuple[list[NDArray[Any]], NDArray[np.bool_]]:
+        """Columns (size or more, ...) for a kernel to write, and which blocks it has written, which it marks."""
+        return [self._whole[name] for name in names], self._written
+
     def put(self, slots: NDArray[np.int64], **values: Any) -> None:
         """Write values (len(slots), ...) into these slots, column by column."""
         for name, value in values.items():
             self._whole[name][slots] = value
-        self._written[slots // self._block] = True
+        self._written[slots // self.block] = True
 
     def changes(self, name: str) -> Entries:
         """The blocks that were written since the last call."""

@@ -28,8 +28,6 @@ LOW_RATE = 0.001  # alert rate down to which the history need not be longer
 # records that feedback calls normal; all: as auto, but no view is trimmed.
 POLICIES = ("auto", "feedback", "all")
 EXPLAINED = ("none", "alerts", "all")  # which records get reasons; alerts: those that are called outliers
-# What a missing value is: unknown, so that it changes nothing, or odd where it is rare.
-MISSING = ("unknown", "odd")
 STILL = ("alert", "ignore")  # what a value that stands still is
 
 
@@ -50,7 +48,6 @@ class DetectorConfig:
     refresh: float = 0.1  # share of the history's rows that changed when a view of it is renewed
     recent_every: int = 256  # records after which the view of recent records is renewed
     lag: int = 32  # records between a trigger and its generation taking effect
-    missing_is: str = "unknown"  # what a missing value is: unknown or odd
     keys: int = MAX_KEYS  # keys that are known at the same time
     own_contexts: int = 64  # keys, at most, that have contexts of their own: the busiest ones
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
@@ -88,7 +85,7 @@ class DetectorConfig:
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
         check("reasons", 1, MAX_REASONS)
-        for name, values in (("explain", EXPLAINED), ("admit", POLICIES), ("missing_is", MISSING), ("still", STILL)):
+        for name, values in (("explain", EXPLAINED), ("admit", POLICIES), ("still", STILL)):
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
         try:
@@ -128,7 +125,7 @@ class DetectorConfig:
         return max(self.history_rows, window + STEP, self.context_size)
 
 
-FORMAT = 12  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 13  # of a detector's state; raise it when entries change their name or their meaning
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = (
     "model",
@@ -142,7 +139,6 @@ FIXED = (
     "used_views",
     "lags",
     "memory",
-    "missing_is",
     "keys",
 )
 SIZES = {
@@ -186,7 +182,7 @@ def check_entries(log: Document, entries: StoredEntries, now: Mapping[str, Any])
     if stored.get("format") != FORMAT:
         raise StateError(
             "another version of fomo-stream wrote the state: "
-            f"it has format {stored.get('format', 'unknown')}, this one reads {FORMAT}"
+            f"it has format {stored.get('format', 'unknown')}, this one reads {FORMAT - 1} and {FORMAT}"
         )
     resized = [name for size, names in SIZES.items() if stored.get(size) != now[size] for name in names]
     check_same(stored, now, [*FIXED, *resized])

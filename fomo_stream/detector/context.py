@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.history import INLIER, OUTLIER, History, Reservoir
+from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch, flat
+from fomo_stream.detector.step.judge import INLIER, OUTLIER
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError
 
@@ -256,8 +257,7 @@ class Context:
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
         no, trim, once = np.zeros(0, dtype=bool), self.views[at].trim, self._once(at)
-        gaps = self.config.missing_is == "odd" and not self.views[at].is_derived
-        return Blueprint(0, 0, self.config.seed, codes, trim, once, gaps, none, rows, np.zeros(0), no, outliers)
+        return Blueprint(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
         """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""
@@ -314,21 +314,12 @@ class Context:
         self.confirmed = np.frombuffer(self._confirmed_log.recover(entries, "confirmed"), np.int64)
         self._pending = dict(counters["pending"])
 
-    def copy(self, more: int = 0, views: tuple[View, ...] | None = None) -> Context:
-        """An independent context in the same state, with `more` further features that no row has.
-
-        views: those of its views that it keeps; None: all.
-        """
+    def copy(self) -> Context:
+        """An independent context in the same state."""
         twin = copy(self)
-        twin.views = self.views if views is None else views
-        kept = [self.views.index(view) for view in twin.views]
-        shared = [i for i in kept if not self.views[i].is_of_keys]
-        twin._n_features += more
-        twin.pool = self.pool.copy(more, self._n_features)
-        twin.outliers = self.outliers.copy(more, self._n_features)
-        twin.relatives = self.relatives.copy(more, self._n_features)
+        twin.pool, twin.outliers, twin.relatives = self.pool.copy(), self.outliers.copy(), self.relatives.copy()
         twin._changes = self._changes.copy()
-        twin.history = self.history.copy(more, shared)
+        twin.history = self.history.copy()
         twin._pending, twin._confirmed_log = self._pending.copy(), Document()
-        twin._at_trigger = [self._at_trigger[i] for i in kept]
+        twin._at_trigger = self._at_trigger.copy()
         return twin

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.format_12 import changes_since
 from fomo_stream.detector.keys import Key, digest_of
 from fomo_stream.detector.own import DECIDE, NOWHERE, Own, Owns, Routes, own_reasons
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
@@ -31,9 +31,9 @@ from fomo_stream.model.config import Model
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-# records that the shared contexts have not learned, shared records at the last decision, keys that ever had contexts of
-# their own, and regimes that were announced for them
-COUNTERS = struct.Struct("<qqqq")
+# records that the shared contexts have not learned, shared records at the last decision, and keys that ever had
+# contexts of their own
+COUNTERS = struct.Struct("<qqq")
 OWN = "own/"  # begins the names of entries about contexts of their own
 
 
@@ -69,7 +69,8 @@ class Detector:
         self._routes: Routes | None = None  # None: no key ever had contexts of its own
         self._apart = 0  # records that were learned by detectors of keys alone
         self._decided = 0  # shared records at the last decision
-        self._shifts = 0  # regimes that were announced for keys with contexts of their own
+        self._shifts = 0  # lasting shifts that were announced for keys with contexts of their own
+        self._converted: Entries = {}  # what the log has in the format before
 
     @property
     def model(self) -> Model:
@@ -114,7 +115,7 @@ class Detector:
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        return self._shared.summary._replace(records=self.records, regime=self.regime, own_contexts=len(self._owns))
+        return self._shared.summary._replace(records=self.records, own_contexts=len(self._owns))
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
@@ -131,9 +132,9 @@ class Detector:
         return self._shared.generation
 
     @property
-    def regime(self) -> int:
-        """Counts the regimes, from 1; 0 while warming up."""
-        return self._shared.regime + self._shifts
+    def shifts(self) -> int:
+        """Lasting shifts that were announced since it began or recovered."""
+        return self._shared.shifts + self._shifts
 
     @property
     def room(self) -> int:
@@ -175,8 +176,7 @@ class Detector:
                 by_key = self._shared.by_key(batch.part(at))
                 parts.append(own.results(own.detector.score(own.batch(batch, at), by_key)))
                 places.append(at)
-        merged = Results.merged(parts, places)
-        return replace(merged, regime=np.full(len(merged), self.regime))
+        return Results.merged(parts, places)
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are no stream, each against the shared contexts alone, without learning them.
@@ -254,10 +254,11 @@ class Detector:
 
     def _learn(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
         """Score and learn records between two decisions."""
-        first, n, regime = self.records, len(rows), self.regime
+        if self._routes is None:
+            return self._shared.process(rows, keys, known)[0]
+        first, n = self.records, len(rows)
         is_own, owned = self._owned(keys, n)
         numbers, of_own = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
-        shifts = np.zeros(n + 1, np.int64)  # new regimes, each at the record after the one with which it was found
         are_known_for_own = n <= self._shared.room  # else what is usual for a key may change among them
         is_shared = ~is_own
         for own, at in owned:
@@ -265,28 +266,22 @@ class Detector:
         shared_at, judged_at = np.flatnonzero(is_shared), np.flatnonzero(~is_own)
         numbers[0, shared_at] = self._shared.records + np.arange(len(shared_at))
         self._apart += n - len(shared_at)
-        judged, first_shared = ~is_own[shared_at], self._shared.records
+        judged = ~is_own[shared_at]
         of_shared = _at(known, shared_at) if judged.all() else None
-        results, by_key, batch = self._shared.process(rows, keys, is_shared, judged, of_shared)
-        for number in self._shared.new_regimes:
-            shifts[shared_at[number - 1 - first_shared] + 1] += 1
+        results, by_key, batch = self._shared.process(rows, keys, of_shared, is_shared, judged)
         parts, places = [results], [judged_at]
         for own, at in owned:
-            first_own = own.detector.records
+            first_own, before = own.detector.records, own.detector.shifts
             of_own[at], numbers[1, at] = own.number, first_own + np.arange(len(at))
             of_own_known = _at(known, at) if own.is_ready and are_known_for_own else None
             results = own.detector.learn(own.batch(batch, at), of_own_known, by_key[at])
             self._owns.touch(own)
             if own.is_ready:
-                self._shifts += len(own.detector.new_regimes)
-                for number in own.detector.new_regimes:
-                    shifts[at[number - 1 - first_own] + 1] += 1
+                self._shifts += own.detector.shifts - before
                 parts.append(own.results(results))
                 places.append(at)
-        if self._routes is None:
-            return results
         self._routes.note(first, numbers[0], of_own, numbers[1])
-        return replace(Results.merged(parts, places), regime=regime + np.cumsum(shifts[:n]))
+        return Results.merged(parts, places)
 
     def _decide(self) -> None:
         """Every `DECIDE` records: which keys have contexts of their own."""
@@ -374,10 +369,10 @@ class Detector:
 
         The entries of one call have to be in the log before the next call; if they get lost, go back with `recover`.
         """
-        entries = self._shared.changes()
+        entries, self._converted = self._converted | self._shared.changes(), {}
         if self._routes is not None and entries | (own := self._owns.changes()):
             own |= self._routes.changes("routes")
-            own["counters"] = COUNTERS.pack(self._apart, self._decided, self._owns.entered, self._shifts)
+            own["counters"] = COUNTERS.pack(self._apart, self._decided, self._owns.entered)
             entries |= {OWN + name: value for name, value in own.items()}
         return entries
 
@@ -388,13 +383,15 @@ class Detector:
         Raises StateError when the entries are of another detector (all differences, joined by "; ") or of another
         version of fomo-stream, incomplete or damaged. This detector must not be used then.
         """
+        self._converted = changes_since(entries)
+        entries = {**entries, **{name: value for name, value in self._converted.items() if value is not None}}
         self._shared.recover(entries, None if known is None else known._shared)
         own = {name[len(OWN) :]: value for name, value in entries.items() if name.startswith(OWN)}
         self._routes, self._apart, self._shifts, entered = None, 0, 0, 0
         self._decided = self.records // DECIDE * DECIDE
         if own:
             try:
-                self._apart, self._decided, entered, self._shifts = COUNTERS.unpack(own.get("counters", b""))
+                self._apart, self._decided, entered = COUNTERS.unpack(own.get("counters", b""))
             except struct.error as error:
                 raise DamagedStateError(f"the state is damaged: {OWN}counters is not readable ({error})") from None
             self._routes = self._new_routes()
@@ -403,7 +400,11 @@ class Detector:
 
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
-        return self.widened(self.n_features)
+        twin = copy(self)
+        twin._converted = {}
+        twin._shared, twin._owns = self._shared.copy(), self._owns.copy()
+        twin._routes = None if self._routes is None else self._routes.copy()
+        return twin
 
     def for_partition(self, number: int) -> Detector:
         """A copy, before the first record, for the partition of this number.
@@ -413,14 +414,6 @@ class Detector:
         """
         twin = self.copy()
         twin._shared = self._shared.for_partition(number)
-        return twin
-
-    def widened(self, n_features: int) -> Detector:
-        """A copy for rows with further features at their end. They count once the context has values of them."""
-        twin = copy(self)
-        twin._shared = self._shared.widened(n_features)
-        twin._owns = self._owns.copy(n_features - self.n_features)
-        twin._routes = None if self._routes is None else self._routes.copy()
         return twin
 
 

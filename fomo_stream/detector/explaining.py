@@ -89,7 +89,6 @@ class Explainer:
         """The reasons of the i-th record against these generations, in the units of their views."""
         if not builds:
             return ()
-        gaps = batch.gaps[i]
         kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
         for view, build in builds:
             kinds.setdefault(view.sees, []).append((view, build))
@@ -100,8 +99,7 @@ class Explainer:
             comparisons.append(Comparison(self._background(*same[0], recent), scorers))
             vectors = batch.vectors_for(same[0][0].sees)[i]
             rows.append(same[0][0].columns(vectors[None], self.config.lags, self.categorical)[0])
-        unknown = gaps if self.config.missing_is == "unknown" else np.zeros_like(gaps)
-        return attribute(comparisons, rows, self.config.reasons, unknown)
+        return attribute(comparisons, rows, self.config.reasons, batch.gaps[i])
 
     def _background(self, view: View, build: Build, recent: Build | None) -> Background:
         """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""

@@ -87,7 +87,6 @@ class Blueprint:
     categorical: tuple[int, ...]  # columns that hold category codes
     trim: float  # share of the unconfirmed rows to leave out
     once: float  # weight of extremes and of likeness to known outliers, which one view adds for all; 0: another view
-    gaps: bool  # whether missing values count
     numbers: Int  # (n,) records of `rows`
     rows: Float  # (n, d) candidates for the context
     # (n,) of `rows` when they came, by the trimmed context of that time, NaN = unknown; (0,): none is left out
@@ -101,7 +100,7 @@ class Blueprint:
     @property
     def frequencies(self) -> Frequencies:
         """Those of all rows: of the others, trimming would leave out rare categories first."""
-        return Frequencies.fit(self.rows, self.categorical, self.outliers.shape[1], self.gaps)
+        return Frequencies.fit(self.rows, self.categorical, self.outliers.shape[1])
 
     def encoded_quantiles(self, encoded: Float) -> list[Float]:
         """The values of each column of the encoded rows (n, d), ascending, also of rows that are left out."""
@@ -114,7 +113,7 @@ class Blueprint:
     def to_arrays(self) -> Arrays:
         """Named arrays of everything but the quantiles, which are those of the rows."""
         return {
-            "counters": np.array([self.number, self.takes_effect, self.seed, self.gaps]),
+            "counters": np.array([self.number, self.takes_effect, self.seed]),
             "categorical": np.array(self.categorical, dtype=np.int64),
             "shares": np.array([self.trim, self.once]),
             **{name: getattr(self, name) for name in self.ARRAYS},
@@ -123,11 +122,11 @@ class Blueprint:
     @classmethod
     def from_arrays(cls, found: Arrays) -> Blueprint:
         """The blueprint from the arrays of `to_arrays`."""
-        number, takes_effect, seed, gaps = (int(v) for v in found["counters"])
+        number, takes_effect, seed = (int(v) for v in found["counters"][:3])  # format 12 has one more
         trim, once = (float(v) for v in found["shares"])
         rest: dict[str, Any] = {name: np.array(found[name]) for name in cls.ARRAYS}
         categorical = tuple(found["categorical"].tolist())
-        return cls(number, takes_effect, seed, categorical, trim, once, bool(gaps), **rest)
+        return cls(number, takes_effect, seed, categorical, trim, once, **rest)
 
     def equals(self, other: Blueprint) -> bool:
         """Whether both make the same generation, bit for bit."""

@@ -11,11 +11,14 @@ from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.quantiles import Quantiles
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.series import MOVEMENT, Batch, flat, with_missing_features
+from fomo_stream.detector.series import MOVEMENT, Batch
+from fomo_stream.detector.step import judge as kernels
+from fomo_stream.detector.step.judge import BEGINS, FAR, LESS, OUTLIER, UNKNOWN
 from fomo_stream.limits import MAX_CONTEXT
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 EMPTY = -1  # the number in a slot without a record
 BLOCK_BYTES = 128  # of rows in a block, about: slots are written in no order, and each write costs a whole block
@@ -165,17 +168,11 @@ class Reservoir:
         self._empty(slots)
         return slots
 
-    def copy(self, more: int = 0, vector: int = 1) -> Reservoir:
-        """An independent reservoir with the same rows, with `more` further features that none of them has.
-
-        vector: columns of a vector; a row has one or several vectors, and each gets the features at its end.
-        """
-        width = self._slots["rows"].shape[1]
+    def copy(self) -> Reservoir:
+        """An independent reservoir with the same rows."""
         at = np.flatnonzero(self._taken)
-        vectors = with_missing_features(self._slots["rows"][at].reshape(len(at), width // vector, vector), more)
-        fitted = self._fitted + (more if self._fitted else 0)
-        twin = Reservoir(self.capacity, width // vector * (vector + more), self.seed, fitted)
-        twin._slots.put(at, rows=flat(vectors), **{name: self._slots[name][at] for name in ("numbers", "logits")})
+        twin = Reservoir(self.capacity, self._slots["rows"].shape[1], self.seed, self._fitted)
+        twin._slots.put(at, **{name: self._slots[name][at] for name in self._slots})
         twin._look_over()
         return twin
 
@@ -198,13 +195,9 @@ class Reservoir:
         self._newest = int(numbers.max())
 
 
-UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
 # a commit may be of a few records, and each entry that they touch is written as a whole
 ROW_BYTES = 400  # of rows to an entry of the log, about
 SCORE_BLOCK = 8  # scores to an entry
-BEGINS = 2**31  # added to the number of a record's series if it is the first of it
-FAR = 2**30  # ... and if any value of it is far, see `Bulk`
-LESS = 2**29  # ... and if it is odd among all, but usual for its key: then its own logit is the remembered one
 
 
 class History:
@@ -255,6 +248,12 @@ class History:
         block = max(1, ROW_BYTES // (4 * RELATIVE * max(1, n_features)))
         shape = rows, RELATIVE if relative else 0, n_features
         self._relative = Table(block, relative=np.full(shape, np.nan, dtype=np.float32))
+        # for the kernels
+        (seen, written), ((of_keys,), marks) = self._rows.whole(*vectors), self._relative.whole("relative")
+        moves = seen[2] if movement else np.zeros((0, MOVEMENT, n_features), np.float32)
+        self._seen = kernels.Seen(seen[0], seen[1], moves, written, of_keys, marks)
+        said, written = self._scores.whole(*self._scores)
+        self._said = kernels.Scored(*said, written)
 
     @property
     def oldest(self) -> int:
@@ -270,26 +269,13 @@ class History:
         """Append the next records, with scores and remembered logits (n,), NaN while warming up, and whether each is an
         outlier (n,).
         """
-        n = len(batch.vectors)
-        self.records += n
-        keep = min(n, self._rows.size)  # the first of more rows would be overwritten at once
-        at = np.arange(self.records - keep, self.records) % self._rows.size
-        vectors, plain = batch.vectors[n - keep :], self._rows["rows"].shape[1]
-        moves = {"moves": vectors[:, plain:]} if "moves" in self._rows else {}
-        self._rows.put(at, rows=vectors[:, :plain], gaps=np.packbits(batch.gaps[n - keep :], axis=1), **moves)
-        self._put_relative(at, batch.relative[n - keep :])
-        keep = min(n, self._scores.size)
-        at = np.arange(self.records - keep, self.records) % self._scores.size
-        series = batch.slots + BEGINS * batch.begins + FAR * batch.far + LESS * scores.is_less
-        self._scores.put(
-            at,
-            logits=scores.by_view[n - keep :],
-            by_key=scores.by_key[n - keep :],
-            remembered=remembered[n - keep :],
-            series=series[n - keep :],
-            verdict=UNKNOWN,
-            outlier=outlier[n - keep :],
-        )
+        size, blocks = self._rows.size, (self._rows.block, self._relative.block)
+        relative = np.ascontiguousarray(batch.relative)
+        kernels.note_seen(self._seen, size, *blocks, self.records, batch.vectors, batch.gaps, relative)
+        said = scores.logit, scores.by_view, scores.by_key, scores.weights
+        of_series, judged = (batch.slots, batch.begins, batch.far), (remembered, outlier)
+        kernels.note_scored(self._said, self._scores.size, SCORE_BLOCK, self.records, *said, *of_series, *judged)
+        self.records += len(batch.vectors)
 
     def vectors(self, numbers: Int) -> Float:
         """Rows (n, vectors, d) of known records."""
@@ -376,17 +362,16 @@ class History:
         same: NDArray[np.bool_] = ((rows == values) | (np.isnan(rows) & np.isnan(values))).all(1)
         return numbers[same]
 
-    def scored(self, first: int, stop: int) -> tuple[Int, Float, Float, NDArray[np.bool_]]:
-        """Numbers, own logits, remembered logits, and whether they are outliers, (m,) each, in order.
+    def scored(self, first: int, stop: int) -> tuple[Int, Float, Float, Bool, Int, Bool]:
+        """Numbers, own logits, remembered logits, whether they are outliers, series, and which have far values.
 
-        Of the known records from `first` to before `stop` that have a score and are no outliers by feedback.
+        (m,) each, in order, of the known records from `first` to before `stop` that have a score and are no outliers by
+        feedback.
         """
-        first, names = max(0, first), ("logits", "by_key", "remembered", "verdict", "outlier")
-        by_view, by_key, remembered, verdict, outlier = (self._between(name, first, stop) for name in names)
-        kept = np.flatnonzero(~(np.isnan(remembered) | (verdict == OUTLIER)))
-        numbers, logits = first + kept, (by_view[kept].astype(np.float64), by_key[kept].astype(np.float64))
-        own, is_less = Scores.combined(*logits, self.key_weights(numbers)), self._between("series", first, stop) & LESS
-        return numbers, np.where(is_less[kept] > 0, remembered[kept], own), remembered[kept], outlier[kept]
+        found: tuple[Int, Float, Float, Bool, Int, Bool] = kernels.scored(
+            self._said, self._scores.size, max(0, first), stop, self._prior
+        )
+        return found
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""
@@ -408,25 +393,15 @@ class History:
         noted = {"logits": logits[kept], "remembered": remembered[kept], "outlier": outlier[kept]}
         self._scores.put(numbers[kept] % self._scores.size, **noted)
 
-    def copy(self, more: int = 0, views: list[int] | None = None) -> History:
-        """An independent history of the same records, with `more` further features that none of them has.
-
-        views: positions of the views whose logits it keeps; None: all.
-        """
-        n_features, n_views, rows, scored, lags, movement, relative, prior = self._shape
-        kept = list(range(n_views)) if views is None else views
-        twin = History(n_features + more, len(kept), rows, scored, lags, movement, relative, prior)
+    def copy(self) -> History:
+        """An independent history of the same records."""
+        twin = History(*self._shape)
         twin.records = self.records
         at = np.arange(min(self.records, self._rows.size))
-        vectors = {
-            name: with_missing_features(self._rows[name][at], more) for name in ("rows", "moves") if name in self._rows
-        }
-        gaps = np.pad(self.gaps(at), [(0, 0), (0, more)], constant_values=True)
-        twin._rows.put(at, gaps=np.packbits(gaps, axis=1), **vectors)
-        twin._put_relative(at, with_missing_features(self._relative["relative"][at], more))
+        twin._rows.put(at, **{name: self._rows[name][at] for name in self._rows})
+        twin._put_relative(at, self._relative["relative"][at])
         at = np.arange(min(self.records, self._scores.size))
-        scores = {name: self._scores[name][at] for name in self._scores}
-        twin._scores.put(at, **{**scores, "logits": scores["logits"][:, kept]})
+        twin._scores.put(at, **{name: self._scores[name][at] for name in self._scores})
         return twin
 
     def changes(self, name: str) -> Entries:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
 from typing import Any
@@ -13,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.step import slots as table
 from fomo_stream.errors import DamagedStateError
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-Rows = NDArray[Any]  # structured
 Key = bytes | str | None  # None: the series of the whole partition
 
 MAX_KEYS = 100_000  # series by key
@@ -33,11 +31,18 @@ def digest_of(key: bytes | str) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
+def digests_of(keys: Sequence[Key]) -> NDArray[np.uint64]:
+    """The digests (n, 2) of keys; zeros of None."""
+    none = bytes(DIGEST_BYTES)
+    data = bytearray().join(none if key is None else digest_of(key) for key in keys)
+    return np.frombuffer(data, np.uint64).reshape(len(keys), 2)
+
+
 class Keys:
     """A row of `columns` for each series, zeros at first: number 0 is the whole partition's, the others are of keys.
 
-    `forget` leaves at most `max_keys` keys, those that were used last. Rows are written with `put`; an entry of the log
-    is a row.
+    `forget` leaves at most `max_keys` keys, those that were used last. Rows are written with `write`, or in place by
+    those who call `mark`; an entry of the log is a row.
 
     >>> keys = Keys(2, [("seen", "u4")])
     >>> a, b, c = (keys.take(digest_of(key), used) for used, key in enumerate("abc", 1))
@@ -47,118 +52,130 @@ class Keys:
     """
 
     def __init__(self, max_keys: int, columns: Sequence[tuple[Any, ...]], added: Sequence[str] = ()) -> None:
-        """added: names of columns that entries of an older log may lack: then they are zeros."""
+        """columns: name, type and perhaps shape of each. added: names of those that entries of an older log may lack:
+        then they are zeros."""
         self._added = tuple(added)
         self.max_keys, self.forgotten = max_keys, 0
-        dtype = np.dtype([("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
-        self._rows: Rows = np.zeros(FIRST_ROWS, dtype)  # the last one is never used
-        self._slots = _Slots()
-        self._free: list[int] = []  # numbers below `_high` that have no series, descending
-        self._high = 1  # no number from here on was ever used
-        self._logged: Bool  # rows that have an entry
-        self._written: Bool  # rows whose entry is out of date
+        layout = [("digest", "u8", (2,)), ("used", "u8"), *columns]
+        # of each column (rows, ...); the last row is never used
+        self.columns: dict[str, NDArray[Any]] = {
+            name: np.zeros((FIRST_ROWS, *(shape[0] if shape else ())), dtype) for name, dtype, *shape in layout
+        }
+        self._begin()
         self._begin_log()
+
+    def _begin(self) -> None:
+        """With the keys in use alone."""
+        in_use = self.in_use
+        self._high = int(in_use.max(initial=0)) + 1  # no number from here on is used
+        free = np.setdiff1d(np.arange(1, self._high), in_use)[::-1]
+        self._free = np.zeros(self.size, np.int64)  # numbers below `_high` that have no series, descending
+        self._free[: len(free)] = free
+        self._n_free, self._n_used = len(free), len(in_use)
+        self._table = table.new_table(self.columns["digest"], in_use)
+
+    @property
+    def size(self) -> int:
+        """Rows that are allocated."""
+        return len(self.columns["used"])
 
     def __len__(self) -> int:
         """Keys in use."""
-        return len(self._slots)
-
-    def __getitem__(self, slots: Int) -> Rows:
-        """A copy of the rows (n,) of series; zeros for the numbers of `unused`."""
-        return np.take(self._rows, slots, mode="clip")
+        return self._n_used
 
     def column(self, name: str, slots: Int) -> NDArray[Any]:
-        """A column (n, ...) of these rows."""
-        return self._rows[name][np.minimum(slots, len(self._rows) - 1)]  # `take` would copy the whole column
-
-    def of_all_keys(self) -> Rows:
-        """A copy of the rows of all keys, less the series of the partition."""
-        return self._rows[self.in_use]
+        """A column (n, ...) of these rows; zeros for the numbers of keys that are only looked at."""
+        column = self.columns[name]
+        return column[np.minimum(slots, len(column) - 1)]  # `take` would copy the whole column
 
     def find(self, digest: bytes) -> int | None:
         """The number of the series of a key; None: it has none."""
-        return self._slots.find(digest, self._rows["digest"])
+        found = self.find_all(np.frombuffer(bytearray(digest), np.uint64).reshape(1, 2))
+        return int(found[0]) if found[0] else None
 
-    def unused(self, nth: int) -> int:
-        """A number that no series has, for one that is only looked at."""
-        return len(self._rows) + nth
+    def find_all(self, digests: NDArray[np.uint64]) -> Int:
+        """The numbers (n,) of the series of keys with these digests (n, 2); 0: it has none."""
+        return np.asarray(table.find(digests, self._table, self.columns["digest"]), dtype=np.int64)
 
     def take(self, digest: bytes, used: int) -> int:
         """The number of the series of a key that is used now, perhaps of a new one. used: rises with every use."""
-        slot = self.find(digest)
-        if slot is None:
-            slot = self._new(digest)
-        self._rows["used"][slot] = used
-        return slot
+        counts = np.array([used - 1, 0, 0])
+        digests = np.frombuffer(bytearray(digest), np.uint64).reshape(1, 2)
+        return int(self.resolve(digests, np.ones(1, bool), counts, (1, 0, 0.0), learn=True)[1][0])
 
-    def put(self, slots: Int, rows: Rows) -> None:
-        """Write rows (n,), as `keys[slots]` gave them, all but their digests and when they were used."""
-        kept = self._rows[slots]
-        rows["digest"], rows["used"] = kept["digest"], kept["used"]
-        self._rows[slots] = rows
-        self._written[slots] = True
+    def resolve(
+        self, digests: NDArray[np.uint64], is_keyed: Bool, counts: Int, limits: tuple[int, int, float], learn: bool
+    ) -> tuple[Int, Int, Bool]:
+        """To which series records (n,) are added: their positions (k,), numbers of series, whether they belong to them.
+
+        digests: (n, 2) of their keys, where they have one; counts, limits: see `step.slots.resolve`. learn: whether new
+        keys get a number; else they get numbers that no series has.
+        """
+        n = len(digests)
+        if learn:
+            self._make_room(n)
+        state = np.array([self._high, self._n_free, self._n_used])
+        moves, belongs = np.zeros((2, 2 * n), np.int64), np.zeros(2 * n, bool)
+        new = self._table if learn else np.zeros(table.size_of(n), np.int64)
+        its = self.columns["digest"], self.columns["used"], self._free, state
+        k = table.resolve(
+            digests, is_keyed, counts, np.array(limits, dtype=np.float64), self._table, new, *its, learn, moves, belongs
+        )
+        if learn:
+            self._high, self._n_free, self._n_used = state.tolist()
+        return moves[0, :k].copy(), moves[1, :k].copy(), belongs[:k].copy()
+
+    def _make_room(self, more: int) -> None:
+        """Allocate rows for so many new keys, and a table that is at most half full."""
+        needed = self._high + max(0, more - self._n_free) + 1
+        if needed > self.size:
+            size = max(needed, 2 * self.size)
+            if self.size < self.max_keys < size:
+                size = max(needed, self.max_keys + FIRST_ROWS)
+            for name, column in self.columns.items():
+                self.columns[name] = np.zeros((size, *column.shape[1:]), column.dtype)
+                self.columns[name][: len(column)] = column
+            grown = size - len(self._written)
+            self._written, self._logged = (np.pad(mask, (0, grown)) for mask in (self._written, self._logged))
+            self._free = np.pad(self._free, (0, grown))
+        if 2 * (self._n_used + more) > len(self._table):
+            self._table = table.new_table(self.columns["digest"], self.in_use, more)
 
     def write(self, slots: Int, **values: Any) -> None:
         """Write values (n, ...) of some columns."""
         for name, value in values.items():
-            self._rows[name][slots] = value
-        self._written[slots] = True
+            self.columns[name][slots] = value
+        self.mark(slots)
 
-    def _new(self, digest: bytes) -> int:
-        if self._free:
-            slot = self._free.pop()
-        else:
-            slot = self._high
-            self._high += 1
-            if self._high >= len(self._rows):
-                self._grow()
-        self._slots.add(digest, slot)
-        self._rows[slot] = np.zeros((), self._rows.dtype)
-        self._rows["digest"][slot] = np.void(digest)
-        return slot
+    def mark(self, slots: Int | int) -> None:
+        """These rows (n,) have changed."""
+        self._written[slots] = True
 
     def forget(self) -> None:
         """Forget the keys that were used least recently, if there are more than `max_keys`; some more at once, if these
         are many.
         """
-        if len(self._slots) <= self.max_keys:
+        if self._n_used <= self.max_keys:
             return
-        n = len(self._slots) - self.max_keys + self.max_keys // AT_ONCE
+        n = self._n_used - self.max_keys + self.max_keys // AT_ONCE
         slots = self.in_use
-        oldest = slots[np.argsort(self._rows["used"][slots], kind="stable")[:n]]
-        self._slots.remove(oldest)
-        self._rows[oldest] = np.zeros((), self._rows.dtype)
+        oldest = slots[np.argsort(self.columns["used"][slots], kind="stable")[:n]]
+        for column in self.columns.values():
+            column[oldest] = 0
         self._written[oldest] = self._logged[oldest]  # only what the log has needs to be deleted there
-        self._free = sorted([*self._free, *oldest.tolist()], reverse=True)
         self.forgotten += len(oldest)
+        self._begin()
 
     @property
     def in_use(self) -> Int:
         """The numbers of the series of keys, ascending."""
-        return 1 + np.flatnonzero(self._rows["used"][1:] > 0)
+        return 1 + np.flatnonzero(self.columns["used"][1:] > 0)
 
-    def _grow(self) -> None:
-        n = len(self._rows)
-        more = n if not n < self.max_keys < 2 * n else self.max_keys - n + FIRST_ROWS
-        self._rows = np.concatenate([self._rows, np.zeros(more, self._rows.dtype)])
-        self._written, self._logged = (np.pad(mask, (0, more)) for mask in (self._written, self._logged))
-
-    def copy(self, columns: Sequence[tuple[Any, ...]] | None = None, unknown: Sequence[str] = ()) -> Keys:
-        """Independent keys in the same state. columns: in place of its own; those of the same name may be wider.
-
-        unknown: names of columns whose further values are NaN; of the others they are 0.
-        """
+    def copy(self) -> Keys:
+        """Independent keys in the same state."""
         twin = copy(self)
-        twin._slots, twin._free = copy(self._slots), self._free.copy()
-        twin._slots.begin(self._rows["digest"], self.in_use)
-        twin._rows = self._rows.copy()
-        if columns is not None:
-            twin._rows = np.zeros(len(self._rows), [("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
-            for name in twin._rows.dtype.names or ():
-                old = self._rows[name]
-                if name in unknown:
-                    twin._rows[name] = np.nan
-                twin._rows[name][tuple(slice(0, n) for n in old.shape)] = old
+        twin.columns = {name: column.copy() for name, column in self.columns.items()}
+        twin._free, twin._table = self._free.copy(), self._table.copy()
         twin._begin_log()
         return twin
 
@@ -166,16 +183,20 @@ class Keys:
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
-        self._logged = np.zeros(len(self._rows), dtype=bool)
-        self._written = np.zeros(len(self._rows), dtype=bool)
+        self._logged = np.zeros(self.size, dtype=bool)  # rows that have an entry
+        self._written = np.zeros(self.size, dtype=bool)  # rows whose entry is out of date
         self._written[WHOLE] = True
         self._written[self.in_use] = True
 
     def changes(self, name: str) -> Entries:
         """Entries of the rows that were written or forgotten since the last call; at first of all."""
         at = np.flatnonzero(self._written)
-        data, width = self._rows[at].tobytes(), self._rows.itemsize
-        in_use = (self._rows["used"][at] > 0) | (at == WHOLE)
+        if not len(at):
+            return {}
+        columns = [column[at] for column in self.columns.values()]
+        rows = np.concatenate([_bytes(column) for column in columns], axis=1)
+        data, width = rows.tobytes(), rows.shape[1]
+        in_use = (self.columns["used"][at] > 0) | (at == WHOLE)
         entries: Entries = {}
         for k, (slot, is_used) in enumerate(zip(at.tolist(), in_use.tolist(), strict=True)):
             entries[f"{name}/{slot}"] = data[k * width : (k + 1) * width] if is_used else None
@@ -185,86 +206,31 @@ class Keys:
 
     def recover(self, entries: StoredEntries, name: str, count: int) -> None:
         """Take the state from the entries, which are of `count` keys. Raises DamagedStateError when they are not."""
-        prefix, width = f"{name}/", self._rows.itemsize
+        prefix = f"{name}/"
         found = {int(key[len(prefix) :]): value for key, value in entries.items() if key.startswith(prefix)}
         slots = np.array(sorted(found), dtype=np.int64)
         if len(slots) != count + 1 or slots[0] != WHOLE:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
         values = [found[slot] for slot in slots.tolist()]
-        dtype, sizes = self._rows.dtype, np.array(list(map(len, values)))
-        before = np.dtype([(column, dtype[column]) for column in dtype.names or () if column not in self._added])
-        self._rows = np.zeros(int(slots[-1]) + FIRST_ROWS, dtype)
-        for of in {dtype, before}:
-            at = np.flatnonzero(sizes == of.itemsize)
-            rows = np.frombuffer(b"".join(values[i] for i in at.tolist()), of)
-            for column in of.names or ():
-                self._rows[column][slots[at]] = rows[column]
-        if not np.isin(sizes, (width, before.itemsize)).all():
-            raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
-        self._slots.begin(self._rows["digest"], slots[1:])
-        self._high = int(slots[-1]) + 1
-        self._free = np.setdiff1d(np.arange(1, self._high), slots)[::-1].tolist()
+        sizes, size = np.array(list(map(len, values))), int(slots[-1]) + FIRST_ROWS
+        before = [column for column in self.columns if column not in self._added]
+        self.columns = {name: np.zeros((size, *one.shape[1:]), one.dtype) for name, one in self.columns.items()}
+        widths = {name: _bytes(one[:1]).shape[1] for name, one in self.columns.items()}
+        known = np.zeros(len(slots), bool)
+        for names in ([*self.columns], before):
+            ends = np.cumsum([widths[column] for column in names])
+            at = np.flatnonzero((sizes == ends[-1]) & ~known)
+            known[at] = True
+            rows = np.frombuffer(b"".join(values[i] for i in at.tolist()), np.uint8).reshape(len(at), ends[-1])
+            for column, part in zip(names, np.split(rows, ends[:-1], axis=1), strict=True):
+                _bytes(self.columns[column])[slots[at]] = part
+        if not known.all():
+            raise DamagedStateError(f"the state is damaged: a row of {name} has not {sum(widths.values())} bytes")
+        self._begin()
         self._begin_log()
         self._logged[slots], self._written[slots] = True, False
 
 
-MERGED = 1024  # new keys that are merged together
-
-
-class _Slots:
-    """The numbers of series by the digests of their keys, in arrays: a dict would take as much as a third of a row.
-
-    Those of new keys are in a dict until there are enough to merge.
-    """
-
-    def __init__(self) -> None:
-        self._hashes, self._numbers = array("Q"), array("I")  # of the first 8 bytes, ascending
-        self._new: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._hashes) + len(self._new)
-
-    def find(self, digest: bytes, digests: Rows) -> int | None:
-        """The number of the series with this digest; None: there is none. digests: by number."""
-        if (number := self._new.get(digest)) is not None:
-            return number
-        wanted = _hash(digest)
-        for at in range(bisect_left(self._hashes, wanted), len(self._hashes)):
-            if self._hashes[at] != wanted:
-                break
-            if digests[self._numbers[at]].tobytes() == digest:
-                return self._numbers[at]
-        return None
-
-    def add(self, digest: bytes, number: int) -> None:
-        """A new key."""
-        self._new[digest] = number
-        if len(self._new) >= MERGED:
-            new = np.fromiter(map(_hash, self._new), np.uint64), np.fromiter(self._new.values(), np.uint32)
-            hashes, numbers = self._arrays()
-            self._set(np.concatenate([hashes, new[0]]), np.concatenate([numbers, new[1]]))
-
-    def remove(self, numbers: Int) -> None:
-        """These series are no more."""
-        gone = set(numbers.tolist())
-        self._new = {digest: number for digest, number in self._new.items() if number not in gone}
-        hashes, kept = self._arrays()
-        is_kept, new = ~np.isin(kept, numbers), self._new
-        self._set(hashes[is_kept], kept[is_kept])
-        self._new = new
-
-    def begin(self, digests: Rows, numbers: Int) -> None:
-        """With the series of these numbers alone. digests: by number."""
-        hashes = np.ascontiguousarray(digests[numbers]).view(np.uint64).reshape(-1, 2)[:, 0]
-        self._set(hashes, numbers.astype(np.uint32))
-
-    def _arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        return np.frombuffer(self._hashes, np.uint64), np.frombuffer(self._numbers, np.uint32)
-
-    def _set(self, hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> None:
-        order, self._new = np.argsort(hashes, kind="stable"), {}
-        self._hashes, self._numbers = array("Q", hashes[order].tobytes()), array("I", numbers[order].tobytes())
-
-
-def _hash(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "little")
+def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Contiguous rows (n, ...) as bytes (n, width); a view."""
+    return rows.reshape(len(rows), rows[:1].size).view(np.uint8)

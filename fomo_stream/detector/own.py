@@ -202,11 +202,10 @@ class Owns:
         # without this entry the others of its slot are not read, and the next key in it writes over them
         self._gone[f"{own.slot}/about"] = None
 
-    def copy(self, more: int = 0) -> Owns:
-        """The same, independent, with `more` further features."""
-        twin, (model, width, config, executor, categorical, counters) = copy(self), self._made_from
-        twin._made_from = model, width + more, config, executor, categorical, counters
-        twin._by_digest = {own.digest: replace(own, detector=own.detector.widened(width + more)) for own in self}
+    def copy(self) -> Owns:
+        """The same, independent."""
+        twin = copy(self)
+        twin._by_digest = {own.digest: replace(own, detector=own.detector.copy()) for own in self}
         twin._touched, twin._gone = {own.slot for own in self}, {}
         return twin
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -133,12 +132,10 @@ class Timeline:
         parts = ((slice(0, cut), self.current), (slice(cut, n), self.next))
         return [(of, build.result()) for of, build in parts if build is not None and of.stop > of.start]
 
-    def widened(self, blueprint_of: Callable[[Blueprint], Blueprint] | None) -> Timeline:
-        """An independent timeline: it shares the generations, or builds those of the blueprints made from these."""
+    def copy(self) -> Timeline:
+        """An independent timeline that shares the generations."""
         twin = Timeline(self.view, self._model, self._executor)
         for name, build in self._builds.items():
-            if build is not None and blueprint_of is not None:
-                build = Build(self._model, blueprint_of(build.blueprint), self._executor)
             setattr(twin, name, build)
         return twin
 
@@ -394,22 +391,8 @@ class Panel:
             other = next((each for each in others if each.view == timeline.view), None)
             timeline.recover(entries, of_timeline, context, at, other)
 
-    def copy(self, views: tuple[View, ...], lags: int, more: int = 0) -> Panel:
-        """An independent panel of these of its views; with `more` features their generations are built again."""
+    def copy(self) -> Panel:
+        """An independent panel in the same state."""
         twin = Panel((), self._model, self._executor)
-        twin.steps = self.steps
-        shared = float(sum(not view.is_of_keys for view in views))
-
-        def blueprint_of(view: View) -> Any:
-            def widened(blueprint: Blueprint) -> Blueprint:
-                rows = view.widened(blueprint.rows, lags, more)
-                d = blueprint.outliers.shape[1]
-                outliers = np.pad(blueprint.outliers, [(0, 0), (0, more)], constant_values=np.nan)
-                categorical = view.codes(d + more, lags, tuple(c for c in blueprint.categorical if c < d))
-                share = blueprint.once if view.is_of_keys or not blueprint.once else shared
-                return replace(blueprint, rows=rows, outliers=outliers, categorical=categorical, once=share)
-
-            return widened if more else None
-
-        twin.timelines = [one.widened(blueprint_of(one.view)) for one in self.timelines if one.view in views]
+        twin.steps, twin.timelines = self.steps, [one.copy() for one in self.timelines]
         return twin

@@ -10,35 +10,19 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.config import STEP
+from fomo_stream.detector.step.judge import BINS, ODD, count_logits, shares_above
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-LOW, BIN, BINS = -12.0, 0.25, 168  # the bins are from -12 to 30; one more on each side has what is beyond
 HALF_LIFE = 20_000.0  # records after which an older one counts half
 GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
 MOST = 2.0**20  # weight at which all weights are made smaller
-ODD = 1.0  # logit above which the model finds a record odd at all
 CLEAR = 0.12  # of how far the largest of many logits is above their median: what is clear above it is by this higher
 LEAST_HEIGHT = 0.3  # of the largest above the median, in logits
 FEW_ODD = 0.05  # share of some records that may be far outside of the others
-ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
 BINS_OF_ENTRY = 8  # in the log
-
-
-def assumed_above(logits: Float) -> Float:
-    """Share (n,) of the assumed records above these logits (n,): near 1 below 3, 1/2 at 3, and near 0 far above.
-
-    It falls by + - * / and square roots only, whose last digits are the same on all processors.
-
-    >>> assumed_above(np.array([-1.0, 3.0, 7.0, 13.0])).round(3)
-    array([0.947, 0.5  , 0.053, 0.01 ])
-    """
-    distance = (logits - 3.0) / 2.0
-    root = np.sqrt(1.0 + distance * distance)
-    tail = 0.5 / (root * (root + np.abs(distance)))
-    return np.asarray(np.where(distance >= 0, tail, 1.0 - tail), dtype=np.float64)
 
 
 def p_values(logits: Float, reference: Float) -> Float:
@@ -132,25 +116,21 @@ class Rarity:
 
         Inside of a bin it is linear. A higher logit has a smaller P, however high.
         """
+        return np.asarray(shares_above(logits, self.counts_above), dtype=np.float64)
+
+    @property
+    def counts_above(self) -> Float:
+        """(BINS + 3,) counts of each bin and all higher ones, in records of now."""
         if self._above is None:
             self._above = np.append(np.cumsum(self._bins["counts"][::-1])[::-1], 0.0) / self.weight
-        at = np.clip((logits - LOW) / BIN + 1.0, 0.0, BINS + 1.0)
-        bins = at.astype(np.int64)
-        higher, here = self._above[bins + 1], self._above[bins] - self._above[bins + 1]
-        # the two outer bins have no width: all logits in one are above, or below, all records in it
-        found = np.where((bins == 0) | (bins == BINS + 1), higher, higher + here * (1.0 - (at - bins)))
-        return np.asarray((found + ASSUMED * assumed_above(logits)) / (self._above[0] + ASSUMED), dtype=np.float64)
+        return self._above
 
     def add(self, logits: Float, steps_ago: Int, sign: float = 1.0) -> None:
         """Count records (n,) that belong to a step so many steps ago; sign: -1.0 takes them back."""
         if not len(logits):
             return
-        at = np.clip((logits - LOW) / BIN + 1.0, 0.0, BINS + 1.0).astype(np.int64)
-        weights = np.multiply.accumulate(np.r_[1.0, np.full(int(steps_ago.max()), 1.0 / GROWTH)])[steps_ago]
-        counts = self._bins["counts"].copy()
-        np.add.at(counts, at, sign * self.weight * weights)
-        slots = np.unique(at)
-        self._bins.put(slots, counts=np.maximum(counts[slots], 0.0))
+        (counts,), written = self._bins.whole("counts")
+        count_logits(counts, written, BINS_OF_ENTRY, logits, steps_ago, sign * self.weight, 1.0 / GROWTH)
         self._above = None
 
     def borrow(self, other: Rarity, records: float) -> None:

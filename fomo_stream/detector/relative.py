@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector.step.follow import ALIKE, LARGEST, LARGEST_SCORE, MOST_COUNTED, NARROWEST, USUAL_HALF_LIFE
 from fomo_stream.model.bulk import NEARLY_ALL
 
 Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-HALF_LIFE = 150.0  # values of a key's feature after which an older one counts half in what is usual for the key
-LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its level ...
-SPREAD_COUNTS = 8.0  # ... and in its spread
 FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
 WITHIN = 0.5  # ... this variance, in units of the partition's
-ALIKE = 2.0  # how far apart keys are, see `apart_of`, so that the spread of one says nothing of that of others
-FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
-MOST_COUNTED = 255  # values of a key that are counted
 RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
-LARGEST = 1e6
-NARROWEST = 1e-9  # of the unit: a smaller distance counts as this
-LARGEST_SCORE = 140.0  # the value of a larger score is that of this one
 
 
 @lru_cache(maxsize=2)
-def weights(half_life: float = HALF_LIFE) -> Float:
+def weights(half_life: float = USUAL_HALF_LIFE) -> Float:
     """The sum of the weights of n values, of which each older one counts half as much every `half_life`: by n."""
     keep = 0.5 ** (1.0 / half_life)
     return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
-
-
-class Usual(NamedTuple):
-    """What is usual for n records at their times, as scores (n, d)."""
-
-    known: Bool  # where a season explains much
-    level: Float  # else 0
-    spread: Float  # else 1
-
-
-class Expected(NamedTuple):
-    """What is expected of n records from the past of their keys, and what they are: scores (n, d)."""
-
-    known: Bool  # the value, and values of the key before
-    level: Float
-    spread: Float
-    scores: Float
-    limited: Float  # those at most FARTHEST spreads from the level
-    doubt: Float  # how far off the level may be, in deviations of all records, but at least 1
-    alike: Bool  # whether the spread of keys is like that of others
-
-    @property
-    def is_near(self) -> Bool:
-        """Which values (k, d) are not further off than what follows counts them."""
-        return np.asarray(self.known & (self.limited == self.scores))
-
-    def of_season(self, season: Usual, records: Bool, known: Bool, scores: Float) -> Expected:
-        """With what is usual at their time for some records (k,), which have no key. known: (k, d) their values."""
-        level, spread = season.level, season.spread
-        limited = np.clip(scores, level - FARTHEST * spread, level + FARTHEST * spread)
-        told = Expected(known & season.known, level, spread, scores, limited, *self[5:])
-        return Expected(*(np.where(records[:, None], mine, own) for mine, own in zip(told, self, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -76,6 +35,10 @@ class Pooled:
     Values become scores: differences from the median, which count by their logarithm beyond the usual distance from it,
     with mean 0 and variance 1 in a sample of all records. So spreads are comparable, for keys with small values and
     with large ones.
+
+    How far a record is from what is usual for its key (`Batch.relative`): how many spreads of the key its values are
+    from its level; how many their own level is; and by which factor, as a logarithm, the size of their changes differs
+    from that spread. See `step.follow.compare`.
     """
 
     center: Float  # (d,) median
@@ -119,51 +82,6 @@ class Pooled:
         )
         return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -LARGEST_SCORE, LARGEST_SCORE)))
 
-    def expected(
-        self,
-        rows: Any,
-        x: Float,
-        known: Bool,
-        count: Int,
-        rounds: Sequence[slice],
-        apart: Float,
-        season: Float | None = None,
-    ) -> Expected:
-        """What is expected of the keys of records x (k, d), of which these values are `known`, from their past.
-
-        Level and spread are those of the key's values before, `count` (k, d), shrunk to those of all keys while these
-        are few (empirical Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it.
-        rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys; apart:
-        (k, d) of `apart_of`; season: (k, d) scores that are usual at the time of each record, which are no level of a
-        key.
-        """
-        scores = np.where(known, self.scores(x), 0.0) - (0.0 if season is None else season)
-        n = weights()[count]
-        share, of_own = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS)
-        of_all = SPREAD_COUNTS * self.within / (n + SPREAD_COUNTS)
-        off = (1.0 - share) * apart
-        wider, unsure, alike = 1.0 + 1.0 / (n + 1.0), off**2, apart < ALIKE
-        gain = known / weights()[count + 1]
-        levels, spreads, limited = np.empty(x.shape), np.empty(x.shape), np.empty(x.shape)
-        level, variance = rows["level"], rows["variance"]
-        for turn in rounds:
-            m = turn.stop - turn.start
-            expected = share[turn] * level[:m]
-            within = of_own[turn] * variance[:m] + of_all[turn]
-            if not alike.all():  # spreads may be of another order: then their logarithms count
-                own = np.log(np.maximum(variance[:m], NARROWEST)) * of_own[turn]
-                ratio = np.exp(own + np.log(self.within) * (1.0 - of_own[turn]))
-                within = np.where(alike[turn] | (n[turn] < 2.0), within, ratio)
-            spread = np.sqrt(within * wider[turn] + unsure[turn])
-            score = np.clip(scores[turn], expected - FARTHEST * spread, expected + FARTHEST * spread)
-            levels[turn], spreads[turn], limited[turn] = expected, spread, score
-            change = score - level[:m]
-            level[:m] += change * gain[turn]
-            variance[:m] += (change * (score - level[:m]) - variance[:m]) * gain[turn]
-        if season is not None:
-            levels, scores, limited = levels + season, scores + season, limited + season
-        return Expected(known & (count > 0), levels, spreads, scores, limited, np.maximum(off, 1.0), alike)
-
     def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
 
@@ -190,40 +108,15 @@ class Pooled:
         """Half of the distance (n, d) between the values one spread below and one above a level."""
         return np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
 
-    def limited(self, x: Float, expected: Expected) -> Float:
-        """Records x (k, d) whose values are at most FARTHEST spreads off: so one value alone is no movement."""
-        far = expected.known & (expected.limited != expected.scores)
-        return np.where(far, self.raw(expected.limited), x) if far.any() else x
-
-    def relative(self, expected: Expected, moves: Float) -> Float:
-        """How far records are from what is usual for their keys: (k, RELATIVE, d), NaN = unknown.
-
-        How many spreads of the key their values are from its level; how many their own level is (`moves` (k, MOVEMENT,
-        d) of `Series`); and by which factor, as a logarithm, the size of their changes differs from that spread.
-        """
-        known, level, spread, scores = expected[:4]
-        width = self._half_width(level, spread)
-        change = moves[:, 1] - np.log(width)
-        # of keys that are not alike none is called calm: the spread of another is no measure for it
-        change = np.where(expected.alike, change, np.maximum(change, 0.0))
-        found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, change]
-        relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
-        of_all = self._common_scores
-        # what is usual for all is not odd for a key, unless its own level is another
-        is_common = (scores == of_all) & (np.abs(level - of_all) < self.common)
-        relative[:, :2] = np.where(is_common[:, None], 0.0, relative[:, :2])
-        relative[:, 2] = np.where(is_common & (self.steady > 0.0), 0.0, relative[:, 2])
-        return np.where(known[:, None], relative, np.nan)
-
-    @property
-    def _common_scores(self) -> Float:
-        """The score (d,) of the value that most records have; NaN: they have different ones."""
-        return np.where(self.common > 0.0, -self.mean / self.deviation, np.nan)
-
     def width(self, level: float, spread: float, feature: int) -> float:
         """Half of the distance between the values one spread below and one above a level."""
         low, high = self.raw(np.array([level - spread, level + spread]), feature).tolist()
         return float(max(high - low, NARROWEST * float(self.unit[feature])) / 2.0)
+
+    @cached_property
+    def table(self) -> Float:
+        """All of it (7, d), for `step.follow`."""
+        return np.stack([getattr(self, name) for name in self.ARRAYS])
 
     def to_arrays(self) -> dict[str, Float]:
         """Named arrays of all of it."""
@@ -235,12 +128,6 @@ class Pooled:
         zeros = np.zeros_like(arrays["center"])
         found = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
         return cls(*(np.array(found[name]) for name in cls.ARRAYS))
-
-    def widened(self, more: int) -> Pooled:
-        """With `more` further features, of which nothing is known."""
-        unknown = (0.0, 1.0, 0.0, 1.0, WITHIN, 0.0, 0.0)
-        pairs = zip(self.ARRAYS, unknown, strict=True)
-        return Pooled(*(np.pad(getattr(self, name), (0, more), constant_values=one) for name, one in pairs))
 
 
 def apart_of(keys: Float, distances: Float) -> Float:

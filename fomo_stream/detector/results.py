@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 
 class Status(StrEnum):
@@ -38,7 +39,6 @@ class Cause(StrEnum):
     """In which respect a feature is odd."""
 
     VALUE = "value"  # its value
-    MISSING = "missing"  # that it has no value, while the other features suggest an unusual one
     CATEGORY = "category"  # its category
     PAST = "past"  # its value together with its values in the records before
     LEVEL = "level"  # the weighted mean of its last values, see `Series`
@@ -60,9 +60,12 @@ class Reason(NamedTuple):
     partner: int = -1  # column of the feature that it is odd together with, while each alone is usual; -1: none
     # of PAST: how many values of the feature in the records before are known; of STILL: how many are equal to it
     before: int = 0
-    expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features
+    expected: float = math.nan  # if VALUE: its middle value in the rows nearest in the other features
     # what it is compared with: the records of "all" keys, what is usual for its "key", or at its "time"
     scope: str = "all"
+
+
+NONE = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,11 @@ class Scores:
     def is_less(self) -> NDArray[np.bool_]:
         """Which records (n,) are odd among all, but usual for their keys."""
         return np.asarray(self.logit < self.combined(self.by_view, self.by_key, self.weight))
+
+    @property
+    def weights(self) -> Float:
+        """The weights (n,), or (0,) if there are none, for kernels."""
+        return NONE if self.weight is None else self.weight
 
     @property
     def stored_logit(self) -> Float:
@@ -140,19 +148,6 @@ def blended(logit: Float, by_key: Float, weight: Float) -> Float:
     return np.asarray(np.where(np.isnan(by_key), logit, (1.0 - weight) * logit + weight * by_key), dtype=np.float64)
 
 
-CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
-
-
-def severities(outlier: NDArray[np.bool_], score: Float, alert_rate: float) -> NDArray[np.int8]:
-    """Severities (n,) of records by whether they are outliers (n,) and by their scores (n,).
-
-    alert_rate: 0 if no record can be an outlier yet; then all are NONE.
-    """
-    grade = np.where(outlier, Severity.WARNING, np.where(1.0 - score <= alert_rate, Severity.INFO, Severity.NONE))
-    critical = outlier & (1.0 - score <= CRITICAL * alert_rate)
-    return np.where(critical, Severity.CRITICAL, grade).astype(np.int8)
-
-
 @dataclass(frozen=True)
 class Results:
     """Results for n rows, in row order."""
@@ -165,7 +160,6 @@ class Results:
     p_value: Float  # (n,) of the remembered logit among the last ones: how rare it is lately; NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
-    regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
     severity: NDArray[np.int8]  # (n,) a `Severity`
     confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree on it; NaN while warming up
     series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Batch.slots`
@@ -208,12 +202,12 @@ class Results:
         return cls(**found)
 
     @classmethod
-    def nothing(cls, scores: Scores) -> Results:
-        """Results of rows without a score."""
+    def nothing(cls, scores: Scores, slots: Int | None = None, begins: Bool | None = None) -> Results:
+        """Results of rows without a score, of these series (n,)."""
         unknown = scores.logit
         n = len(scores)
         none, grade = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int8)
-        return cls.of(scores, unknown, unknown, unknown, 0, none, grade, Status.WARMING_UP)
+        return cls.of(scores, unknown, unknown, unknown, none, grade, Status.WARMING_UP, slots, begins)
 
     @classmethod
     def of(
@@ -222,12 +216,16 @@ class Results:
         remembered: Float,
         score: Float,
         p_value: Float,
-        regime: int,
-        outlier: NDArray[np.bool_],
+        outlier: Bool,
         severity: NDArray[np.int8],
         status: Status,
+        slots: Int | None = None,
+        begins: Bool | None = None,
     ) -> Results:
-        """Results from the logits, and from remembered logits (n,) with what is said of them (n,)."""
+        """Results from the logits, and from remembered logits (n,) with what is said of them (n,).
+
+        slots, begins: (n,) of the series; None: all are of that of the whole partition, which has begun before.
+        """
         n = len(scores)
         return cls(
             score=score,
@@ -238,11 +236,10 @@ class Results:
             p_value=p_value,
             outlier=outlier,
             generation=scores.generation,
-            regime=np.full(n, regime),
             severity=severity,
             confidence=scores.confidence,
-            series=np.zeros(n, np.int64),
-            begins=np.zeros(n, dtype=bool),
+            series=np.zeros(n, np.int64) if slots is None else slots,
+            begins=np.zeros(n, dtype=bool) if begins is None else begins,
             status=[status] * n,
             reasons=[None] * n,
         )
@@ -255,10 +252,6 @@ class Results:
         outlier[list(without)], severity[list(without)] = False, Severity.NONE
         outlier[list(places)], severity[list(places)] = True, np.maximum(severity[list(places)], Severity.WARNING)
         return replace(self, outlier=outlier, severity=severity)
-
-    def of_series(self, slots: Int, begins: NDArray[np.bool_]) -> Results:
-        """These results, with the series (n,) of the records."""
-        return replace(self, series=slots, begins=begins)
 
     def explained(self, reasons: Sequence[tuple[Reason, ...] | None]) -> Results:
         """These results, with reasons (n,). (): nothing that was replaced makes the record more usual."""
@@ -273,8 +266,7 @@ class DetectorSummary(NamedTuple):
     trimmed_rows: int  # rows that the newest trimmed contexts have left out
     generation: int  # contexts that took effect so far, from 1; 0 while warming up
     generation_age: int  # records since the newest of them took effect
-    regime: int  # from 1; 0 while warming up
-    drift: float  # 0 to 1: how much of what announces a new regime was seen
+    drift: float  # 0 to 1: how much of what announces a lasting shift was seen
     keys: int = 0  # that are known
     forgotten: int = 0  # keys that were, since this instance began
     own_contexts: int = 0  # keys with contexts of their own

@@ -15,19 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import Alerts, Memory, Regimes
+from fomo_stream.detector.alerts import Alerts, Shifts
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
-from fomo_stream.detector.history import UNKNOWN, History
+from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import WHOLE, Key, Keys
 from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.rarity import ODD, is_calibrated
-from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, blended
+from fomo_stream.detector.rarity import is_calibrated
+from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
 from fomo_stream.detector.seasons import Cycle
 from fomo_stream.detector.series import MEMORY, MOVEMENT, Batch, Series
+from fomo_stream.detector.step.judge import ODD, UNKNOWN
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.bulk import Bulk
@@ -75,16 +76,14 @@ class SingleDetector:
         self._explainer = Explainer(model, config, categorical)
         movement = any(view.sees == "movement" for view in self.views)
         relative = any(view.is_of_keys for view in self.views)
-        fills = config.missing_is == "unknown"
         if prior:  # another detector follows it
-            self._series = Series(0, 0, movement=False, max_keys=1, fills=fills, relative=False)
+            self._series = Series(0, 0, movement=False, max_keys=1, relative=False)
         else:
             self._series = Series(
                 n_features,
                 config.lags,
                 movement,
                 config.keys,
-                fills,
                 relative,
                 categorical,
                 counters,
@@ -94,10 +93,8 @@ class SingleDetector:
         weighed = 0.0 if config.cycles else prior
         self._context = Context(n_features, self.views, movement, config, categorical, weighed)
         self._panel = Panel(self.views, model, executor)
-        self._memory = Memory(config.memory, self._series.keys)
         self._alerts = Alerts(config, self._series.keys)
-        self._regimes = Regimes(config.adapt_after)
-        self.new_regimes: list[int] = []  # of the last `process` or `learn`: the first record of each new regime
+        self._shifts = Shifts(config.adapt_after)
         self._ahead = 0.0  # see `for_partition`
         self._keeps_encodings = keeps_encodings
         self._scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
@@ -118,12 +115,12 @@ class SingleDetector:
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        panel, regimes = self._panel, self._regimes
+        panel = self._panel
         age = panel.generation_age(self.records)
         generation = panel.generation
         rows, trimmed, keys = self.context_rows, panel.trimmed_rows, self._series.keys
-        counts = self.records, rows, trimmed, generation, age, regimes.number
-        return DetectorSummary(*counts, regimes.drift, len(keys), keys.forgotten)
+        counts = self.records, rows, trimmed, generation, age
+        return DetectorSummary(*counts, self._shifts.drift, len(keys), keys.forgotten)
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
@@ -153,9 +150,9 @@ class SingleDetector:
         return self._panel.timelines[0].current is not None
 
     @property
-    def regime(self) -> int:
-        """Counts the regimes, from 1; 0 while warming up."""
-        return self._regimes.number
+    def shifts(self) -> int:
+        """See `Detector.shifts`."""
+        return self._shifts.number
 
     @property
     def is_calibrated(self) -> bool:
@@ -190,21 +187,20 @@ class SingleDetector:
         self,
         rows: Float,
         keys: Sequence[Key] | None,
-        chosen: NDArray[np.bool_],
-        judged: NDArray[np.bool_],
         known: Scores | None = None,
+        chosen: Bool | None = None,
+        judged: Bool | None = None,
     ) -> tuple[Results, Float, Batch]:
-        """Follow the series of rows (n, d), in order; score and learn the m chosen ones.
+        """Follow the series of rows (n, d), in order; score and learn all, or the m chosen ones (n,).
 
-        judged: (m,) which of these have results, and are among those that later ones are compared with. known: scores
-        (m,) of `score`, if no record was learned since. Returns the results; of all rows the logit (n,) of what is
-        usual for their keys; and all rows with the past of their series.
+        judged: (m,) which of these have results, and are among those that later ones are compared with; None: all.
+        known: scores (m,) of `score`, if no record was learned since. Returns the results; of all rows the logit (n,)
+        of what is usual for their keys; and all rows with the past of their series.
         """
         rows = self._checked(rows)
-        at, by_key = np.flatnonzero(chosen), np.full(len(rows), np.nan)
-        self.new_regimes = []
-        batches: list[Batch] = []
-        parts, start, done = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0, 0
+        at = np.arange(len(rows)) if chosen is None else np.flatnonzero(chosen)
+        by_key = np.full(len(rows), np.nan)
+        parts, batches, start, done = list[Results](), list[Batch](), 0, 0
         while start < len(rows) or not batches:
             n = min(self.room, len(at) - done)
             # up to the last one of them: what is learned then counts for those that follow
@@ -212,35 +208,35 @@ class SingleDetector:
             of_part = None if keys is None else keys[start:stop]
             batch = self._series.follow(rows[start:stop], of_part, self._panel.bulk(self.records))
             batches.append(batch)
-            mine = chosen[start:stop]
-            if not mine.all():
+            if n < stop - start:
+                mine = np.zeros(stop - start, bool)
+                mine[at[done : done + n] - start] = True
                 by_key[start:stop][~mine] = self.by_key(batch.part(np.flatnonzero(~mine)))
                 batch = batch.part(np.flatnonzero(mine))
             if n:
                 part = slice(done, done + n)
                 its = None if known is None or done or not self._has_contexts else known[part]
-                results, by_key[at[part]] = self._learn_next(batch, its, None, judged[part])
+                results, by_key[at[part]] = self._learn_next(batch, its, None, None if judged is None else judged[part])
                 parts.append(results)
             start, done = stop, done + n
-        return Results.concatenate(parts[1:] or parts), by_key, Batch.concatenate(batches)
+        nothing = [] if parts else [Results.nothing(Scores.unknown(0, self._context.n_shared))]
+        return Results.concatenate(parts or nothing), by_key, Batch.concatenate(batches)
 
     def learn(self, batch: Batch, known: Scores | None, by_key: Float) -> Results:
         """Score records (n,), at least one, of one series that another detector follows, and learn them.
 
         known: as in `process`; by_key: (n,) what the other says of what is usual for the key.
         """
-        self.new_regimes = []
         parts, start, n = [], 0, len(batch.vectors)
         while start < n:
             part = slice(start, min(n, start + self.room))
             its = None if known is None or start or not self._has_contexts else known[part]
-            judged = np.ones(part.stop - start, dtype=bool)
-            parts.append(self._learn_next(batch.part(part), its, by_key[part], judged)[0])
+            parts.append(self._learn_next(batch.part(part), its, by_key[part], None)[0])
             start = part.stop
         return Results.concatenate(parts)
 
     def _learn_next(
-        self, batch: Batch, known: Scores | None, by_key: Float | None, judged: NDArray[np.bool_]
+        self, batch: Batch, known: Scores | None, by_key: Float | None, judged: Bool | None
     ) -> tuple[Results, Float]:
         """Learn records (n,) that there is room for; returns their results and the logit of what is usual for them."""
         if self._context.has_new_verdicts:
@@ -272,7 +268,7 @@ class SingleDetector:
         if not self._has_contexts:
             return Results.nothing(scores)
         self._note_first()
-        results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
+        results = self._asked.judge_apart(scores, self._context.history)
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
     def explain(self, batch: Batch, scores: Scores) -> list[tuple[Reason, ...]]:
@@ -305,20 +301,17 @@ class SingleDetector:
             return Results.nothing(first)
         history = self._context.history
         slots, begins = self._series_of(numbers)
-        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(
-            first.logit, slots, begins, learn=False, far=history.far(numbers)
-        )
-        alerts = self._alerts.copy()
+        alerts, far = self._alerts.copy(Keys(0, MEMORY)), history.far(numbers)  # as if nothing were remembered yet
         if not self._has_noted_first:
-            alerts.note(numbers, remembered)
-        results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
+            alerts.note(numbers, alerts.memory.remember(first, slots, begins, learn=False, far=far))
+        results = alerts.judge_first(first, slots, begins, far)
         batch = history.batch(numbers, slots, begins)
         return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
 
     def _scores(self, batch: Batch, by_key: Float | None = None) -> Scores:
         """Scores of the next records. by_key: (n,) what is usual for the key, if another detector knows it."""
         rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
-        gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
+        gaps = [view.gaps(batch.gaps, self.config.lags) for view in self.views]
         scores = self._panel.scores(rows, gaps, self.records)
         if by_key is None:
             return self._without_usual(batch, gaps, scores)
@@ -351,47 +344,40 @@ class SingleDetector:
     def _judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
         """Results of the next records from their scores. learn: whether the following records remember them."""
         if not self._has_contexts:
-            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+            return Results.nothing(scores, batch.slots, batch.begins)
         self._note_first()
-        remembered = self._remembered(scores, batch.slots, batch.begins, batch.far, learn)
         alerts, history = self._alerts if learn else self._asked, self._context.history
-        results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
-        results = results.of_series(batch.slots, batch.begins)
-        if self.config.still == "alert" and self.is_calibrated and (still := batch.still.any(axis=1)).any():
-            results = results.with_alerts(np.flatnonzero(still).tolist())
+        results = alerts.judge(scores, batch, history, learn)
+        if self.config.still == "alert" and batch.still.any() and self.is_calibrated:
+            results = results.with_alerts(np.flatnonzero(batch.still.any(axis=1)).tolist())
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
-
-    def _remembered(self, scores: Scores, slots: Int, begins: Bool, far: Bool, learn: bool = True) -> Float:
-        """Remembered logits (n,) of records with these scores. What is usual for a key is not remembered."""
-        if scores.weight is None:
-            of_keys = (~np.isnan(scores.by_key) | scores.is_less) & (slots > WHOLE)
-            return self._memory.remember(scores.logit, slots, begins, of_keys, learn, far)
-        of_views = Scores.combined(scores.by_view, np.full(len(scores), np.nan))
-        return blended(self._memory.remember(of_views, slots, begins, None, learn, far), scores.by_key, scores.weight)
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
 
-    def _learn(self, batch: Batch, scores: Scores, judged: NDArray[np.bool_]) -> Results:
+    def _learn(self, batch: Batch, scores: Scores, judged: Bool | None) -> Results:
         """Judge some of the next records, with these scores, and learn all: the results of those that are judged."""
         if not self._has_contexts:
             self._context.take_first(batch, scores)
             if self.context_rows >= self.config.min_context:
                 self._begin()
-            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+            return Results.nothing(scores, batch.slots, batch.begins)
         parts, start = [], 0
         while start < len(scores):  # up to the next step or the next generation, whichever comes first
             until_step = STEP - (self.records - self._alerts.stepped)
             until_next = self._panel.until_next(self.records)
             stop = start + (until_step if until_next is None else min(until_step, until_next))
             part = slice(start, min(stop, len(scores)))
-            its, its_scores, are_judged = batch.part(part), scores[part], judged[part]
-            if are_judged.all():
+            its, its_scores = (batch, scores) if part.stop - start == len(scores) else (batch.part(part), scores[part])
+            if judged is None or judged[part].all():
                 results = self._judge(its, its_scores, learn=True)
                 remembered, outlier = results.remembered_logit, results.outlier
             else:
-                at, remembered = np.flatnonzero(are_judged), np.full(len(are_judged), np.nan)
-                results, outlier = self._judge(its.part(at), its_scores[at], learn=True), np.zeros_like(are_judged)
+                at, remembered = np.flatnonzero(judged[part]), np.full(len(its_scores), np.nan)
+                results, outlier = (
+                    self._judge(its.part(at), its_scores[at], learn=True),
+                    np.zeros(len(its_scores), bool),
+                )
                 remembered[at], outlier[at] = results.remembered_logit, results.outlier
             self.history.append(its, its_scores, remembered, outlier)
             is_step = self.records - self._alerts.stepped == STEP
@@ -407,8 +393,6 @@ class SingleDetector:
     def _begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""
         self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
-        self._regimes.begin()
-        self.new_regimes.append(self.records)
         self._series.forget()
         self._look_for_far()
         self._learn_scale()
@@ -455,7 +439,8 @@ class SingleDetector:
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
         remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
         slots, begins = self._series_of(numbers[known])
-        remembered[known] = self._remembered(first[known], slots, begins, self.history.far(numbers[known]))
+        far = self.history.far(numbers[known])
+        remembered[known] = self._alerts.memory.remember(first[known], slots, begins, far=far)
         outlier = self._alerts.first_outliers(first, remembered)
         self._context.note_first(numbers, first.by_view, remembered, outlier)
         self._alerts.note(numbers, remembered)
@@ -487,12 +472,9 @@ class SingleDetector:
         return self._told(self._alerts.copy()) if self._context.has_new_verdicts else self._alerts
 
     def _watch(self) -> None:
-        """Every `STEP` records: look for a new regime, by the generations that scored these records."""
+        """Every `STEP` records: look for a lasting shift, by the generations that scored these records."""
         if (odd := self._panel.is_odd(self._context.history.logits(self.records - STEP, self.records))) is not None:
-            before = self._regimes.number
-            self._regimes.watch(odd[0], ~odd[1])
-            if self._regimes.number > before:
-                self.new_regimes.append(self.records)
+            self._shifts.watch(odd[0], ~odd[1])
 
     def _step(self) -> None:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
@@ -545,14 +527,19 @@ class SingleDetector:
         panel = known._panel if known is not None and known.model is self.model else None
         self._panel.recover(entries, counters["views"], self._context, panel)
         self._alerts.recover(entries, counters)
-        self._regimes.recover(counters)
+        self._shifts = Shifts(self.config.adapt_after)
         self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
         self._scaled = counters["scaled"]
         self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
     def copy(self) -> SingleDetector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
-        return self.widened(self.n_features)
+        twin = copy(self)
+        twin._series = self._series.copy()
+        twin._alerts = self._alerts.copy(twin._series.keys)
+        twin._context, twin._panel, twin._shifts = self._context.copy(), self._panel.copy(), copy(self._shifts)
+        twin._begin_log()
+        return twin
 
     def for_partition(self, number: int) -> SingleDetector:
         """See `Detector.for_partition`."""
@@ -567,36 +554,29 @@ class SingleDetector:
             twin._context.bring_forward(twin._ahead)
         return twin
 
-    def widened(self, n_features: int) -> SingleDetector:
-        """A copy for rows with further features at their end. They count once the context has values of them."""
-        twin, more = copy(self), n_features - self.n_features
-        twin.n_features = n_features
-        twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
-        twin._series = self._series.copy(more if self._series.n_features else 0)
-        twin._memory = Memory(self.config.memory, twin._series.keys)
-        twin._alerts = self._alerts.copy(twin._series.keys)
-        twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
-        twin._panel = self._panel.copy(twin.views, self.config.lags, more)
-        twin._begin_log()
-        return twin
-
     def _checked(self, rows: Float) -> Float:
         """Rows (n, d + cycles) within the model's limits, NaN where they are not finite; rows (n, d) have no times.
 
         With counters there is one more column, the times, which may be missing.
         """
-        rows, d, c = np.asarray(rows, dtype=np.float64), self.n_features, len(self.config.cycles)
-        most = d + c + bool(self.counters)
-        if rows.ndim != 2 or rows.shape[1] not in (d, d + c, most):
+        rows, d = np.asarray(rows, dtype=np.float64), self.n_features
+        if rows.ndim != 2 or not d + len(self.config.cycles) * (rows.shape[1] > d) <= rows.shape[1] <= self._widest:
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
+        if rows.shape[1] == self._widest and not (np.abs(rows) > VALUE_LIMIT).any():
+            return rows
         rows = np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
-        return np.pad(rows, ((0, 0), (0, most - rows.shape[1])), constant_values=np.nan)
+        return np.pad(rows, ((0, 0), (0, self._widest - rows.shape[1])), constant_values=np.nan)
+
+    @property
+    def _widest(self) -> int:
+        """Columns of rows with places in cycles, and with counters also times."""
+        return self.n_features + len(self.config.cycles) + bool(self.counters)
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
         own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
         own["scaled"] = self._scaled
-        return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
+        return self._context.counters() | self._alerts.counters() | own
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
@@ -612,8 +592,7 @@ def _fitting(
 ) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
     """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
     limit = model.config.raw_features
-    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column ...
-    limit -= limit > 1 and config.missing_is == "odd"  # ... and so do missing values that count
+    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column
     views, left_out = fitting(config.wanted_views, n_features, config.lags, limit)
     if not views:
         first = left_out[0]

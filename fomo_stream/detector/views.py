@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.relative import RELATIVE
-from fomo_stream.detector.series import MOVEMENT, flat, with_missing_features
+from fomo_stream.detector.series import MOVEMENT, flat
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -77,13 +77,6 @@ class View:
         """The columns of this view that hold category codes."""
         vectors = 0 if self.is_derived else self.n_vectors(lags)
         return tuple(vector * n_features + column for vector in range(vectors) for column in categorical)
-
-    def widened(self, rows: Float, lags: int, more: int) -> Float:
-        """Columns (n, width) of this view with `more` further features that no record has."""
-        n, width = rows.shape
-        n_vectors = self.n_vectors(lags)
-        vectors = with_missing_features(rows.reshape(n, n_vectors, width // n_vectors), more)
-        return flat(vectors)
 
 
 VIEWS = {

@@ -20,4 +20,5 @@ def warm_up(model: Model) -> None:
         part = rows[start : start + 24]
         keys = [("a", "b", None)[i % 3] for i in range(len(part))]
         detector.score_rows(part, keys)
+        detector.score_apart(part, keys)
         detector.process(part, keys)

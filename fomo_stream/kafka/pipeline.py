@@ -469,10 +469,10 @@ class Pipeline:
         if n_warm:
             self._log_warm_up(partition)
         sent = time.perf_counter()
-        for offset, regime in made.regimes:
+        for _ in range(made.shifts):
             self._observer.regime_changed()
-            place = {"topic": self._settings.topic, "partition": partition.number, "offset": offset}
-            log.warning(kv("regime", **place, regime=regime, reason="unlike the history"))
+            place = {"topic": self._settings.topic, "partition": partition.number, "offset": items[-1].offset}
+            log.warning(kv("regime", **place, reason="unlike the history"))
         done = [(item, result) for item, result in zip(now, made.results[n_warm:], strict=True) if result is not None]
         self._observer.scored(
             Observation(

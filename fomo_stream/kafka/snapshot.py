@@ -15,7 +15,7 @@ from fomo_stream.partition.running import Running
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
 
-NEW = DetectorSummary(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
+NEW = DetectorSummary(0, 0, 0, 0, 0, 0.0)  # of a partition without records
 
 
 @dataclass(frozen=True)

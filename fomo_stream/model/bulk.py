@@ -54,10 +54,6 @@ class Bulk(NamedTuple):
         known = (~np.isnan(rows)).sum(axis=0).tolist()
         return cls.of([column[:m] for column, m in zip(ordered.T, known, strict=True)], WIDER)
 
-    def ordinary(self, rows: Float) -> Bool:
-        """Which values of rows (n, d) are those that nearly all rows have."""
-        return np.asarray(rows == self.common)
-
     def far(self, rows: Float) -> Bool:
         """Which values of rows (n, d) are far; NaN is not."""
         return np.asarray((rows < self.least) | (rows > self.most))

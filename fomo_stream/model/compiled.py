@@ -8,7 +8,7 @@ would break their ties.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model, 
 from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.completion import Known, complete
-from fomo_stream.model.kernels.handles import WORDS
+from fomo_stream.model.kernels.handles import Handle
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import (
     ContextWeights,
@@ -48,40 +48,6 @@ Float = NDArray[np.float64]
 Single = NDArray[np.float32]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-
-class Handle:
-    """Arrays for the kernels by their address, see `kernels.handles`; they live as long as it does.
-
-    tree: nested named tuples and tuples of arrays, numbers and handles, or None. A copy has the addresses of its own
-    arrays.
-    """
-
-    def __init__(self, *tree: Any) -> None:
-        self._tree = tree
-        self._leaves = [leaf if isinstance(leaf, Handle) else np.ascontiguousarray(leaf) for leaf in _leaves(tree)]
-        self._words = np.zeros((len(self._leaves), WORDS), np.int64)
-        for words, leaf in zip(self._words, self._leaves, strict=True):
-            if isinstance(leaf, Handle):
-                words[0] = leaf.address
-            elif leaf.size:
-                words[: 1 + leaf.ndim] = leaf.ctypes.data, *leaf.shape
-            else:
-                words[1 : 1 + leaf.ndim] = leaf.shape
-        self.address: int = self._words.ctypes.data
-
-    def __reduce__(self) -> tuple[type[Handle], tuple[Any, ...]]:
-        return Handle, self._tree
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, tuple):
-        for part in tree:
-            yield from _leaves(part)
-    elif tree is None:
-        yield np.zeros(0)
-    else:
-        yield float(tree) if isinstance(tree, (int, float)) else tree
 
 
 @dataclass(frozen=True)

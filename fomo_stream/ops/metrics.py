@@ -50,7 +50,7 @@ METRICS = (
     Metric("features_missing", "gauge", "Features that had values before and have none for long; the log names them."),
     Metric("labels", "counter", "Labels that took effect."),
     Metric("regimes", "counter", "Lasting shifts that were announced."),
-    Metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", PARTITION),
+    Metric("drift", "gauge", "How much of what announces a lasting shift was seen, from 0 to 1.", PARTITION),
     Metric("position", "gauge", "Offset before which every record of the partition is finished.", PARTITION),
     Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", PARTITION),
     Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", PARTITION),

@@ -52,7 +52,7 @@ class Scored(NamedTuple):
     before_rules: NDArray[np.bool_]  # (k,) which were outliers before rules and windows of maintenance were looked at
     missing: NDArray[np.int64]  # (n,) features without a value
     opened: int  # incidents that have begun
-    regimes: list[tuple[int, int]]  # offset and number of each regime that is announced
+    shifts: int  # lasting shifts that are announced
     silence: list[Notice]  # of silence, in the order of the records that they come before
 
     @property
@@ -98,7 +98,7 @@ class Running(Partition):
         self._zone = ZoneInfo(config.timezone)
         self._index_name = f"{INDEX}/{memory}"  # an index of another size has another name and is not restored
         self._written_schema = b""
-        self._regime = self._generation = 0  # of the last scored record
+        self._generation = 0  # of the last scored record
         self._recover(self.restored.entries, known)
         self._next = self.detector.records  # number of the next record that is learned
         source = None if self.topic is None else (self.topic, self.number)
@@ -113,7 +113,6 @@ class Running(Partition):
             self.incidents.recover(_under(entries, INCIDENTS))
             self.silence.recover(_under(entries, SILENCE))
             self._written_schema = entries[SCHEMA]
-            self._regime = self.detector.summary.regime
         kept = f"{self._index_name}/"
         old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
         # the entries are in the detector
@@ -169,7 +168,7 @@ class Running(Partition):
         windows = {at: windows[i] for at, i in enumerate(np.flatnonzero(usable).tolist()) if i in windows}
         rows, keys, offsets = values[usable], [item.key for item in chosen], [item.offset for item in chosen]
         n_again, first, opened = bisect_left(offsets, self.learned_until), self._next, len(self.incidents)
-        seen = self._with_places(rows, chosen)
+        seen, shifts = self._with_places(rows, chosen), self.detector.shifts
         between: dict[int, list[int]] = {}  # by place: records before it that are passed over
         for i in passed if self.schema.counters else ():
             if items[i].offset >= self.learned_until:
@@ -198,7 +197,7 @@ class Running(Partition):
             judged.before_rules,
             missing,
             len(self.incidents) - opened + len(closed),
-            self._new_regimes(judged.results, offsets),
+            self.detector.shifts - shifts,
             self._follow_silence(items, now) if self.silence.is_on or self.silence.has_news else [],
         )
 
@@ -287,14 +286,6 @@ class Running(Partition):
         field = self.config.time
         time = None if field is None else to_milliseconds(look_up(item.fields, field), self._zone)
         return known_time(item.timestamp if time is None else time)
-
-    def _new_regimes(self, results: Sequence[Result], offsets: Sequence[int]) -> list[tuple[int, int]]:
-        found = []
-        for result, offset in zip(results, offsets, strict=True):
-            if result["regime"] > max(self._regime, 1):  # the first is no change
-                found.append((offset, result["regime"]))
-            self._regime = result["regime"]
-        return found
 
     # -- labels --------------------------------------------------------------------------------------------------
 

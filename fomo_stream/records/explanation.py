@@ -50,7 +50,7 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
     else:
         median, low, high, expected = (_number(one, _digits(reason, one, DIGITS)) for one in _context(reason))
         made |= {"usual": median, "range": None if low is None or high is None else [low, high]}
-        if cause in (Cause.VALUE, Cause.MISSING):
+        if cause is Cause.VALUE:
             made["expected"] = expected
     made["scope"] = reason.scope
     return made | ({"with": schema.features[reason.partner]} if reason.partner >= 0 else {})

@@ -46,7 +46,6 @@ def results_of(
         "missing": missing,
         "model": repeat(model, len(missing)),
         "generation": scored.generation.tolist(),
-        "regime": scored.regime.tolist(),
         "status": map(str, scored.status),
     }
     names = tuple(columns)
@@ -71,7 +70,7 @@ def nothing(missing: int | None, model: str | None = None, source: Source | None
     place = {} if source is None else dict(zip(("topic", "partition", "offset", "timestamp"), source, strict=True))
     result: Result = place | dict.fromkeys(("score", "remembered_logit", "logit", "p_value"))
     result |= {"outlier": False, "severity": None, "confidence": None, "missing": missing}
-    return result | ({} if model is None else {"model": model}) | {"generation": 0, "regime": 0}
+    return result | ({} if model is None else {"model": model}) | {"generation": 0}
 
 
 def _or_none(numbers: NDArray[Any]) -> list[float | None]:

@@ -13,8 +13,9 @@ from fomo_stream.records.result import Result
 
 CSV_FIELDS = (
     *("score", "remembered_logit", "logit", "p_value", "outlier", "severity", "confidence", "missing", "generation"),
-    *("regime", "status", "incident", "surprise"),
+    *("status", "incident", "surprise"),
 )
+GONE_FIELDS = ("regime",)  # of files of earlier versions
 PLACE_FIELDS = ("line",)  # of records whose place in the output is not that in the input
 EXPLAINED_FIELDS = ("reasons", "explanation")  # of records that are explained
 RULED_FIELDS = ("suppressed", "rule")  # where there are rules, or windows of maintenance
@@ -22,7 +23,7 @@ RULED_FIELDS = ("suppressed", "rule")  # where there are rules, or windows of ma
 
 def csv_columns(field: str) -> list[str]:
     """All columns of a CSV file that can hold results, for the result field `field`."""
-    return [f"{field}_{name}" for name in (*CSV_FIELDS, *PLACE_FIELDS, *RULED_FIELDS, *EXPLAINED_FIELDS)]
+    return [f"{field}_{name}" for name in (*CSV_FIELDS, *PLACE_FIELDS, *RULED_FIELDS, *EXPLAINED_FIELDS, *GONE_FIELDS)]
 
 
 @dataclass(frozen=True, slots=True)

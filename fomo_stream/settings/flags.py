@@ -236,12 +236,10 @@ class DetectorFlags(BaseFlags):
     that feedback calls normal; or all, and nothing is left out"""
     views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
     """what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views"""
-    missing_is: Literal["unknown", "odd"] = flag("Detector", "unknown", scope="state")
-    """what a missing value is: unknown, so that it changes nothing; or odd, the more the rarer it is"""
     still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
     """a value that stands still, of a feature that nearly always changes: an outlier, or ignored"""
     adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
-    """records after which a lasting shift is announced as a new regime; 0: never"""
+    """records after which a lasting shift is announced; 0: never"""
     seed: int = flag("Detector", 0, ge=0, scope="state")
     """seed of the random numbers"""
     explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", scope="scores")

@@ -15,6 +15,7 @@ GONE = {
     "input-format": "leave it out: --schema-file says that values are Avro",
     "json": "group prints text; replay and doctor write JSON",
     "format": "the demo sends JSON; score and replay have it for their files",
+    "missing-is": "leave it out: a missing value is unknown; `missing` of each result counts them",
     "reasons": "leave it out: a record has three reasons at most",
     "plain": "leave it out: the demo prints lines",
     "rate": "leave it out: the demo has 500 records a second",

@@ -7,7 +7,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -196,6 +196,53 @@ def test_features_and_categories_that_appear_are_learned_with_their_past() -> No
         known | {"new": 0.0, "kind": "odd"}
     )
     assert detector.score_one(known | {"new": 0.0}) < detector.score_one(known | {"new": 1e6})
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_new_feature_is_as_if_all_records_before_had_lacked_it(pickled: bool) -> None:
+    """With keys, totals and verdicts, and from a pickle."""
+    rng = random.Random(0)
+
+    def made(n: int, **more: Any) -> list[Record]:
+        fields = [{"a": rng.gauss(0, 1), "total": 2.0 * i + rng.random(), "who": rng.choice("pqr")} for i in range(n)]
+        return [record | more for record in fields]
+
+    first, later = made(400), made(300, new=1.0)
+    one, other = (FoMoDetector(**SIZES, key="who", counters=["total"]) for _ in range(2))
+    one.learn_many(first)
+    other.learn_many([record | {"new": None} for record in first])
+    for each in (one, other):
+        each.feedback_many(first[200:260], [True] * 60)
+    if pickled:
+        one = pickle.loads(pickle.dumps(one))
+    for part in (later[:1], later[1:200], later[200:]):
+        for each in (one, other):
+            each.learn_many(part)
+            each.feedback_many(first[100:101], [True])
+        np.testing.assert_array_equal(one.score_many(later), other.score_many(later))
+    np.testing.assert_array_equal(one.p_value_many(later), other.p_value_many(later))
+    assert one.explain_one(later[0] | {"new": 9.0}) == other.explain_one(later[0] | {"new": 9.0})
+
+
+def test_after_a_long_stream_a_new_feature_changes_little_at_first() -> None:
+    """More records than are learned again: usual ones are as usual as before, and odd ones as odd."""
+    detector = FoMoDetector()
+    detector.learn_many(records(7000))
+    usual = records(300, 5)
+    odd = [record | {"a": 30.0} for record in usual]
+    before = detector.score_many(usual), detector.score_many(odd)
+    detector.learn_many([record | {"new": 1.0} for record in records(50, 6)])
+    after = detector.score_many(usual), detector.score_many(odd)
+    assert np.corrcoef(before[0], after[0])[0, 1] > 0.9
+    assert np.abs(before[0].mean() - after[0].mean()) < 0.05
+    assert min(before[1].min(), after[1].min()) > 0.99
+    assert detector.is_outlier_one(odd[0])
+    assert not detector.is_outlier_one(usual[0])
+
+
+def test_what_is_gone_is_said() -> None:
+    with pytest.raises(ConfigError, match="missing_is is gone"):
+        cast(Any, FoMoDetector)(missing_is="odd")
 
 
 def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

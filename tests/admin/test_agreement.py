@@ -51,7 +51,7 @@ def agreement(log: Log, model: str = "m", kernel: str = "numba", **changes: Any)
 
 # What a group with these settings agrees on, as every version has written it.
 WRITTEN: dict[str, Any] = {
-    **{"model": "m", "kernel": "numba", "context-size": 100, "missing-is": "unknown", "seed": 0, "lags": 1},
+    **{"model": "m", "kernel": "numba", "context-size": 100, "seed": 0, "lags": 1},
     **{"views": ["trimmed", "all", "recent", "movement", "past", "key"], "keys": 100000, "own-contexts": 64},
     **{"categorical": ["site"], "exclude": [], "counters": ["auto"], "time-features": [], "mute-key": []},
     **{"remembered-rows": 5000, "remembered-scores": 7032, "delivery": "exactly-once", "threads": 1},
@@ -70,7 +70,7 @@ WRITTEN: dict[str, Any] = {
 }
 # Another value of each, if it is that of the flag.
 OTHERS: dict[str, Any] = {
-    **{"model": "other", "kernel": "torch", "context-size": 200, "missing-is": "odd", "seed": 7, "lags": 2},
+    **{"model": "other", "kernel": "torch", "context-size": 200, "seed": 7, "lags": 2},
     **{"keys": 500, "own-contexts": 8, "categorical": ["kind"], "exclude": ["noise"], "counters": ["energy"]},
     **{"time-features": ["weekday", "month"], "mute-key": ["p7"], "delivery": "at-least-once", "time": "at"},
     **{

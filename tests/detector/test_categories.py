@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.records.category_codes import category_code
@@ -158,15 +157,3 @@ def test_an_empty_column_and_no_rows_are_no_trouble() -> None:
     assert np.isfinite(frequencies.encode(NEW)).all()
     assert np.isnan(frequencies.encode(np.full((5, 1), np.nan))).all()
     assert frequencies.encode(np.empty((0, 1))).shape == (0, 1)
-
-
-@given(
-    arrays(float, (30, 2), elements=st.sampled_from([1.0, np.nan])),
-    arrays(float, (9, 2), elements=st.sampled_from([1.0, np.nan])),
-)
-def test_a_gap_that_counts_is_as_rare_as_a_category_would_be(context: np.ndarray, rows: np.ndarray) -> None:
-    """That of the rarest gap of a row counts."""
-    found = Frequencies.fit(context, (), gaps=True).encode(rows)
-    as_codes = Frequencies.fit(np.where(np.isnan(context), 7.0, 8.0), (0, 1)).encode(np.full((1, 2), 7.0))[0, :2]
-    np.testing.assert_array_equal(found[:, :2], rows)
-    np.testing.assert_allclose(found[:, 2], np.where(np.isnan(rows), as_codes, 0.0).max(axis=1))

@@ -116,7 +116,7 @@ def test_verdicts_during_the_warm_up_prolong_it_and_can_be_revoked() -> None:
 # --- verdicts
 
 FEATURES = 2
-FIELDS = ("remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
+FIELDS = ("remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "severity")
 Verdict = tuple[int, bool]  # number of the record, whether it is an outlier
 
 

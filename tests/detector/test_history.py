@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import QuantileTransformer
 
-from fomo_stream.detector.history import OUTLIER, History, Reservoir
+from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch
+from fomo_stream.detector.step.judge import OUTLIER
 from fomo_stream.model.quantile_map import knots_of
 
 # --- history
@@ -64,7 +65,9 @@ def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
     for history in (memory, memory.copy(), recovered(memory)):
         np.testing.assert_array_equal(history.vectors(known), batch_of(known).vectors)
         np.testing.assert_array_equal(history.relative(known), batch_of(known).relative)
-    numbers, own, kept, outlier = memory.scored(n - 15, n)
+    numbers, own, kept, outlier, slots, far = memory.scored(n - 15, n)
+    np.testing.assert_array_equal(slots, numbers % 7)
+    np.testing.assert_array_equal(far, numbers % 6 == 0)
     np.testing.assert_array_equal(numbers, np.arange(max(0, n - 15), n))
     np.testing.assert_array_equal(kept, logit[-15:])
     np.testing.assert_array_equal(own, scores_of(numbers).logit)
@@ -86,7 +89,7 @@ def test_a_window_ends_where_asked_and_leaves_outliers_out(sizes: list[int], siz
     outliers = np.array(sorted(data.draw(st.sets(st.integers(max(0, n - 10), max(n - 1, 0)), max_size=n))), dtype=int)
     memory.judge(outliers, np.full(len(outliers), OUTLIER, dtype=np.int8))
     expected = np.setdiff1d(np.arange(max(0, before - size), before), outliers)
-    numbers, _, kept, _ = memory.scored(before - size, before)
+    numbers, _, kept, *_ = memory.scored(before - size, before)
     np.testing.assert_array_equal(numbers, expected)
     np.testing.assert_array_equal(kept, 100.0 * expected)
 

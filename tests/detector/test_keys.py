@@ -15,9 +15,11 @@ from streams import assert_same_results, compacted
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import WHOLE, Keys, digest_of
-from fomo_stream.detector.relative import FARTHEST, HALF_LIFE, LEVEL_COUNTS, SPREAD_COUNTS, Pooled, within_keys
+from fomo_stream.detector.relative import Pooled, within_keys
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Series
+from fomo_stream.detector.step.follow import FARTHEST, LEVEL_COUNTS, SPREAD_COUNTS
+from fomo_stream.detector.step.follow import USUAL_HALF_LIFE as HALF_LIFE
 from fomo_stream.model.checkpoint import shared_model
 
 Float = np.ndarray
@@ -235,7 +237,7 @@ def test_odd_values_of_a_device_are_found_whatever_the_order_of_the_devices(seed
         assert found[~is_planted].sum() <= 20
 
 
-def test_what_is_usual_for_a_big_key_is_not_odd_among_all_and_a_shift_of_all_keys_is_a_new_regime() -> None:
+def test_what_is_usual_for_a_big_key_is_not_odd_among_all_and_a_shift_of_all_keys_is_announced() -> None:
     rng = np.random.default_rng(0)
     user = rng.integers(1, 60, 6000)
     big = np.sort(rng.choice(np.arange(300, 6000), 32, replace=False))
@@ -243,12 +245,14 @@ def test_what_is_usual_for_a_big_key_is_not_odd_among_all_and_a_shift_of_all_key
     amount = rng.lognormal(np.where(user == 0, 5.6, 3.0), 0.35)
     amount[2990], user[2990] = 3000.0, 5
     amount[3000:] *= 8.0
-    found = Detector(shared_model(), 1, DetectorConfig()).process(amount[:, None], [f"u{k}" for k in user])
+    one, rows, keys = Detector(shared_model(), 1, DetectorConfig()), amount[:, None], [f"u{k}" for k in user]
+    before = one.process(rows[:3000], keys[:3000])
+    assert one.shifts == 0
+    found = Results.concatenate([before, one.process(rows[3000:], keys[3000:])])
     assert found.outlier[2990]
     assert found.outlier[big[big < 2990][6:]].sum() <= 1
     assert found.outlier[3000:3300].sum() >= 20
-    assert found.regime[2999] == 1
-    assert found.regime[-1] == 2
+    assert one.shifts == 1
 
 
 def test_a_flag_that_goes_back_to_what_nearly_all_have_is_not_odd() -> None:

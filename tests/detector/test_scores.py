@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
+from plain_judge import PlainJudge, Record, share_above
 from streams import CONFIG, KEYS, MODEL, ROWS, detector, stream
 
 from fomo_stream.detector.alerts import Memory, greedy_keys
@@ -53,28 +53,6 @@ def test_calibrated_means_that_the_rate_is_reachable(n: int, rate: float) -> Non
 
 
 # --- the long run
-
-
-def assumed(x: float) -> float:
-    """The share of the assumed records above x, by its formula."""
-    z = (x - 3) / 2
-    return 0.5 * (1 - z / math.sqrt(1 + z * z)) if z < 0 else 0.5 / (math.sqrt(1 + z * z) * (math.sqrt(1 + z * z) + z))
-
-
-def share_above(x: float, earlier: list[float], ages: list[int]) -> float:
-    """P of a logit, one earlier record after the other; ages: of each, the steps since it came."""
-    above = total = 0.0
-    low = (math.floor((x + 12) / 0.25) * 0.25 - 12) if -12 <= x < 30 else x
-    for logit, age in zip(earlier, ages, strict=True):
-        weight = 0.5 ** (age * STEP / LONG)
-        total += weight
-        if x < -12 or x >= 30:
-            above += weight * (x < -12 <= logit)
-        elif logit >= low + 0.25:
-            above += weight
-        elif logit >= low:  # in the same bin: spread over it evenly
-            above += weight * (low + 0.25 - x) / 0.25
-    return (above + 300 * assumed(x)) / (total + 300)
 
 
 steps = st.lists(st.lists(exact, max_size=40), max_size=6)
@@ -134,72 +112,10 @@ def test_weights_that_grow_for_millions_of_records_change_no_share() -> None:
 # --- alerts
 
 
-def clear_above(logits: list[float], many: int) -> float:
-    """What is clear above the largest of them, in its heights above the median."""
-    if len(logits) >= many:
-        return 0.12
-    around = np.array(logits) - np.mean(logits)
-    following = max(0.0, float((around[1:] * around[:-1]).sum() / max((around**2).sum(), 1e-300)))
-    free = max(3.0, len(logits) * (1 - following) / (1 + following))
-    return round(0.12 * math.log(many) / math.log(free) + 1 / math.sqrt(free), 3)
-
-
-class Naive:
-    """The documented rules, record by record, from the logits of a stream; see `Alerts`."""
-
-    def __init__(self, rate: float, window: int, first: Results) -> None:
-        self.rate, self.window = rate, window
-        self.own = first.scores.stored_logit.tolist()
-        self.remembered = first.remembered_logit.tolist()
-        self.outliers: list[bool] = []
-        self.first = first.outlier.tolist()
-        self.since: dict[int, int] = {}
-        self.load = 0.0
-
-    def run(self, results: Results) -> list[tuple[float, float, bool, int]]:
-        """Score, p-value, outlier and severity of all records after the first."""
-        a, found = self.rate, []
-        n_first = len(self.own)
-        for i in range(len(results)):
-            step = i // STEP * STEP
-            if i == step:
-                peak = math.ceil(7 / a)
-                own, memory = self.own[: n_first + step][-peak:], self.remembered[: n_first + step][-peak:]
-                recent = self.remembered[: n_first + step][-self.window :]
-                ages = [math.ceil((n_first - j) / STEP) + step // STEP for j in range(n_first)]
-                ages += [step // STEP - j // STEP for j in range(step)]
-                before = self.remembered[: n_first + step]
-                self.load = self.load * (1 - STEP * a / 20) + sum(self.outliers[max(0, step - STEP) : step])
-            logit, x = float(results.scores.stored_logit[i]), float(results.remembered_logit[i])
-            is_ready = len(own) + 1 >= 1 / a - 1e-6
-            higher = sum(other >= x for other in recent)
-            p = (1 + higher) / (len(recent) + 1)
-            rises, is_usual, begins = [0.0, 0.0], True, False
-            if is_ready:
-                calm = [not flag for flag in (self.first + self.outliers[:step])[-peak:]]
-                for k, (value, those) in enumerate(((logit, own), (x, memory))):
-                    middle, top = float(np.median(those)), max(1.0, *those)
-                    usual = max([1.0, *(other for other, is_calm in zip(those, calm, strict=True) if is_calm)])
-                    rises[k] = max(0.0, value - top) / max(top - middle, 0.3)
-                    clear = clear_above(those, math.ceil(7 / a))
-                    begins |= rises[k] > clear
-                    is_usual &= value <= usual + clear * max(usual - middle, 0.3)
-            asked = max(logit, x) if rises[0] > 0 else x
-            rarity = share_above(asked, before, ages) / (1 + 2 * max(rises)) ** 3
-            slot = int(results.series[i])
-            if results.begins[i]:
-                self.since.pop(slot, None)
-            again = not is_usual and 1 + higher <= 0.7 * a * (max(len(recent), self.window) + 1)
-            is_odder = is_ready and logit > float(np.median(own))
-            follows = self.since.get(slot, 99) <= 10 and rarity <= max(a, min(5 * a, 0.05)) and is_odder
-            outlier = begins or ((again or follows) and self.load + sum(self.outliers[step:i]) < 100)
-            self.since[slot] = 1 if outlier else self.since.get(slot, 99) + 1
-            severity = (3 if rarity <= a / 5 else 2) if outlier else int(rarity <= a)
-            found.append((1 - rarity, p, outlier, severity if is_ready else 0))
-            self.outliers.append(outlier)
-            self.own.append(logit)
-            self.remembered.append(x)
-        return found
+def records_of(results: Results) -> list[Record]:
+    """These records, before they are judged."""
+    columns = results.logit, results.by_view, results.by_key, results.series, results.begins
+    return [Record(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.02])
@@ -207,13 +123,15 @@ def test_scores_and_alerts_follow_from_the_logits_by_the_documented_rules(rate: 
     n, config = 1000, replace(CONFIG, alert_rate=rate, own_contexts=0)
     one = Detector(MODEL, 2, config)
     one.process(ROWS[:8], KEYS[:8])
-    naive = Naive(rate, config.window_size, one.cross_scored())
+    plain = PlainJudge(config)
+    plain.first(records_of(one.cross_scored()))
     results = one.process(ROWS[8 : 8 + n], KEYS[8 : 8 + n])
-    score, p, outlier, severity = zip(*naive.run(results), strict=True)
-    np.testing.assert_allclose(results.score, score, atol=1e-9)
-    np.testing.assert_allclose(results.p_value, p)
-    assert results.outlier.tolist() == list(outlier)
-    assert results.severity.tolist() == list(severity)
+    found = [plain.judge(record) for record in records_of(results)]
+    np.testing.assert_allclose(results.remembered_logit, [one.remembered for one in found], atol=1e-9)
+    np.testing.assert_allclose(results.score, [one.score for one in found], atol=1e-9)
+    np.testing.assert_allclose(results.p_value, [one.p_value for one in found])
+    assert results.outlier.tolist() == [one.outlier for one in found]
+    assert results.severity.tolist() == (severity := [one.severity for one in found])
     assert len(set(severity)) > 2
 
 
@@ -415,9 +333,13 @@ def memory(weight: float) -> Memory:
     return Memory(weight, keys)
 
 
-def columns_of(stream: Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def columns_of(stream: Stream) -> tuple[Scores, np.ndarray, np.ndarray]:
     logits, slots, begins = zip(*stream, strict=True) if stream else ((), (), ())
-    return np.array(logits, float), np.array(slots, np.int64), np.array(begins, bool)
+    return scores_of(np.array(logits, float)), np.array(slots, np.int64), np.array(begins, bool)
+
+
+def scores_of(logits: np.ndarray) -> Scores:
+    return Scores.of(logits[:, None], np.ones(len(logits), np.int64), np.ones(len(logits)))
 
 
 def naive(stream: Stream, weight: float) -> list[float]:
@@ -455,7 +377,7 @@ def test_a_remembered_logit_has_a_share_of_the_earlier_ones_of_its_series(
 def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:
     logits = np.zeros(40)
     logits[10], logits[20:26] = 4.0, 4.0
-    found = memory(1 / 3).remember(logits, np.zeros(40, np.int64), np.zeros(40, bool))
+    found = memory(1 / 3).remember(scores_of(logits), np.zeros(40, np.int64), np.zeros(40, bool))
     assert found[21] > found[10]
     assert (np.diff(found[20:26]) > 0).all()
     assert found[35] < 0.2  # and it fades

@@ -88,19 +88,6 @@ def test_a_value_that_never_changes_has_no_season() -> None:
     assert not Seasons(3, [Cycle(24)]).follow(np.zeros_like(scores), places[:, :1]).known.any()
 
 
-def test_further_features_change_nothing_for_the_others() -> None:
-    scores, places, _ = days(np.random.default_rng(3), 8)
-    one, middle = Seasons(3, [Cycle(24), Cycle(168)]), 5 * DAY
-    one.follow(scores[:middle], places[:middle])
-    wide = one.copy(1)
-    more = np.column_stack([scores, scores[:, 0]])[middle:]
-    found, expected = wide.follow(more, places[middle:]), one.follow(scores[middle:], places[middle:])
-    for mine, its in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(mine[:, :3], its)
-    assert found.known[-1, 3]
-    assert not found.known[0, 3]
-
-
 def test_another_scale_says_the_same() -> None:
     scores, places, _ = days(np.random.default_rng(4), 9)
     raw = scores[:, [0, 0, 2]]

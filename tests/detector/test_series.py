@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
-from streams import compacted, state_of
+from streams import compacted
 
 from fomo_stream.detector import series
 from fomo_stream.detector.changelog import Document
 from fomo_stream.detector.keys import WHOLE, Key, Keys, digest_of
-from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, RECENT, Batch, Series
+from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Batch, Series
+from fomo_stream.detector.step.follow import RECENT
 from fomo_stream.errors import StateError
 
 FORGET = 7  # records
@@ -163,28 +164,6 @@ def test_a_slot_is_of_one_series_from_its_beginning_on(stream: Stream, max_keys:
                 assert found.begins[next_one] or stream.keys[first] == stream.keys[next_one]
 
 
-@given(streams(), streams(), st.integers(0, 2), st.integers(1, 4), st.booleans())
-def test_features_that_are_added_have_no_past_and_no_movement(
-    before: Stream, after: Stream, lags: int, max_keys: int, movement: bool
-) -> None:
-    narrow = Series(2, lags, movement, max_keys)
-    follow(narrow, before)
-    wide = narrow.copy(1)
-    added = np.arange(float(len(after.keys)))
-    found = wide.follow(np.column_stack([after.values, added]), after.keys)
-    expected = narrow.follow(*after)
-    np.testing.assert_array_equal(found.vectors[:, :, :2], expected.vectors)
-    np.testing.assert_array_equal(found.slots, expected.slots)
-    np.testing.assert_array_equal(found.begins, expected.begins)
-    first = found.vectors[:1, :, 2]
-    assert np.isnan(first[:, 1 : 1 + lags]).all()
-    if movement:
-        assert (first[:, -2] == first[:, 0]).all()  # its level is its only value
-    again = Series(3, lags, movement, max_keys)
-    again.recover(cast(dict[str, bytes], wide.copy().changes()))
-    assert state_of(again) == state_of(wide)
-
-
 def test_memory_is_bounded_however_many_and_long_the_keys_are() -> None:
     one = Series(1, lags=2, max_keys=100)
     values = np.arange(5000.0)[:, None]
@@ -290,13 +269,6 @@ def test_a_counter_is_followed_by_its_growth(seed: int, n: int, n_keys: int, lag
     expected = follow(Series(2, lags), Stream(np.column_stack([other, growth(totals, keys)]), keys))
     for name, values in found._asdict().items():
         np.testing.assert_array_equal(values, getattr(expected, name), err_msg=name)
-
-
-def test_with_missing_values_that_are_odd_a_counter_that_begins_again_is_not_missing() -> None:
-    totals = np.array([[3.0], [5.0], [np.nan], [9.0], [1.0], [2.0]])
-    batch = Series(1, fills=False, counters=(0,)).follow(totals)
-    assert batch.gaps[:, 0].tolist() == [False, False, True, False, False, False]
-    np.testing.assert_array_equal(batch.vectors[:, 0, 0], [np.nan, 2.0, np.nan, 2.0, 2.0, 1.0])
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 30))

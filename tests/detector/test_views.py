@@ -10,7 +10,7 @@ from streams import MODEL
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.series import Series, with_missing_features
+from fomo_stream.detector.series import Series
 from fomo_stream.detector.views import DEFAULT, GROUPS, VIEWS, WIDEST, fitting, named_views
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.config import ModelConfig
@@ -35,20 +35,6 @@ def test_views_look_at_the_record_its_past_or_its_movement(n: int, lags: int) ->
     np.testing.assert_array_equal(VIEWS["past"].columns(vectors, lags, ()), np.hstack([rows, *past]))
     moved = np.hstack([vectors[:, -2], vectors[:, -1]])
     np.testing.assert_array_equal(VIEWS["movement"].columns(vectors, lags, ()), moved)
-
-
-@given(st.sampled_from(list(VIEWS)), st.integers(0, 6), st.integers(1, 4), st.integers(0, 3), st.data())
-def test_columns_of_wider_planes_are_the_wider_columns(
-    name: str, n: int, d: int, lags: int, data: st.DataObject
-) -> None:
-    more = data.draw(st.integers(1, 3))
-    categorical = tuple(sorted(data.draw(st.sets(st.integers(0, d - 1)))))
-    view = VIEWS[name]
-    vectors = np.random.default_rng(n).normal(size=(n, view.n_vectors(lags) if view.is_of_keys else 1 + lags + 2, d))
-    narrow = view.columns(vectors, lags, categorical)
-    wide = view.columns(with_missing_features(vectors, more), lags, categorical)
-    np.testing.assert_array_equal(view.widened(narrow, lags, more), wide)
-    assert wide.shape == (n, view.n_vectors(lags) * (d + more))
 
 
 def test_names_of_groups_are_taken_apart_and_each_view_comes_once() -> None:
@@ -114,15 +100,3 @@ def test_pairs_of_categories_take_a_column_of_a_model_that_takes_so_many() -> No
         assert np.isfinite(scored.logit[200:]).all()
     with pytest.raises(SchemaError, match="takes up to 7 features in the view trimmed, the rows have 8"):
         Detector(narrow, 8, categorical=(1, 2))
-
-
-def test_a_detector_that_becomes_wider_leaves_out_what_is_too_wide_then() -> None:
-    rng = np.random.default_rng(0)
-    config = DetectorConfig(context_size=20, min_context=10)
-    one = Detector(MODEL, 99, config)
-    one.process(rng.normal(size=(300, 99)))
-    wide = one.widened(101)
-    assert [view.name for view in wide.views] == ["trimmed", "all", "recent"]
-    found = wide.process(rng.normal(size=(300, 101)))
-    assert np.isfinite(found.logit).all()
-    assert one.process(rng.normal(size=(5, 99))).by_view.shape == (5, 4)  # the other goes on as before

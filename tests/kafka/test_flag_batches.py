@@ -39,7 +39,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "hours": {"time_features": ("hour",)},
     "weekdays of a field": {"time_features": ("hour", "weekday", "month"), "time": "at"},
     "lags": {"lags": 3},
-    "missing": {"missing_is": "odd"},
     "views": {"views": ("all", "recent")},
     "fast": {"views": ("fast",)},
     "explain all": {"explain": "all"},

@@ -31,7 +31,7 @@ BUSY = PartitionSnapshot(
     open_transactions=(("sensors", 2.5), ("state", 0.0)),
     generation_age_s=7.0,
     context_late_s=0.5,
-    detector=DetectorSummary(90, 60, 12, 4, 31, 1, 0.25, 17, 5, 3),
+    detector=DetectorSummary(90, 60, 12, 4, 31, 0.25, 17, 5, 3),
     silent={"key": 4, "partition": 0, "topic": 1},
 )
 WAITING = PartitionSnapshot(number=4, waits="waiting for its turn")

@@ -20,7 +20,7 @@ from fomo_stream.ops.http import HttpServer, Sources
 pytestmark = pytest.mark.slow
 
 SCRIPT = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
-SOUND = DetectorSummary(9000, 5000, trimmed_rows=40, generation=118, generation_age=261, regime=2, drift=0.31)
+SOUND = DetectorSummary(9000, 5000, trimmed_rows=40, generation=118, generation_age=261, drift=0.31)
 RUNNING = replace(
     EMPTY,
     features=("flow", SCRIPT),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effec
     assert "unexpected record=f[0]@0 error=ZeroDivisionError" in caplog.text
 
 
-# --- regimes
+# --- lasting shifts
 
 
 def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,9 +187,7 @@ def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> 
         value = json.dumps({"x": shift + rng.gauss(0, 1), "y": shift + rng.gauss(5, 2)}).encode()
         pipeline.receive(record(offset, value=value), 0.0)
     pipeline.finish([0])
-    regimes = [json.loads(output.value or b"")["fomo"]["regime"] for output in delivery.to("t-scores")]
-    assert regimes == sorted(regimes)
-    assert set(regimes) == {0, 1, 2}
-    assert regimes.index(1) == 50
-    assert f"regime topic=t partition=0 offset={regimes.index(2)} regime=2" in caplog.text
+    assert len(delivery.to("t-scores")) == 1800
+    (offset,) = map(int, re.findall(r"regime topic=t partition=0 offset=(\d+) reason=", caplog.text))
+    assert 1200 + 64 <= offset < 1800
     assert caplog.text.count("regime topic=") == progress.counts["regimes"] == 1

@@ -504,7 +504,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "counters": {"counters": ("a",)},
     "lags": {"lags": 2},
     "views": {"views": ("fast",)},
-    "missing": {"missing_is": "odd"},
+    "still": {"still": "ignore"},
     "own": {"own_contexts": 0},
 }
 PLACKETT_BURMAN = "++-+++---+-"

@@ -24,29 +24,28 @@ from fomo_stream.records.schema import Schema
 def test_a_result_names_its_severity() -> None:
     p = np.array([0.5, 0.02, 0.01, 0.0001])
     scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64), np.ones(4))
-    scored = Results.of(scores, np.zeros(4), 1 - p, p, 2, p <= 0.01, np.arange(4, dtype=np.int8), Status.OK)
+    scored = Results.of(scores, np.zeros(4), 1 - p, p, p <= 0.01, np.arange(4, dtype=np.int8), Status.OK)
     results = results_of(scored, "m", Schema(("flow",)), [{}] * 4, [0] * 4)
     assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
     assert [result["outlier"] for result in results] == [False, False, True, True]
-    assert {result["regime"] for result in results} == {2}
 
 
 def test_a_result_has_null_where_there_is_no_score() -> None:
     scores = Scores.of(np.full((1, 1), np.nan), np.zeros(1, np.int64), np.full(1, np.nan))
     nan = np.array([np.nan])
-    scored = Results.of(scores, nan, nan, nan, 0, np.zeros(1, bool), np.zeros(1, np.int8), Status.WARMING_UP)
+    scored = Results.of(scores, nan, nan, nan, np.zeros(1, bool), np.zeros(1, np.int8), Status.WARMING_UP)
     (result,) = results_of(scored, "m", Schema(("flow",)), [{}], [2], [("sensors", 3, 812, None)])
     null = ("timestamp", "score", "remembered_logit", "logit", "p_value", "severity", "confidence")
     assert [name for name, value in result.items() if value is None] == list(null)
     place = {"topic": "sensors", "partition": 3, "offset": 812, "missing": 2, "model": "m"}
-    assert result == {**result, **place, "outlier": False, "generation": 0, "regime": 0}
+    assert result == {**result, **place, "outlier": False, "generation": 0}
 
 
 def test_explained_records_have_reasons_perhaps_none_and_a_sentence() -> None:
     p = np.array([0.001, 0.001, 0.5, 0.5, 0.001, 0.5])
     scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0], [1.0], [1.0]]), np.ones(6, np.int64), np.ones(6))
     remembered, severity = np.array([5.0, 3.0, 3.0, 1.0, 3.0, 3.0]), np.where(p < 0.5, 3, 0).astype(np.int8)
-    scored = Results.of(scores, remembered, 1.0 - p, p, 1, p < 0.5, severity, Status.OK)
+    scored = Results.of(scores, remembered, 1.0 - p, p, p < 0.5, severity, Status.OK)
     why = (Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)
     records = [{"flow": 9}] * 6
     explained = scored.explained([why, why, why, None, (), ()])
@@ -81,7 +80,6 @@ ALONE = "usual alone, but it does not go with"
 USUALLY, BETWEEN = "usually 3.1 (2.8 to 3.4)", "usually 3.1 (2.8 to 10)"
 IF_MISSING = "if -9999 means missing, name it in missing-values"
 FLOWS = "flow is 170, usually 168 (150 to 190)"
-MISSING = reason(cause=Cause.MISSING, value=NAN)
 INSIDE = reason(high=10.0)
 OPEN = reason(2, value=1.0, median=0.0, low=0.0, high=0.0)
 CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
@@ -104,11 +102,6 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         f"open is true, usually false (false to true): {ALONE} the other values (about false would fit)",
         [OPEN._replace(high=1.0, expected=0.0)],
         {},
-    ),
-    (
-        "pressure is missing, which does not go with the other values (about 3.51 would fit)",
-        [MISSING._replace(expected=3.51)],
-        {"pressure": None},
     ),
     (f"pressure is 9.8, {USUALLY}, and does not go with flow 170", [reason(partner=1), FLOW._replace(partner=0)], {}),
     (f'state is "idle", which 0.2 % of the known records have; {FLOWS}: {ALONE} the other values', [IDLE, FLOW], {}),
@@ -135,8 +128,6 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
     ),
     ("pressure is -1234, usually 3.1 (2.8 to 3.4)", [reason(value=-1234.0)], {"pressure": -1234.0}),
     ("flow is 999, usually 168 (150 to 990)", [FLOW._replace(value=999.0, high=990.0)], {"flow": 999}),
-    # the record's own value means "missing"
-    ("pressure is missing, which does not go with the other values", [MISSING], {"pressure": -9999.0}),
     (f"pressure is 3.4001, {USUALLY}", [reason(value=3.4001)], {"pressure": 3.4001}),
 ]
 
@@ -151,7 +142,6 @@ def test_a_reason_in_words(words: str, reasons: list[Reason], changed: dict[str,
     [
         (f"pressure is 9.8, {BETWEEN}", [INSIDE._replace(partner=1), FLOW._replace(partner=0)], RECORD),
         (f"pressure is 9.8, {USUALLY}", [reason(cause=Cause.PAST, before=2)], RECORD),
-        ("pressure is missing", [MISSING], RECORD | {"pressure": None}),
     ],
 )
 def test_only_facts_are_said_where_reasons_mean_little(
@@ -186,8 +176,6 @@ def test_the_value_of_a_reason_is_the_one_of_the_record(value: float) -> None:
         assert json.loads(encode({}, made))["fomo"]["value"] == value
     (made,) = reasons_of([reason(value=2.0**70)], SCHEMA, {"pressure": 2**70})
     assert made["value"] == 2.0**70
-    (made,) = reasons_of([reason(cause=Cause.MISSING, value=NAN)], SCHEMA, {"pressure": "n/a"})
-    assert made["value"] is None
 
 
 LONG_KEY = "k" * 1_000_000
@@ -205,8 +193,7 @@ def test_the_sentence_names_the_key_for_which_a_value_is_unusual(key: bytes | st
 
 def test_reasons_as_json() -> None:
     many = [reason(share=0.61234, expected=2.9876543), IDLE, FLOW._replace(partner=0)]
-    missing = reason(cause=Cause.MISSING, value=NAN, median=NAN, low=NAN, high=NAN)
-    made = reasons_of(many, SCHEMA, RECORD) + reasons_of([missing], SCHEMA, RECORD | {"pressure": "n/a"})
+    made = reasons_of(many, SCHEMA, RECORD)
     assert made == [
         {
             **{"feature": "pressure", "cause": "value", "share": 0.612, "value": 9.8, "usual": 3.1},
@@ -216,10 +203,6 @@ def test_reasons_as_json() -> None:
         {
             **{"feature": "flow", "cause": "value", "share": 0.3, "value": 170, "usual": 168.0},
             **{"range": [150.0, 190.0], "expected": None, "scope": "all", "with": "pressure"},
-        },
-        {
-            **{"feature": "pressure", "cause": "missing", "share": 0.6, "scope": "all"},
-            **dict.fromkeys(("value", "usual", "range", "expected")),
         },
     ]
 

@@ -52,7 +52,6 @@ def results(logit: Float, alert: NDArray[np.bool_] | None = None) -> Results:
         p_value=np.where(is_known, 0.5, np.nan),
         outlier=alert,
         generation=is_known.astype(np.int64),
-        regime=is_known.astype(np.int64),
         severity=np.where(alert, 2, 0).astype(np.int8),
         confidence=np.where(is_known, 1.0, np.nan),
         series=np.zeros(n, np.int64),

@@ -19,7 +19,7 @@ from fomo_stream.replaying.blocks import Block
 from fomo_stream.replaying.partition import OWN, Clock, PartitionReplay
 from fomo_stream.replaying.plan import Plan
 
-ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
+ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "severity")
 
 
 def replayed(plan: Plan, **variants: Detector) -> list[Block]:

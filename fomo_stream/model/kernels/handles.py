@@ -1,21 +1,54 @@
 """Arrays handed over by address: one integer costs nothing as an argument, dozens of arrays cost more than a score.
 
-A handle is an array of integers, WORDS for each array of a tree: its address, and its sizes. `Handle` in
-`fomo_stream.model.compiled` makes it; here it is read. Nothing is checked: positions, types and dimensions must be
-those that it was made of.
+Nothing is checked when a handle is read: positions, types and dimensions must be those that it was made of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numba import carray, types
 from numba.extending import intrinsic
 
-from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.compiling import inline_kernel
 
-WORDS = 5
+WORDS = 5  # integers for each array: its address, and its sizes
+
+
+class Handle:
+    """The address of the addresses of arrays, which live as long as it does.
+
+    tree: nested named tuples and tuples of arrays, numbers and handles, or None. A copy has the addresses of its own
+    arrays. Contiguous arrays are not copied: what a kernel writes is in them.
+    """
+
+    def __init__(self, *tree: Any) -> None:
+        self._tree = tree
+        self._leaves = [leaf if isinstance(leaf, Handle) else np.ascontiguousarray(leaf) for leaf in _leaves(tree)]
+        self._words = np.zeros((len(self._leaves), WORDS), np.int64)
+        for words, leaf in zip(self._words, self._leaves, strict=True):
+            if isinstance(leaf, Handle):
+                words[0] = leaf.address
+            elif leaf.size:
+                words[: 1 + leaf.ndim] = leaf.ctypes.data, *leaf.shape
+            else:
+                words[1 : 1 + leaf.ndim] = leaf.shape
+        self.address: int = self._words.ctypes.data
+
+    def __reduce__(self) -> tuple[type[Handle], tuple[Any, ...]]:
+        return Handle, self._tree
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, tuple):
+        for part in tree:
+            yield from _leaves(part)
+    elif tree is None:
+        yield np.zeros(0)
+    else:
+        yield float(tree) if isinstance(tree, (int, float)) else tree
 
 
 @intrinsic
@@ -28,66 +61,40 @@ def _pointer(_typing: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
-@exact_kernel
+@inline_kernel
 def words_at(address):
-    """The handle (2 ** 20,) at an address; it ends before."""
+    """The integers (2 ** 20,) of the handle at an address; they end before."""
     return carray(_pointer(address), (1 << 20,), np.int64)
 
 
-@exact_kernel
+@inline_kernel
 def number(words, i):
     """Array i of a handle, which has one float64."""
     return carray(_pointer(words[i * WORDS]), (1,), np.float64)[0]
 
 
-@exact_kernel
-def truths(words, i):
-    """Array i (a,), bool."""
-    return carray(_pointer(words[i * WORDS]), (words[i * WORDS + 1],), np.bool_)
+@inline_kernel
+def row(words, i, kind):
+    """Array i (a,) of this type."""
+    return carray(_pointer(words[i * WORDS]), (words[i * WORDS + 1],), kind)
 
 
-@exact_kernel
-def doubles(words, i):
-    """Array i (a,), float64."""
-    return carray(_pointer(words[i * WORDS]), (words[i * WORDS + 1],), np.float64)
-
-
-@exact_kernel
-def doubles_2(words, i):
-    """Array i (a, b), float64."""
+@inline_kernel
+def table(words, i, kind):
+    """Array i (a, b) of this type."""
     k = i * WORDS
-    return carray(_pointer(words[k]), (words[k + 1], words[k + 2]), np.float64)
+    return carray(_pointer(words[k]), (words[k + 1], words[k + 2]), kind)
 
 
-@exact_kernel
-def doubles_3(words, i):
-    """Array i (a, b, c), float64."""
+@inline_kernel
+def cube(words, i, kind):
+    """Array i (a, b, c) of this type."""
     k = i * WORDS
-    return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3]), np.float64)
+    return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3]), kind)
 
 
-@exact_kernel
-def singles(words, i):
-    """Array i (a,), float32."""
-    return carray(_pointer(words[i * WORDS]), (words[i * WORDS + 1],), np.float32)
-
-
-@exact_kernel
-def singles_2(words, i):
-    """Array i (a, b), float32."""
+@inline_kernel
+def cubes(words, i, kind):
+    """Array i (a, b, c, d) of this type."""
     k = i * WORDS
-    return carray(_pointer(words[k]), (words[k + 1], words[k + 2]), np.float32)
-
-
-@exact_kernel
-def singles_3(words, i):
-    """Array i (a, b, c), float32."""
-    k = i * WORDS
-    return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3]), np.float32)
-
-
-@exact_kernel
-def singles_4(words, i):
-    """Array i (a, b, c, d), float32."""
-    k = i * WORDS
-    return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3], words[k + 4]), np.float32)
+    return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3], words[k + 4]), kind)

@@ -11,19 +11,7 @@ import numpy as np
 
 from fomo_stream.model.kernels.compiling import exact_kernel
 from fomo_stream.model.kernels.completion import Known, complete
-from fomo_stream.model.kernels.handles import (
-    WORDS,
-    doubles,
-    doubles_2,
-    doubles_3,
-    number,
-    singles,
-    singles_2,
-    singles_3,
-    singles_4,
-    truths,
-    words_at,
-)
+from fomo_stream.model.kernels.handles import WORDS, cube, cubes, number, row, table, words_at
 from fomo_stream.model.kernels.network import Weights, score_rows
 from fomo_stream.model.kernels.statistics import Described, Transform
 
@@ -39,18 +27,18 @@ def _weights_at(address):
     h = words_at(address)
     return Weights(
         number(h, 0) != 0.0,
-        doubles(h, 1),
+        row(h, 1, np.float64),
         number(h, 2),
-        singles_2(h, 3),
-        singles(h, 4),
-        singles_3(h, 5),
-        singles_3(h, 6),
-        singles_2(h, 7),
-        singles_3(h, 8),
-        singles_2(h, 9),
-        singles_2(h, 10),
-        singles(h, 11),
-        singles(h, 12),
+        table(h, 3, np.float32),
+        row(h, 4, np.float32),
+        cube(h, 5, np.float32),
+        cube(h, 6, np.float32),
+        table(h, 7, np.float32),
+        cube(h, 8, np.float32),
+        table(h, 9, np.float32),
+        table(h, 10, np.float32),
+        row(h, 11, np.float32),
+        row(h, 12, np.float32),
         number(h, 13),
     )
 
@@ -58,32 +46,32 @@ def _weights_at(address):
 @exact_kernel
 def _transform_at(h):
     return Transform(
-        truths(h, 0),
-        doubles(h, 1),
-        truths(h, 2),
+        row(h, 0, np.bool_),
+        row(h, 1, np.float64),
+        row(h, 2, np.bool_),
         number(h, 3),
-        doubles(h, 4),
-        doubles(h, 5),
-        doubles_2(h, 6),
-        doubles_2(h, 7),
-        doubles(h, 8),
-        doubles_2(h, 9),
-        doubles_2(h, 10),
+        row(h, 4, np.float64),
+        row(h, 5, np.float64),
+        table(h, 6, np.float64),
+        table(h, 7, np.float64),
+        row(h, 8, np.float64),
+        table(h, 9, np.float64),
+        table(h, 10, np.float64),
     )
 
 
 @exact_kernel
 def _described_at(h):
     return Described(
-        singles_4(h, DESCRIBED),
-        doubles_3(h, DESCRIBED + 1),
-        doubles(h, DESCRIBED + 2),
+        cubes(h, DESCRIBED, np.float32),
+        cube(h, DESCRIBED + 1, np.float64),
+        row(h, DESCRIBED + 2, np.float64),
         number(h, DESCRIBED + 3),
-        doubles(h, DESCRIBED + 4),
-        doubles(h, DESCRIBED + 5),
-        singles_2(h, DESCRIBED + 6),
-        singles_2(h, DESCRIBED + 7),
-        singles(h, DESCRIBED + 8),
+        row(h, DESCRIBED + 4, np.float64),
+        row(h, DESCRIBED + 5, np.float64),
+        table(h, DESCRIBED + 6, np.float32),
+        table(h, DESCRIBED + 7, np.float32),
+        row(h, DESCRIBED + 8, np.float32),
     )
 
 
@@ -91,12 +79,12 @@ def _described_at(h):
 def _known_at(h):
     at = KNOWN
     return Known(
-        doubles_2(h, at),
-        truths(h, at + 1),
-        doubles(h, at + 2),
-        doubles(h, at + 3),
-        doubles(h, at + 4),
-        singles_2(h, at + 5),
+        table(h, at, np.float64),
+        row(h, at + 1, np.bool_),
+        row(h, at + 2, np.float64),
+        row(h, at + 3, np.float64),
+        row(h, at + 4, np.float64),
+        table(h, at + 5, np.float32),
         number(h, at + 6),
     )
 
@@ -153,7 +141,7 @@ def _count_smaller(ascending, x):
 @exact_kernel
 def _add_extremes(rows, h, logits):
     """Add to the logits (q,) of rows (q, d) how far these are beyond the ranges of a handle."""
-    low, high, once = doubles(h, LOW), doubles(h, HIGH), number(h, ONCE)
+    low, high, once = row(h, LOW, np.float64), row(h, HIGH, np.float64), number(h, ONCE)
     if low.shape[0]:
         for i in range(rows.shape[0]):
             logits[i] += once * beyond(rows[i], low, high)
@@ -170,7 +158,7 @@ def _add_likeness(like, h, logits):
 @exact_kernel
 def _judge(found, counts, h, logits, votes):
     """The logits (q,) of records from those found of their rows, and the votes (q,) of the context on them."""
-    own, by_rank = doubles(h, OWN), doubles(h, VOTES)
+    own, by_rank = row(h, OWN, np.float64), row(h, VOTES, np.float64)
     n = 0
     for i in range(counts.shape[0]):
         if counts[i]:
@@ -209,7 +197,9 @@ def score_views(rows, without, views, contexts, weights):
                 while at:
                     c = words_at(at)
                     complete(entries, _known_at(c), none, completed)
-                    found = score_rows(completed, _transform_at(c), _described_at(c), of_model, singles_2(c, READ))
+                    found = score_rows(
+                        completed, _transform_at(c), _described_at(c), of_model, table(c, READ, np.float32)
+                    )
                     if at == contexts[v, start]:
                         logits = found
                         _add_extremes(entries, h, logits)

@@ -109,7 +109,6 @@ function partitionChart({ chart: { score, alerts, step_s } }) {
   const dots = () => score.flatMap((value, i) => (alerts[i] ? [draw("circle", { cx: x(i), cy: y(value), r: 2.5 })] : []));
   return { key: `${path} ${alerts}`, nodes: () => [draw("svg", { viewBox: "0 0 140 30", role: "img", "aria-label": label }, draw("path", { d: path }), ...dots())] };
 }
-const regime = (p) => (p.drift >= 0.05 ? `${p.regime} (drift ${share(p.drift)})` : String(p.regime));
 const PARTITIONS = [
   { name: "Partition", head: true, kind: "text", show: (p) => String(p.number), order: (p) => p.number },
   { name: "State", kind: "text long", show: partitionState, order: (p) => (p.waits ? 2 : p.generation ? 0 : 1) },
@@ -120,7 +119,7 @@ const PARTITIONS = [
   { name: "Context rows", show: (p) => number(p.context_rows), order: (p) => p.context_rows },
   { name: "Generation", show: (p) => number(p.generation), order: (p) => p.generation },
   { name: "Records since context", show: (p) => number(p.generation_age), order: (p) => p.generation_age },
-  { name: "Regime", show: regime, order: (p) => p.regime + p.drift },
+  { name: "Drift", show: (p) => share(p.drift), order: (p) => p.drift },
 ];
 let sorted = { by: 0, down: false }, latest = null;
 

@@ -18,7 +18,7 @@ from fomo_stream.replaying.measures.recorder import WORST, Recorded, Spec
 PICTURES = 2  # of an incident: of its first reasons
 AROUND = 30  # records of its series before and after an incident that a picture shows, at least
 POINTS = 120  # of a picture, at most
-ABOUT_VALUES = (Cause.VALUE, Cause.PAST, Cause.MISSING, Cause.LEVEL, Cause.STILL)  # whose range is one of values
+ABOUT_VALUES = (Cause.VALUE, Cause.PAST, Cause.LEVEL, Cause.STILL)  # whose range is one of values
 
 
 def incidents_report(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:

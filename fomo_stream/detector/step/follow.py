@@ -1,0 +1,821 @@
+"""Follow records: each with the past of its series, how its values move, and what is usual for its key or its time.
+
+One loop over records, in it one over features, on the row of the record's series. `series`, `relative`, `seasons` and
+`still` say what the numbers mean; here is the order in which a record meets them: growth of counters, what is usual for
+the key and the time, level and spread, runs of equal values, gaps, the records before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.handles import cube, row, table, words_at
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
+USUAL_HALF_LIFE = 150.0  # ... and in what is usual for its key
+RECENT = 10  # records of a series for which a value stands in for those missing after it
+SEVERAL = 1.5  # records: growth in more is a mean
+FIRST_GAPS = 8  # times between records, which count as they are
+TINY = 1e-6  # of the level: a smaller spread counts as this
+SLOWEST = 3000  # scores of a key after which its slow mean forgets, so that a day is no level
+LONGEST_RUN = 65_535  # records that are counted
+LARGEST_SINGLE = float(np.finfo(np.float32).max)
+MOST_COUNTED = 255  # values of a key that are counted
+
+LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its level ...
+SPREAD_COUNTS = 8.0  # ... and in its spread
+ALIKE = 2.0  # how far apart keys are, see `apart_of`, so that the spread of one says nothing of that of others
+FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
+LARGEST = 1e6
+NARROWEST = 1e-9  # of the unit: a smaller distance counts as this
+LARGEST_SCORE = 140.0  # the value of a larger score is that of this one
+
+FEW = 500  # known values of a feature before which nothing is said of it
+RARE = 0.1  # share of the values of a feature that may be the same as the one before, so that it can stand still
+CHANCE = 20.0  # minus the logarithm of the chance of so many equal values, at least
+LEAST = 5  # equal values after the first one, at least
+LONG_BEFORE = 1  # runs at least half as long that there may have been before
+SIZES = 16  # runs are counted by the powers of 2 that they reach
+
+MOST_VISITS = 8  # of a bin: each newer one counts as much as all before it divided by this
+CYCLES = 4  # about so many count in how well a season explains
+EXPLAINED = 0.5  # share of the variance around the mean of a cycle that a season has to explain, to be used
+ALONE = 0.75  # ... and share of it as long as a finer cycle (the week beside the day) is not tested
+LEAST_VARIANCE = 1e-3  # of scores around the mean: else a value that never changes would be explained
+OF_ALL = 4.0  # visits that count as much as all bins in the spread of a bin
+LAST = 6.0  # bins: as far as the last ones were off the profile, spreads are wider
+
+CENTER, UNIT, MEAN, DEVIATION, WITHIN, COMMON, STEADY = range(7)  # rows of `Given.pooled`
+LOW, HIGH, LEAST_NEAR, MOST_NEAR, NEARLY_ALL = range(5)  # rows of `Given.bulk`
+
+
+class Rows(NamedTuple):
+    """What is kept of each of K series; all zeros of one without records. d features, c counters, l lags."""
+
+    has_records: NDArray[np.bool_]  # (K,) belong to it; at first a key's record may belong to that of the partition
+    count: NDArray[np.uint8]  # (K, d) known values, at most MOST_COUNTED
+    age: NDArray[np.uint8]  # (K, d) records since the last one
+    last: Float  # (K, d) the last one
+    equal: NDArray[np.uint16]  # (K, d) values before that one which are equal to it
+    total: Float  # (K, c) the last total of a counter ...
+    since: NDArray[np.uint16]  # (K, c) ... and how many records ago it was; 0: none is known
+    when: Float  # (K, c) the time of that total
+    clock: Float  # (K,) the time of the last record, in seconds; 0: unknown
+    pace: Float  # (K,) the logarithm of the usual time between two ...
+    paces: NDArray[np.uint8]  # (K,) ... and of how many that is the mean
+    records: NDArray[np.uint32]  # (K,) their number, and the last ones, newest first:
+    past: Float  # (K, l, d)
+    offset: NDArray[np.float32]  # (K, d) the level less the last value, so that 32 bits are enough
+    root: NDArray[np.float32]  # (K, d) the root mean square of changes
+    level: NDArray[np.float32]  # (K, d) of the key's scores, see `Pooled`
+    variance: NDArray[np.float32]  # (K, d)
+    slow: NDArray[np.float32]  # (K, d) the mean of many of its scores ...
+    seen: NDArray[np.uint32]  # (K, d) ... and their number
+
+
+class Profiles(NamedTuple):
+    """Seasons of p cycles, one after the other: N bins in all, of d features. Without cycles all are empty."""
+
+    inner: Int  # (p,) bins of a cycle
+    first: Int  # (p + 1,) number of the first bin of each, and N
+    # of each bin: visits so far, and sums of the one that is not part of it yet
+    visits: NDArray[np.uint8]  # (N, d)
+    mean: Float  # (N, d)
+    variance: Float  # (N, d)
+    count: NDArray[np.uint32]  # (N, d)
+    sum: Float  # (N, d)
+    square: Float  # (N, d) of distances from the prediction, at the first visit from 0
+    written: NDArray[np.bool_]  # (N,) bins that have changed
+    # of each cycle
+    bin: Int  # (p,) now; -1: none yet
+    tested: Int  # (p, d) visits that were predicted
+    recent: Float  # (p, d) mean square of distances in the last bins, in spreads
+    error: Float  # (p, d) mean square of the profile, of its mean, ...
+    error_of_mean: Float  # (p, d)
+    counted: Int  # (p, d) ... and in the visit now: their sums
+    summed: Float  # (p, d)
+    summed_of_mean: Float  # (p, d)
+    of_mean: Float  # (p, d) mean and variance of all bins; NaN: none is known
+    of_variance: Float  # (p, d)
+
+
+class Counts(NamedTuple):
+    """Counts over all records of d features."""
+
+    values: Int  # (d,) known ones
+    equal: Int  # (d,) those that are equal to the one before in their series
+    runs: Int  # (SIZES, d) of equal values that have ended, by the power of 2 that they reached
+    firsts: Float  # (2, d) keys with a value, and the sum of how far their first ones were off
+
+
+class Given(NamedTuple):
+    """What does not change while records are followed."""
+
+    pooled: Float  # (7, d) what is usual for all keys, see `Pooled`; (7, 0): not known yet
+    bulk: Float  # (5, d) which values are far, see `Bulk`; (5, 0): not known yet
+    numeric: NDArray[np.bool_]  # (d,) features that are no categories
+    counters: Int  # (c,) columns of counters
+    weights: Float  # (2, MOST_COUNTED + 2) sums of the weights of n values, by HALF_LIFE and by USUAL_HALF_LIFE
+    places: Int  # (1,) columns with places in cycles
+    does: NDArray[np.bool_]  # (2,) whether records have level and spread, and are compared with what is usual for keys
+
+
+class Batch(NamedTuple):
+    """n records with the past of their series. See `Series.follow`."""
+
+    vectors: Float  # (n, vectors, d)
+    gaps: NDArray[np.bool_]  # (n, d) values that are missing, even where an earlier one stands in
+    slots: Int  # (n,) number of each record's series, from 0; a number is used again for another series
+    begins: NDArray[np.bool_]  # (n,) whether no record before belongs to its series
+    # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
+    relative: Float  # (n, RELATIVE, d)
+    usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be
+    still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
+    far: NDArray[np.bool_]  # (n,) whether any value is far; see `Bulk`
+    ordinary: NDArray[np.bool_]  # (n, d) values that are those of nearly all records
+
+    def vectors_for(self, sees: str) -> Float:
+        """What a view that sees this looks at."""
+        return self.relative if sees == "relative" else self.vectors
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Batch]) -> Batch:
+        """The records of all parts, at least one, in order."""
+        return parts[0] if len(parts) == 1 else cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def part(self, records: slice | Int) -> Batch:
+        """Some of the records."""
+        return Batch(*(array[records] for array in self))
+
+
+@exact_kernel
+def _state(address):
+    """The state at the address of its handle, see `Series`."""
+    words = words_at(address)
+    rows = Rows(
+        row(words, 0, np.bool_),
+        table(words, 1, np.uint8),
+        table(words, 2, np.uint8),
+        table(words, 3, np.float64),
+        table(words, 4, np.uint16),
+        table(words, 5, np.float64),
+        table(words, 6, np.uint16),
+        table(words, 7, np.float64),
+        row(words, 8, np.float64),
+        row(words, 9, np.float64),
+        row(words, 10, np.uint8),
+        row(words, 11, np.uint32),
+        cube(words, 12, np.float64),
+        table(words, 13, np.float32),
+        table(words, 14, np.float32),
+        table(words, 15, np.float32),
+        table(words, 16, np.float32),
+        table(words, 17, np.float32),
+        table(words, 18, np.uint32),
+    )
+    profiles = Profiles(
+        row(words, 19, np.int64),
+        row(words, 20, np.int64),
+        table(words, 21, np.uint8),
+        table(words, 22, np.float64),
+        table(words, 23, np.float64),
+        table(words, 24, np.uint32),
+        table(words, 25, np.float64),
+        table(words, 26, np.float64),
+        row(words, 27, np.bool_),
+        row(words, 28, np.int64),
+        table(words, 29, np.int64),
+        table(words, 30, np.float64),
+        table(words, 31, np.float64),
+        table(words, 32, np.float64),
+        table(words, 33, np.int64),
+        table(words, 34, np.float64),
+        table(words, 35, np.float64),
+        table(words, 36, np.float64),
+        table(words, 37, np.float64),
+    )
+    counts = Counts(
+        row(words, 38, np.int64), row(words, 39, np.int64), table(words, 40, np.int64), table(words, 41, np.float64)
+    )
+    given = Given(
+        table(words, 42, np.float64),
+        table(words, 43, np.float64),
+        row(words, 44, np.bool_),
+        row(words, 45, np.int64),
+        table(words, 46, np.float64),
+        row(words, 47, np.int64),
+        row(words, 48, np.bool_),
+    )
+    return rows, profiles, counts, given
+
+
+@exact_kernel
+def _looked_at(numbers, slots, rows):
+    """A copy of the rows of series of these numbers (k,), one of each; their places go into slots (k,)."""
+    order, m = np.argsort(numbers), 0
+    for k in range(len(order)):
+        m += k > 0 and numbers[order[k]] != numbers[order[k - 1]]
+        slots[order[k]] = m
+    m += 1
+    d, c, lags, moves, scores, slow = (
+        rows.count.shape[1], rows.total.shape[1], rows.past.shape[1], rows.offset.shape[1], rows.level.shape[1],
+        rows.slow.shape[1],
+    )  # fmt: skip
+    copy = Rows(
+        np.zeros(m, np.bool_), np.zeros((m, d), np.uint8), np.zeros((m, d), np.uint8), np.zeros((m, d)),
+        np.zeros((m, d), np.uint16), np.zeros((m, c)), np.zeros((m, c), np.uint16), np.zeros((m, c)), np.zeros(m),
+        np.zeros(m), np.zeros(m, np.uint8), np.zeros(m, np.uint32), np.zeros((m, lags, d)),
+        np.zeros((m, moves), np.float32), np.zeros((m, moves), np.float32), np.zeros((m, scores), np.float32),
+        np.zeros((m, scores), np.float32), np.zeros((m, slow), np.float32), np.zeros((m, slow), np.uint32),
+    )  # fmt: skip
+    for k in range(len(numbers)):
+        s, n = slots[k], numbers[k]
+        if n < len(rows.count):  # else it is the series of a new key
+            copy.has_records[s] = rows.has_records[n]
+            copy.count[s], copy.age[s] = rows.count[n], rows.age[n]
+            copy.last[s], copy.equal[s] = rows.last[n], rows.equal[n]
+            copy.total[s], copy.since[s], copy.when[s] = rows.total[n], rows.since[n], rows.when[n]
+            if c:
+                copy.clock[s], copy.pace[s], copy.paces[s] = rows.clock[n], rows.pace[n], rows.paces[n]
+            if lags:
+                copy.records[s], copy.past[s] = rows.records[n], rows.past[n]
+            copy.offset[s], copy.root[s] = rows.offset[n], rows.root[n]
+            copy.level[s], copy.variance[s] = rows.level[n], rows.variance[n]
+            copy.slow[s], copy.seen[s] = rows.slow[n], rows.seen[n]
+    return copy
+
+
+@exact_kernel
+def follow(state, values, at, numbers, belongs, learn, out):
+    """Add records to their series, in order, and note what is known of them in `out`, a `Batch` of the n records.
+
+    values: (n, d + p) or (n, d + p + 1), the last columns are places in cycles and the time in seconds, NaN = unknown.
+    at, numbers, belongs: (k,) for each record that is added to a series, the record, the number of the series, and
+    whether the record belongs to it: at first one of a key is added to the series of the partition, too. (0,): all are
+    added to that series alone. learn: else the state stays as it is. state: the address of a handle, see `Series`.
+    """
+    rows, profiles, counts, given = _state(state)
+    if len(at) == 0:
+        at, numbers, belongs = np.arange(len(values)), np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
+    out.vectors[:], out.relative[:], out.usual[:] = np.nan, np.nan, np.nan
+    out.slots[:], out.begins[:], out.far[:] = 0, False, False
+    out.still[:], out.ordinary[:] = 0, False
+    slots = numbers
+    if not learn:
+        slots = np.empty_like(numbers)
+        rows = _looked_at(numbers, slots, rows)
+        counts = Counts(counts.values.copy(), counts.equal.copy(), counts.runs.copy(), counts.firsts.copy())
+        profiles = Profiles(
+            profiles.inner, profiles.first, profiles.visits.copy(), profiles.mean.copy(), profiles.variance.copy(),
+            profiles.count.copy(), profiles.sum.copy(), profiles.square.copy(), profiles.written.copy(),
+            profiles.bin.copy(), profiles.tested.copy(), profiles.recent.copy(), profiles.error.copy(),
+            profiles.error_of_mean.copy(), profiles.counted.copy(), profiles.summed.copy(),
+            profiles.summed_of_mean.copy(), profiles.of_mean.copy(), profiles.of_variance.copy(),
+        )  # fmt: skip
+    d, n_cycles, weights = out.gaps.shape[1], given.places[0], given.weights
+    moving, compares = given.does[0], given.does[1]
+    x, near, limited, filled = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+    known, far, is_expected = np.empty(d, np.bool_), np.empty(d, np.bool_), np.empty(d, np.bool_)
+    count, taken, season = np.empty(d, np.int64), np.empty(d), np.empty((3, d))
+    level, spread, score, near_score, doubt = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+    alike, moves = np.empty(d, np.bool_), np.empty((2, d))
+    n_vectors, lags = out.vectors.shape[1], rows.past.shape[1]
+    has_pooled, has_bulk = given.pooled.shape[1] > 0, given.bulk.shape[1] > 0
+    has_seasons = len(profiles.inner) > 0
+    for i in range(len(values)):
+        for j in range(d):
+            out.gaps[i, j] = np.isnan(values[i, j])
+    for k in range(len(at)):
+        i, s, of_key, belonging = at[k], slots[k], numbers[k] > 0, belongs[k]
+        is_compared = compares and (of_key or has_seasons)
+        places, time = (
+            values[i, d : d + n_cycles],
+            values[i, d + n_cycles] if values.shape[1] > d + n_cycles else np.nan,
+        )
+        for j in range(d):
+            x[j] = values[i, j]
+            taken[j] = np.nan
+        if len(given.counters):
+            _grow(x, taken, time, s, rows, given.counters)
+        for j in range(d):
+            known[j] = not np.isnan(x[j])
+            count[j] = rows.count[s, j]
+            far[j] = has_bulk and (x[j] < given.bulk[LEAST_NEAR, j] or x[j] > given.bulk[MOST_NEAR, j])
+            is_expected[j] = False
+        knows_usual = has_pooled and is_compared
+        if knows_usual:
+            if has_seasons:
+                _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, score, season)
+            else:
+                season[0], season[1], season[2] = 0.0, 0.0, 1.0
+            for j in range(d):
+                if of_key:
+                    is_expected[j] = known[j] and count[j] > 0
+                    _expect(
+                        x[j], known[j], count[j], season[1, j], s, j, rows, counts, given,
+                        level, spread, score, near_score, doubt, alike,
+                    )  # fmt: skip
+                else:
+                    is_expected[j], alike[j], doubt[j] = known[j] and season[0, j] > 0.0, True, 1.0
+                    level[j], spread[j] = season[1, j], season[2, j]
+                    score[j] = score_of(x[j], j, given.pooled) if known[j] else 0.0
+                    near_score[j] = min(max(score[j], level[j] - FARTHEST * spread[j]), level[j] + FARTHEST * spread[j])
+                far[j] = far[j] and not (is_expected[j] and near_score[j] == score[j])  # else it is usual here
+        any_far = any_expected = False
+        for j in range(d):
+            any_far = any_far or far[j]
+            any_expected = any_expected or is_expected[j]
+            near[j] = min(max(x[j], given.bulk[LOW, j]), given.bulk[HIGH, j]) if far[j] else x[j]
+            limited[j] = near[j]
+            if is_expected[j] and near_score[j] != score[j]:
+                limited[j] = raw_of(near_score[j], j, given.pooled)
+        if moving or is_compared:
+            move(near, limited, known, count, s, rows, weights, moves)
+        _count_runs(near, known, count, belonging, i, s, rows, counts, given.numeric, out.still)
+        for j in range(d):
+            filled[j] = x[j]
+            if known[j]:
+                rows.last[s, j], rows.age[s, j] = near[j], 0
+            else:
+                rows.age[s, j] = min(rows.age[s, j], RECENT) + 1
+                if rows.age[s, j] <= RECENT and count[j] > 0:
+                    filled[j] = rows.last[s, j]
+        if belonging:
+            out.slots[i], out.begins[i], out.far[i] = numbers[k], not rows.has_records[s], any_far
+            rows.has_records[s] = True
+            for j in range(d):
+                out.vectors[i, 0, j] = filled[j]
+                for lag in range(lags):
+                    out.vectors[i, 1 + lag, j] = rows.past[s, lag, j] if lag < rows.records[s] else np.nan
+                if moving:
+                    out.vectors[i, n_vectors - 2, j], out.vectors[i, n_vectors - 1, j] = moves[0, j], moves[1, j]
+                out.gaps[i, j] = not known[j]
+                if taken[j] > SEVERAL and (moving or is_compared):  # a mean need not go with the rest
+                    out.gaps[i, j] = _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not known[j]
+                out.ordinary[i, j] = has_bulk and x[j] == given.bulk[NEARLY_ALL, j]
+            if knows_usual and (of_key or any_expected):
+                for j in range(d):
+                    out.usual[i, 0, j], out.usual[i, 1, j], out.usual[i, 2, j] = level[j], spread[j], doubt[j]
+                    if is_expected[j] and given.numeric[j]:
+                        its = score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j
+                        compare(*its, given.pooled, out.relative[i])
+                        if not of_key:  # a season says nothing of level and spread
+                            out.relative[i, 1, j] = out.relative[i, 2, j] = np.nan
+        for j in range(d):
+            for lag in range(lags - 1, 0, -1):
+                rows.past[s, lag, j] = rows.past[s, lag - 1, j] if lag - 1 < rows.records[s] else np.nan
+            if lags:
+                rows.past[s, 0, j] = filled[j]
+            rows.count[s, j] = min(count[j] + known[j], MOST_COUNTED)
+        if lags:
+            rows.records[s] += 1
+
+
+@exact_kernel
+def _grow(x, taken, time, s, rows, counters):
+    """Put the growth of counters since their last known total into x (d,), NaN = unknown, by record.
+
+    taken: (d,) in how many usual times between two records it was. Where times are known, it is the growth in the usual
+    time between two records of the series, if it took longer: so a record after a missing one does not look as if more
+    was used. NaN where that is not known: at the first total of a series, and where it has fallen, as the counter began
+    again.
+    """
+    has_time = not np.isnan(time)
+    pace, paces = rows.pace[s], rows.paces[s]
+    for c in range(len(counters)):
+        j = counters[c]
+        total, last, since = x[j], rows.total[s, c], rows.since[s, c]
+        x[j] = np.nan
+        if has_time and rows.when[s, c] > 0.0 and paces > 0:
+            taken[j] = (time - rows.when[s, c]) / math.exp(pace)
+        is_known = not np.isnan(total)
+        if is_known and since > 0 and total >= last:
+            x[j] = (total - last) / (max(since, 1) if np.isnan(taken[j]) else max(taken[j], 1.0))
+        if is_known:
+            rows.total[s, c], rows.since[s, c] = total, 1
+            rows.when[s, c] = time if has_time else 0.0
+        elif since > 0:
+            rows.since[s, c] = min(since + 1, LONGEST_RUN)
+    gap = time - rows.clock[s]
+    if has_time and rows.clock[s] > 0.0 and gap > 0.0:
+        # A gap counts as one of half to twice the usual time, once some are known: neither a pause nor a burst says
+        # much of that. The mean is of logarithms
+        change = math.log(gap) - pace
+        if paces >= FIRST_GAPS:
+            change = min(max(change, -math.log(2.0)), math.log(2.0))
+        rows.pace[s] = pace + change / min(paces + 1, MOST_COUNTED)
+        rows.paces[s] = min(paces + 1, MOST_COUNTED)
+    if has_time:
+        rows.clock[s] = time
+
+
+@exact_kernel
+def pass_over(state, values, at, slots):
+    """Let the counters of series go on from the totals of records of which nothing else is learned; see `follow`."""
+    rows, _, _, given = _state(state)
+    x, taken = np.empty(rows.count.shape[1]), np.empty(rows.count.shape[1])
+    last = len(x) + given.places[0]
+    for k in range(len(at)):
+        for j in range(len(x)):
+            x[j] = values[at[k], j]
+            taken[j] = np.nan
+        time = values[at[k], last] if values.shape[1] > last else np.nan
+        _grow(x, taken, time, slots[k], rows, given.counters)
+
+
+@exact_kernel
+def score_of(x, j, pooled):
+    """The score of a value x of feature j: comparable between keys."""
+    return (math.asinh((x - pooled[CENTER, j]) / pooled[UNIT, j]) - pooled[MEAN, j]) / pooled[DEVIATION, j]
+
+
+@exact_kernel
+def raw_of(score, j, pooled):
+    """The value of a score."""
+    inner = min(max(pooled[MEAN, j] + pooled[DEVIATION, j] * score, -LARGEST_SCORE), LARGEST_SCORE)
+    return pooled[CENTER, j] + pooled[UNIT, j] * math.sinh(inner)
+
+
+@exact_kernel
+def apart_of(keys, distances):
+    """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
+
+    keys: with a first value; distances: the sum of the distances of these from the middle of all.
+    """
+    return LARGEST if keys < 2.0 else max(distances / keys, 1.0)
+
+
+@exact_kernel
+def _expect(x, known, count, season, s, j, rows, counts, given, level, spread, score, near_score, doubt, alike):
+    """Put what is expected of feature j from the past of its key into level, spread, score, near_score, ...: (d,) each.
+
+    Level and spread are those of the `count` values before, shrunk to those of all keys while these are few (empirical
+    Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it. near_score is at most
+    FARTHEST spreads off: so it counts in what is expected of later values. doubt: how far off the level may be, in
+    deviations of all records; alike: whether the spread of keys is like that of others. season: the score that is usual
+    at the time, which is no level of a key.
+    """
+    apart = apart_of(counts.firsts[0, j], counts.firsts[1, j])
+    if known and count == 0:
+        counts.firsts[0, j] += 1.0
+        counts.firsts[1, j] += abs(score_of(x, j, given.pooled))
+    n = given.weights[1, count]
+    own_level, own_variance = float(rows.level[s, j]), float(rows.variance[s, j])
+    share, of_own, within = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS), given.pooled[WITHIN, j]
+    expected, off = share * own_level, (1.0 - share) * apart
+    doubt[j], alike[j] = max(off, 1.0), apart < ALIKE
+    if apart < ALIKE or n < 2.0:
+        mixed = of_own * own_variance + SPREAD_COUNTS * within / (n + SPREAD_COUNTS)
+    else:  # spreads may be of another order: then their logarithms count
+        own = math.log(max(own_variance, NARROWEST)) * of_own
+        mixed = math.exp(own + math.log(within) * (1.0 - of_own))
+    width = math.sqrt(mixed * (1.0 + 1.0 / (n + 1.0)) + off * off)
+    value = (score_of(x, j, given.pooled) if known else 0.0) - season
+    near = min(max(value, expected - FARTHEST * width), expected + FARTHEST * width)
+    if known:
+        gain, change = 1.0 / given.weights[1, count + 1], near - own_level
+        rows.level[s, j] = own_level + change * gain
+        rows.variance[s, j] = own_variance + (change * (near - rows.level[s, j]) - own_variance) * gain
+    level[j], spread[j], score[j], near_score[j] = expected + season, width, value + season, near + season
+
+
+@exact_kernel
+def _half_width(level, spread, j, pooled):
+    """Half of the distance between the values one spread below and one above a level."""
+    width = raw_of(level + spread, j, pooled) - raw_of(level - spread, j, pooled)
+    return max(width, NARROWEST * pooled[UNIT, j]) / 2.0
+
+
+@exact_kernel
+def _single(x):
+    """A number as `Batch` has it: limited, and rounded to 32 bits, as the history keeps it."""
+    return np.nan if np.isnan(x) else float(np.float32(min(max(x, -LARGEST), LARGEST)))
+
+
+@exact_kernel
+def compare(score, level, spread, alike, moved_level, moved_spread, j, pooled, out):
+    """How far feature j is from what is usual for its key, into out (RELATIVE, d): see `Pooled`."""
+    change = moved_spread - math.log(_half_width(level, spread, j, pooled))
+    if not alike:  # none is called calm: the spread of another is no measure for it
+        change = max(change, 0.0) if change == change else change
+    out[0, j] = _single((score - level) / spread)
+    out[1, j] = _single((score_of(moved_level, j, pooled) - level) / spread)
+    out[2, j] = _single(change)
+    # what is usual for all is not odd for a key, unless its own level is another
+    of_all = -pooled[MEAN, j] / pooled[DEVIATION, j]
+    if pooled[COMMON, j] > 0.0 and score == of_all and abs(level - of_all) < pooled[COMMON, j]:
+        out[0, j] = out[1, j] = 0.0
+        if pooled[STEADY, j] > 0.0:
+            out[2, j] = 0.0
+
+
+@exact_kernel
+def move(near, limited, known, count, s, rows, weights, out):
+    """Move level and spread of a series on by a record, into out (2, d); NaN = not known yet.
+
+    near, limited: (d,) its values as later ones know them, and as they count here; count: (d,) known ones before.
+    """
+    for j in range(len(near)):
+        root, level = rows.root[s, j], rows.last[s, j] + rows.offset[s, j]
+        if known[j]:
+            change, square = limited[j] - level, float(root) * float(root)
+            if count[j] > 0:  # the first value is no change
+                square += (change * change - square) / max(weights[0, count[j]], 1.0)
+            root = np.float32(min(math.sqrt(square), LARGEST_SINGLE))
+            level += change / weights[0, count[j] + 1]
+            offset = np.float32(min(max(level - near[j], -LARGEST_SINGLE), LARGEST_SINGLE))
+            rows.root[s, j], rows.offset[s, j] = root, offset
+            level = near[j] + offset
+        after = count[j] + known[j]
+        out[0, j] = out[1, j] = np.nan
+        if after > 0:
+            out[0, j] = float(np.float32(min(max(level, -LARGEST_SINGLE), LARGEST_SINGLE)))
+        if after > 1:
+            size = float(root) * float(root) + (TINY * level) * (TINY * level)
+            out[1, j] = float(np.float32(0.5 * math.log(size + 1e-300)))
+
+
+@exact_kernel
+def _is_near_level(x, level, spread, count, weights):
+    """Whether a value is at most FARTHEST spreads off the level before it, by that and the spread after it."""
+    share = 1.0 / weights[0, min(count, MOST_COUNTED - 1) + 1]
+    change = (x - level) / (1.0 - share)
+    square = (math.exp(2.0 * spread) - share * change * change) / (1.0 - share)
+    return change * change <= FARTHEST * FARTHEST * square
+
+
+@exact_kernel
+def _count_runs(near, known, count, belonging, i, s, rows, counts, numeric, still):
+    """Count equal values that follow each other; put into still (n, d) how many, where a feature stands still.
+
+    It does if its run of equal values is improbable, and if at most LONG_BEFORE runs of it were half as long.
+    """
+    for j in range(len(near)):
+        if not known[j]:
+            continue
+        before = rows.equal[s, j]
+        is_equal = count[j] > 0 and near[j] == rows.last[s, j]
+        run = min(before + 1, LONGEST_RUN) if is_equal else 0
+        rows.equal[s, j] = run
+        if not belonging or not numeric[j]:
+            continue
+        if run >= LEAST and counts.values[j] >= FEW:
+            share = (counts.equal[j] + 1) / (counts.values[j] + 2)
+            if share < RARE and -run * math.log(share) > CHANCE:
+                longer = 0
+                for size in range(_power(run // 2), SIZES):
+                    longer += counts.runs[size, j]
+                if longer <= LONG_BEFORE:
+                    still[i, j] = run
+        counts.values[j] += 1
+        counts.equal[j] += is_equal
+        if not is_equal and before > 0:
+            counts.runs[_power(before), j] += 1
+
+
+@exact_kernel
+def _power(n):
+    """The power of 2 that a length reaches, at most SIZES - 1."""
+    power = 0
+    while n > 1 and power < SIZES - 1:
+        n //= 2
+        power += 1
+    return power
+
+
+@exact_kernel
+def _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, score, season):
+    """Put what is usual at the time of a record into season (3, d), see `_season_of`, and learn it.
+
+    score: (d,) to work with. Of a key, its own slow mean is taken out of its scores first.
+    """
+    for j in range(len(x)):
+        score[j] = score_of(x[j], j, given.pooled) if known[j] else np.nan
+        if known[j] and of_key:
+            mean = float(rows.slow[s, j])
+            rows.seen[s, j] = min(rows.seen[s, j] + 1, 4294967295)
+            rows.slow[s, j] = mean + (score[j] - mean) / min(max(rows.seen[s, j], 1), SLOWEST)
+            score[j] -= mean
+        season[0, j], season[1, j], season[2, j] = 0.0, 0.0, 1.0
+    if belonging:
+        _season_of(score, places, profiles, season)
+    for j in range(len(x)):
+        if not given.numeric[j]:
+            season[0, j] = 0.0
+        if season[0, j] == 0.0:
+            season[1, j] = 0.0
+
+
+@exact_kernel
+def follow_seasons(scores, places, profiles, out):
+    """Of records with scores (n, d) at places (n, p): whether a season is known, level, spread, into out (n, 3, d)."""
+    for i in range(len(scores)):
+        _season_of(scores[i], places[i], profiles, out[i])
+
+
+@exact_kernel
+def _season_of(score, places, profiles, season):
+    """Put whether a season is known, its level and its spread into season (3, d), then learn a record.
+
+    score: (d,) NaN = unknown; places: (p,).
+    """
+    d, finest = len(score), len(profiles.inner) - 1
+    best, levels = np.full(d, np.inf), np.empty((finest + 1, d))
+    for p in range(finest + 1):
+        bin = -1 if np.isnan(places[p]) else int(places[p])
+        _enter(p, bin, profiles)
+        _predict(p, places[p], profiles, levels[p])
+        for j in range(d):
+            is_tested = profiles.tested[finest, j] >= profiles.inner[finest]
+            least = EXPLAINED if p == finest or is_tested else ALONE
+            error, of_mean = profiles.error[p, j], profiles.error_of_mean[p, j]
+            explains = profiles.tested[p, j] >= profiles.inner[p] and of_mean > LEAST_VARIANCE
+            if not np.isnan(levels[p, j]) and explains and error <= (1.0 - least) * of_mean and error < best[j]:
+                best[j] = error
+                wider = math.sqrt(max(profiles.recent[p, j], 1.0))
+                season[0, j], season[1, j] = 1.0, levels[p, j]
+                season[2, j] = _spread_of_bin(p, bin, j, profiles) * wider
+    for p in range(finest + 1):
+        if profiles.bin[p] >= 0:
+            _add(p, score, season, levels[p], profiles)
+
+
+@exact_kernel
+def _spread_of_bin(p, bin, j, profiles):
+    """The spread of records around the profile p in a bin."""
+    at = profiles.first[p] + bin
+    visits, variance = float(profiles.visits[at, j]), profiles.variance[at, j]
+    return math.sqrt((visits * variance + OF_ALL * profiles.of_variance[p, j]) / (visits + OF_ALL) + 1e-12)
+
+
+@exact_kernel
+def _enter(p, bin, profiles):
+    """The next records are in this bin of cycle p; -1: it is not known, and nothing happens."""
+    now = profiles.bin[p]
+    if bin == -1 or bin == now:
+        return
+    inner, first, stop = profiles.inner[p], profiles.first[p], profiles.first[p + 1]
+    for j in range(profiles.mean.shape[1]):
+        if now >= 0 and profiles.counted[p, j] > 0:
+            gain, n = 1.0 / min(profiles.tested[p, j] + 1, CYCLES * inner), profiles.counted[p, j]
+            error, spread = profiles.summed[p, j] / n, _spread_of_bin(p, now, j, profiles)
+            size = min(error / (spread * spread), FARTHEST * FARTHEST)
+            profiles.recent[p, j] += (size - profiles.recent[p, j]) / LAST
+            profiles.error[p, j] += (error - profiles.error[p, j]) * gain
+            profiles.error_of_mean[p, j] += (profiles.summed_of_mean[p, j] / n - profiles.error_of_mean[p, j]) * gain
+            profiles.tested[p, j] += 1
+        profiles.counted[p, j] = 0
+        profiles.summed[p, j] = profiles.summed_of_mean[p, j] = 0.0
+    profiles.bin[p] = bin
+    merged = False
+    for b in range(stop - first):
+        # a visit becomes part of the profile half a cycle after it
+        if (bin - b) % inner >= max(1, inner // 2) or b // inner != bin // inner:
+            merged = _merge(first + b, profiles) or merged
+    if merged:
+        find_mean(p, profiles)
+
+
+@exact_kernel
+def _merge(b, profiles):
+    """Let the open visit of bin b be part of the profile. Returns whether there was one."""
+    is_open = False
+    for j in range(profiles.mean.shape[1]):
+        is_open = is_open or profiles.count[b, j] > 0
+    if not is_open:
+        return False
+    for j in range(profiles.mean.shape[1]):
+        n, visits = profiles.count[b, j], profiles.visits[b, j]
+        if n > 0:
+            mean, gain = profiles.sum[b, j] / n, 1.0 / min(visits + 1, MOST_VISITS)
+            size = profiles.square[b, j] / n - (mean * mean if visits == 0 else 0.0)  # at first nothing was predicted
+            profiles.mean[b, j] += (mean - profiles.mean[b, j]) * gain
+            profiles.variance[b, j] += (max(size, 0.0) - profiles.variance[b, j]) * gain
+            profiles.visits[b, j] = min(visits + 1, MOST_VISITS)
+        profiles.count[b, j] = 0
+        profiles.sum[b, j] = profiles.square[b, j] = 0.0
+    profiles.written[b] = True
+    return True
+
+
+@exact_kernel
+def find_mean(p, profiles):
+    """Find the mean and the variance of all bins of cycle p, after these have changed."""
+    for j in range(profiles.mean.shape[1]):
+        n, mean, variance = 0, 0.0, 0.0
+        for b in range(profiles.first[p], profiles.first[p + 1]):
+            if profiles.visits[b, j] > 0:
+                n += 1
+                mean += profiles.mean[b, j]
+                variance += profiles.variance[b, j]
+        profiles.of_mean[p, j] = mean / n if n else np.nan
+        profiles.of_variance[p, j] = variance / n if n else 0.0
+
+
+@exact_kernel
+def _predict(p, place, profiles, out):
+    """The profile p at a place, into out (d,): between the middles of the two nearest bins; NaN = unknown."""
+    if np.isnan(place):
+        out[:] = np.nan
+        return
+    inner, first = profiles.inner[p], math.floor(place - 0.5)
+    share, start = place - 0.5 - first, int(place // inner * inner)
+    low = profiles.first[p] + start + (int(first) - start) % inner
+    high = profiles.first[p] + start + (int(first) + 1 - start) % inner
+    for j in range(len(out)):
+        knows_low, knows_high = profiles.visits[low, j] > 0, profiles.visits[high, j] > 0
+        out[j] = np.nan
+        if knows_low and knows_high:
+            out[j] = (1.0 - share) * profiles.mean[low, j] + share * profiles.mean[high, j]
+        elif knows_low or knows_high:
+            out[j] = profiles.mean[low, j] if knows_low else profiles.mean[high, j]
+
+
+@exact_kernel
+def _add(p, score, season, predicted, profiles):
+    """Add a record with scores (d,), and what was predicted of it (d,), to the bin now of cycle p."""
+    b = profiles.first[p] + profiles.bin[p]
+    for j in range(len(score)):
+        if np.isnan(score[j]):
+            continue
+        off = score[j] - predicted[j]
+        if not np.isnan(off):
+            of_mean = score[j] - profiles.of_mean[p, j]
+            profiles.counted[p, j] += 1
+            profiles.summed[p, j] += off * off
+            profiles.summed_of_mean[p, j] += of_mean * of_mean
+        # what is far off teaches nothing: if it stays so, the profile stops to explain, and then it counts
+        if season[0, j] > 0.0 and abs(score[j] - season[1, j]) > FARTHEST * season[2, j]:
+            continue
+        around = 0.0 if np.isnan(off) or profiles.visits[b, j] == 0 else predicted[j]
+        profiles.count[b, j] += 1
+        profiles.sum[b, j] += score[j]
+        profiles.square[b, j] += (score[j] - around) * (score[j] - around)
+    profiles.written[b] = True
+
+
+@exact_kernel
+def learn_usual(state, values, at, slots, out):
+    """Learn what is usual for keys from their first records (n, d), once it is known what is usual for all.
+
+    slots: (n,) numbers of their series, at: (n,) counted from 0. Puts how far each is from that into out (n, RELATIVE,
+    d).
+    """
+    rows, _, counts, given = _state(state)
+    start = _looked_at(at + len(rows.count), np.empty_like(at), rows)
+    n, d = values.shape
+    known, limited, moves, count = np.empty(d, np.bool_), np.empty(d), np.empty((2, d)), np.empty(d, np.int64)
+    level, spread, score, near_score, alike = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d, np.bool_)
+    doubt = np.empty(d)
+    for i in range(n):
+        for j in range(d):
+            known[j], count[j], limited[j] = not np.isnan(values[i, j]), start.count[at[i], j], values[i, j]
+            _expect(
+                values[i, j], known[j], count[j], 0.0, slots[i], j, rows, counts, given,
+                level, spread, score, near_score, doubt, alike,
+            )  # fmt: skip
+            if known[j] and count[j] > 0 and near_score[j] != score[j]:
+                limited[j] = raw_of(near_score[j], j, given.pooled)
+        move(values[i], limited, known, count, at[i], start, given.weights, moves)
+        for j in range(d):
+            if known[j] and count[j] > 0 and given.numeric[j]:
+                compare(score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j, given.pooled, out[i])
+        _keep_last(values[i], known, count, at[i], start)
+
+
+@exact_kernel
+def learn_moves(state, values, at, slots, out):
+    """Level and spread after the first records (n, d), into out (n, 2, d), with values that are limited by now.
+
+    slots, at: see `learn_usual`; the series go on from there.
+    """
+    rows, _, _, given = _state(state)
+    start = _looked_at(at + len(rows.count), np.empty_like(at), rows)
+    moves = rows.offset.shape[1] > 0
+    n, d = values.shape
+    known, count = np.empty(d, np.bool_), np.empty(d, np.int64)
+    for i in range(n):
+        for j in range(d):
+            known[j], count[j] = not np.isnan(values[i, j]), start.count[at[i], j]
+        if moves:
+            move(values[i], values[i], known, count, at[i], start, given.weights, out[i])
+        _keep_last(values[i], known, count, at[i], start)
+    for i in range(n):
+        rows.last[slots[i]] = start.last[at[i]]
+        rows.offset[slots[i]], rows.root[slots[i]] = start.offset[at[i]], start.root[at[i]]
+
+
+@exact_kernel
+def _keep_last(values, known, count, s, rows):
+    for j in range(len(values)):
+        if known[j]:
+            rows.last[s, j], rows.count[s, j] = values[j], min(count[j] + 1, MOST_COUNTED)

@@ -1,0 +1,113 @@
+"""Find the series of keys: digests in a table with open addressing, a power of 2 long and at most half full."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.model.kernels.compiling import exact_kernel
+
+FEW_KEYED = 32  # records with a key that say whether keys recur
+ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
+NEVER = 0.01  # if fewer than this share of them had a known key
+SMALLEST = 64
+
+
+def size_of(n: int) -> int:
+    """The length of a table of n rows."""
+    return max(SMALLEST, 1 << (2 * n).bit_length())
+
+
+def new_table(digests: NDArray[np.uint64], slots: NDArray[np.int64], more: int = 0) -> NDArray[np.int64]:
+    """A table (size,) of some rows (n,) of digests (rows, 2), with room for `more`: numbers of rows; 0: empty."""
+    table = np.zeros(size_of(len(slots) + more), np.int64)
+    fill(digests, slots, table)
+    return table
+
+
+@exact_kernel
+def fill(digests, slots, table):
+    """Put rows (n,) of digests (rows, 2) into a table."""
+    for k in range(len(slots)):
+        table[_place(digests[slots[k], 0], digests[slots[k], 1], table, digests)] = slots[k]
+
+
+@exact_kernel
+def _place(one, two, table, digests):
+    """The place of a digest, which is empty if the table does not have it."""
+    mask = len(table) - 1
+    at = np.int64(one & np.uint64(mask))
+    while table[at] and not (digests[table[at], 0] == one and digests[table[at], 1] == two):
+        at = (at + 1) & mask
+    return at
+
+
+@exact_kernel
+def find(wanted, table, digests):
+    """The rows (n,) of digests (rows, 2) that are equal to the wanted ones (n, 2); 0: there is none."""
+    found = np.zeros(len(wanted), np.int64)
+    for i in range(len(wanted)):
+        found[i] = table[_place(wanted[i, 0], wanted[i, 1], table, digests)]
+    return found
+
+
+@exact_kernel
+def resolve(wanted, is_keyed, counts, limits, table, new, digests, used, free, state, learn, moves, belongs):
+    """To which series records (n,) are added, into moves (2, 2 n): record and number, and belongs (2 n,): how many.
+
+    wanted: (n, 2) digests, of records that have a key. counts: records so far, those with a key, and those with a known
+    key; they are moved on. limits: FEW_KEYED, ENOUGH_KEYED, NEVER. table, digests (rows, 2), used (rows,), free, state
+    (numbers from here on are unused, numbers in `free`, keys): of `Keys`; with `learn` they are moved on, else `new`, a
+    table for positions of records, is to work with.
+
+    A record without a key is added to series 0. So is one with a key, and it belongs there if the key is not known,
+    while fewer than half of the records had a known key: a key may be the id of the record.
+    """
+    k = 0
+    for i in range(len(wanted)):
+        counts[0] += 1
+        if not is_keyed[i]:
+            moves[0, k], moves[1, k], belongs[k] = i, 0, True
+            k += 1
+            continue
+        one, two = wanted[i, 0], wanted[i, 1]
+        at = _place(one, two, table, digests)
+        slot, at_new = table[at], np.int64(0)
+        if slot == 0 and not learn:
+            at_new = _place_of_new(one, two, new, wanted)
+            slot = len(used) + new[at_new] - 1 if new[at_new] else 0
+        is_known = slot > 0
+        counts[1] += 1
+        counts[2] += is_known
+        recur = 2 * counts[2] >= counts[1] or counts[1] < limits[0]
+        if is_known or recur or counts[1] < limits[1] or counts[2] >= limits[2] * counts[1]:
+            if slot == 0 and not learn:
+                new[at_new], slot = i + 1, len(used) + i
+            elif slot == 0:
+                if state[1] > 0:
+                    state[1] -= 1
+                    slot = free[state[1]]
+                else:
+                    slot = state[0]
+                    state[0] += 1
+                state[2] += 1
+                digests[slot, 0], digests[slot, 1] = one, two
+                table[at] = slot
+            if learn:
+                used[slot] = counts[0]
+            moves[0, k], moves[1, k], belongs[k] = i, slot, is_known or recur
+            k += 1
+        if not recur:
+            moves[0, k], moves[1, k], belongs[k] = i, 0, not is_known
+            k += 1
+    return k
+
+
+@exact_kernel
+def _place_of_new(one, two, table, wanted):
+    """As `_place`, in a table of positions, counted from 1, of wanted digests (n, 2)."""
+    mask = len(table) - 1
+    at = np.int64(one & np.uint64(mask))
+    while table[at] and not (wanted[table[at] - 1, 0] == one and wanted[table[at] - 1, 1] == two):
+        at = (at + 1) & mask
+    return at
