@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ class Look(NamedTuple):
 
     def encoded(self, rows: Float) -> Float:
         """Rows as the generations encode them."""
-        if not any(generation.frequencies.changes_rows for _, generation in self.parts):
+        if not self.parts or not self.parts[0][1].frequencies.changes_rows:
             return rows
         encoded = [generation.frequencies.encode(rows[part]) for part, generation in self.parts]
         out = np.full((len(rows), encoded[0].shape[1]), np.nan)
@@ -50,13 +51,10 @@ def look(model: Model, looks: list[Look]) -> tuple[Float, Float]:
 
 def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
     contexts = np.zeros((len(looks), len(looks[0].rows)), np.int64)
-    whole, columns, end = [], [], 0
     for at, one in enumerate(looks):
         for part, generation in one.parts:
             contexts[at, part] = generation.handle.address
-        whole.append(one.encoded(one.rows))
-        columns.append((end, end + whole[-1].shape[1], one.skips))
-        end = columns[-1][1]
+    whole = [one.encoded(one.rows) for one in looks]
     rows = without = np.concatenate(whole, axis=1)
     if any(one.gaps is not None for one in looks):
         bare = [
@@ -64,5 +62,13 @@ def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
             for one, its in zip(looks, whole, strict=True)
         ]
         without = np.concatenate(bare, axis=1)
-    logits, votes = score_in_views(model, rows, without, np.array(columns, np.int64), contexts)
+    views = _columns(tuple([(its.shape[1], one.skips) for its, one in zip(whole, looks, strict=True)]))
+    logits, votes = score_in_views(model, rows, without, views, contexts)
     return logits, votes
+
+
+@lru_cache(maxsize=64)
+def _columns(views: tuple[tuple[int, bool], ...]) -> NDArray[np.int64]:
+    """The columns of views of these widths side by side, and whether they skip rows, as `score_in_views` takes them."""
+    ends = np.cumsum([width for width, _ in views])
+    return np.array([(end - width, end, skips) for end, (width, skips) in zip(ends, views, strict=True)], np.int64)

@@ -31,7 +31,7 @@ def blueprint(rows: Float, categorical: int, number: int, once: float, outliers:
     n = len(rows)
     codes = tuple(range(categorical))
     none = np.zeros(n, dtype=bool)
-    return Blueprint(number, 0, 0, codes, 0.0, once, False, np.arange(n), rows, np.zeros(n), none, outliers)
+    return Blueprint(number, 0, 0, codes, 0.0, once, np.arange(n), rows, np.zeros(n), none, outliers)
 
 
 def looks(kernel: str, seed: int, q: int, widths: list[int], cut: int, stand_ins: bool) -> list[Look]:

@@ -140,14 +140,24 @@ def complete(rows, c, lacking, out):
 
     lacking: (d, n) values of the context that are known to none, or (0, 0).
     """
+    out[:] = rows
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            if c.known[j] and np.isnan(rows[i, j]):
+                _complete_from(i, rows, c, lacking, out)
+                return
+
+
+@exact_kernel
+def _complete_from(first, rows, c, lacking, out):
+    """Complete the rows from the first one on."""
     n, d = c.rows.shape
     near, apart, least = np.empty(n, np.int64), np.empty(n), np.empty(min(int(c.nearest), n))
     has, x, d2 = np.empty(d, np.int64), np.empty(d, np.float32), np.empty(c.columns.shape[1], np.float32)
     minima, place = np.empty(GROUPS, np.float32), np.empty(GROUPS, np.int32)
-    for i in range(rows.shape[0]):
+    for i in range(first, rows.shape[0]):
         row, count, gaps = rows[i], 0, 0
         for j in range(d):
-            out[i, j] = row[j]
             if c.known[j] and np.isnan(row[j]):
                 gaps += 1
             elif c.known[j]:

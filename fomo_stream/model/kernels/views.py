@@ -90,14 +90,6 @@ def _known_at(h):
 
 
 @exact_kernel
-def _logits_at(rows, h, weights):
-    """Logits (q,) of rows (q, d), NaN = missing, against the context of a handle."""
-    completed, none = np.empty(rows.shape), np.empty((0, 0), np.bool_)
-    complete(rows, _known_at(h), none, completed)
-    return score_rows(completed, _transform_at(h), _described_at(h), weights, table(h, READ, np.float32))
-
-
-@exact_kernel
 def beyond(row, low, high):
     """log(1 + the largest distance of a row (d,) beyond the ranges, in their widths); see `Ranges`."""
     most = 0.0
@@ -107,25 +99,6 @@ def beyond(row, low, high):
         if width > 0 and excess > 0 and np.isfinite(excess / width):
             most = max(most, excess / width)
     return math.log1p(most)
-
-
-@exact_kernel
-def _score_in(rows, h, weights):
-    """Logits (q,) of rows (q, d), NaN = missing, in the view whose context the handle is of."""
-    logits = _logits_at(rows, h, weights)
-    low, high, once = row(h, LOW, np.float64), row(h, HIGH, np.float64), number(h, ONCE)
-    if low.shape[0]:
-        for i in range(rows.shape[0]):
-            logits[i] += once * beyond(rows[i], low, high)
-    if h[OUTLIERS * WORDS]:
-        like, share, unlike = (
-            _logits_at(rows, words_at(h[OUTLIERS * WORDS]), weights),
-            number(h, LIKENESS),
-            number(h, UNLIKE),
-        )
-        for i in range(rows.shape[0]):
-            logits[i] += once * (share * max(unlike - like[i], 0.0))
-    return logits
 
 
 @exact_kernel
@@ -166,18 +139,31 @@ def _count_smaller(ascending, x):
 
 
 @exact_kernel
-def _score_run(rows, without, skips, address, weights, logits, votes):
-    """Logits (q,) and votes (q,) of rows (q, d) that one context scores."""
-    h = words_at(address)
-    entries, counts = _entries(rows, without, skips)
-    found = _score_in(entries, h, weights)
+def _add_extremes(rows, h, logits):
+    """Add to the logits (q,) of rows (q, d) how far these are beyond the ranges of a handle."""
+    low, high, once = row(h, LOW, np.float64), row(h, HIGH, np.float64), number(h, ONCE)
+    if low.shape[0]:
+        for i in range(rows.shape[0]):
+            logits[i] += once * beyond(rows[i], low, high)
+
+
+@exact_kernel
+def _add_likeness(like, h, logits):
+    """Add to the logits (q,) what those among known outliers, like (q,), say."""
+    share, unlike, once = number(h, LIKENESS), number(h, UNLIKE), number(h, ONCE)
+    for i in range(like.shape[0]):
+        logits[i] += once * (share * max(unlike - like[i], 0.0))
+
+
+@exact_kernel
+def _judge(found, counts, h, logits, votes):
+    """The logits (q,) of records from those found of their rows, and the votes (q,) of the context on them."""
     own, by_rank = row(h, OWN, np.float64), row(h, VOTES, np.float64)
     n = 0
-    for i in range(rows.shape[0]):
+    for i in range(counts.shape[0]):
         if counts[i]:
             logits[i] = found[n] if counts[i] == 1 else min(found[n], found[n + 1])
-            if by_rank.shape[0]:
-                votes[i] = by_rank[_count_smaller(own, logits[i])]
+            votes[i] = by_rank[_count_smaller(own, logits[i])]
         n += counts[i]
 
 
@@ -191,8 +177,9 @@ def score_views(rows, without, views, contexts, weights):
     addresses of handles, or 0. weights: address of the model's.
     """
     q = rows.shape[0]
-    out = np.full((2, views.shape[0], q), np.nan)
-    of_model = _weights_at(weights)
+    out = np.empty((2, views.shape[0], q))
+    out[:] = np.nan
+    of_model, none = _weights_at(weights), np.empty((0, 0), np.bool_)
     for v in range(views.shape[0]):
         first, last = views[v, 0], views[v, 1]
         start = 0
@@ -201,8 +188,25 @@ def score_views(rows, without, views, contexts, weights):
             while stop < q and contexts[v, stop] == contexts[v, start]:
                 stop += 1
             if contexts[v, start]:
-                part, bare = rows[start:stop, first:last], without[start:stop, first:last]
-                logits, votes = out[0, v, start:stop], out[1, v, start:stop]
-                _score_run(part, bare, views[v, 2] != 0, contexts[v, start], of_model, logits, votes)
+                h = words_at(contexts[v, start])
+                entries, counts = _entries(rows[start:stop, first:last], without[start:stop, first:last], views[v, 2])
+                completed = np.empty(entries.shape)
+                # Twice at most, first in the context and then among known outliers: a loop, as the code of
+                # `score_rows` is compiled once more wherever it is called.
+                at, logits = contexts[v, start], np.empty(0)
+                while at:
+                    c = words_at(at)
+                    complete(entries, _known_at(c), none, completed)
+                    found = score_rows(
+                        completed, _transform_at(c), _described_at(c), of_model, table(c, READ, np.float32)
+                    )
+                    if at == contexts[v, start]:
+                        logits = found
+                        _add_extremes(entries, h, logits)
+                        at = h[OUTLIERS * WORDS]
+                    else:
+                        _add_likeness(found, h, logits)
+                        at = 0
+                _judge(logits, counts, h, out[0, v, start:stop], out[1, v, start:stop])
             start = stop
     return out
