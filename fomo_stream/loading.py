@@ -34,7 +34,7 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
     # 80 ms. They stay as long as the process.
     gc.disable()
     try:
-        from fomo_stream.detector.warm_up import warm_up
+        from fomo_stream.detector.step.warm_up import warm_up
         from fomo_stream.model.checkpoint import load_model
 
         model = load_model(name_or_path, device, kernel)

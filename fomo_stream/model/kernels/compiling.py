@@ -39,7 +39,7 @@ sys.path[:] = json.loads(sys.argv[1])
 from fomo_stream.model.kernels import compiling
 compiling.fill(sys.argv[2])
 from fomo_stream.model.checkpoint import load_model
-from fomo_stream.detector.warm_up import warm_up
+from fomo_stream.detector.step.warm_up import warm_up
 warm_up(load_model("default", "cpu", "numba"))
 """
 FOLDERS = ("model/kernels", "detector/step")  # of the package, with modules that define kernels

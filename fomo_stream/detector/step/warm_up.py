@@ -12,13 +12,15 @@ from fomo_stream.model.config import Model
 def warm_up(model: Model) -> None:
     """Score and learn something of every kind, so that nothing is compiled or loaded later."""
     config = DetectorConfig(min_context=8, context_size=64, lags=1, cycles=((2, 1),), recent_every=32)
-    detector = Detector(model, 3, config, categorical=(2,), counters=(1,))
     steps = np.arange(96.0)
     rows = np.stack([steps % 7, steps, steps % 2, steps % 2, steps], axis=1)
     rows[50:60, 0] = np.nan
-    for start in range(0, len(rows), 24):
-        part = rows[start : start + 24]
-        keys = [("a", "b", None)[i % 3] for i in range(len(part))]
-        detector.score_rows(part, keys)
-        detector.score_apart(part, keys)
-        detector.process(part, keys)
+    for categorical in ((), (2,)):
+        detector = Detector(model, 3, config, categorical=categorical, counters=(1,))
+        for start in range(0, len(rows), 24):
+            part = rows[start : start + 24]
+            keys = [("a", "b", None)[i % 3] for i in range(len(part))]
+            detector.score_rows(part, keys)
+            detector.process(part, keys)
+        detector.score_apart(rows)
+        detector.pass_over(rows, ["a"] * len(rows))
