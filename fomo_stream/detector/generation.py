@@ -265,7 +265,7 @@ class Generation:
 
     @cached_property
     def handle(self) -> Handle:
-        """All of it that the compiled kernels need, see `score_in_views`."""
+        """All of it that the compiled kernels need, see `kernels.views.score_views`."""
         low, high = (None, None) if self.ranges is None else (self.ranges.low[0], self.ranges.high[1])
         outliers = None if self.outliers is None else handle_of(self.outliers)
         votes = _vote_by_rank(len(self.own))

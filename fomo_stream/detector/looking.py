@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.generation import Generation
+from fomo_stream.detector.step import look as step
 from fomo_stream.model.config import Model
-from fomo_stream.model.scoring import score_in_views
+from fomo_stream.model.scoring import address_of_weights
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -50,25 +50,27 @@ def look(model: Model, looks: list[Look]) -> tuple[Float, Float]:
 
 
 def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
-    contexts = np.zeros((len(looks), len(looks[0].rows)), np.int64)
-    for at, one in enumerate(looks):
+    rows, without = side_by_side(looks)
+    q, views = len(rows), []
+    for one in looks:
+        cut = next((part.stop if part.start == 0 else part.start for part, _ in one.parts), q)
+        addresses = [0, 0]
         for part, generation in one.parts:
-            contexts[at, part] = generation.handle.address
-    whole = [one.encoded(one.rows) for one in looks]
-    rows = without = np.concatenate(whole, axis=1)
-    if any(one.gaps is not None for one in looks):
-        bare = [
-            its if one.gaps is None else one.encoded(np.where(one.gaps, np.nan, one.rows))
-            for one, its in zip(looks, whole, strict=True)
-        ]
-        without = np.concatenate(bare, axis=1)
-    views = _columns(tuple([(its.shape[1], one.skips) for its, one in zip(whole, looks, strict=True)]))
-    logits, votes = score_in_views(model, rows, without, views, contexts)
+            addresses[part.start > 0] = generation.handle.address
+        what = step.RELATIVE if one.skips else step.RECORD
+        views.append(
+            [what, 0, one.encoded(one.rows[:0]).shape[1] if one.parts else one.rows.shape[1], cut, *addresses, 0, 0]
+        )
+    nothing = np.zeros((q, 0, 0)), np.zeros((q, 0, 0)), np.zeros((q, 0), bool), np.zeros(0, bool)
+    logits, votes = step.look(*nothing, np.array(views), address_of_weights(model), rows, without)[0]
     return logits, votes
 
 
-@lru_cache(maxsize=64)
-def _columns(views: tuple[tuple[int, bool], ...]) -> NDArray[np.int64]:
-    """The columns of views of these widths side by side, and whether they skip rows, as `score_in_views` takes them."""
-    ends = np.cumsum([width for width, _ in views])
-    return np.array([(end - width, end, skips) for end, (width, skips) in zip(ends, views, strict=True)], np.int64)
+def side_by_side(looks: list[Look]) -> tuple[Float, Float]:
+    """Rows (q, all columns) in all views as generations encode them, with what stands in for missing values; without."""
+    whole = [one.encoded(one.rows) for one in looks]
+    bare = [
+        its if one.gaps is None else one.encoded(np.where(one.gaps, np.nan, one.rows))
+        for one, its in zip(looks, whole, strict=True)
+    ]
+    return np.concatenate(whole, axis=1), np.concatenate(bare, axis=1)

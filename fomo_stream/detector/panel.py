@@ -77,6 +77,7 @@ class Build:
         return self._made
 
 
+NO_ROWS = np.zeros((0, 0))
 SEEN = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
 
 
@@ -143,14 +144,15 @@ class Timeline:
         parts = ((slice(0, cut), self.current), (slice(cut, n), self.next))
         return [(of, build.result()) for of, build in parts if build is not None and of.stop > of.start]
 
-    def seen(self, n: int, records: int, at: Int | None, lags: int) -> list[int]:
+    def seen(self, n: int, records: int, at: Int | None, lags: int, n_features: int) -> list[int]:
         """What `step.look` has to know of the view: arguments as of `parts`."""
         cut = self._cut(n, records, at)
         now = None if self.current is None or not cut else self.current.result()
         later = None if self.next is None or cut == n else self.next.result()
         addresses = [0 if one is None else one.handle.address for one in (now, later)]
         numbers = [0 if one is None else one.number for one in (now, later)]
-        return [SEEN[self.view.sees], self.view.n_vectors(lags), cut, *addresses, *numbers]
+        vectors = self.view.n_vectors(lags)
+        return [SEEN[self.view.sees], vectors, vectors * n_features, cut, *addresses, *numbers]
 
     def copy(self) -> Timeline:
         """An independent timeline that shares the generations."""
@@ -334,12 +336,12 @@ class Panel:
         """
         n, q = len(self._shared), len(batch.slots)
         if self._model.kernel == "numba" and self._numeric.all():
-            of_views = [one.seen(q, records, at, self._lags) for one in self.timelines]
-            of_views += [[0] * 7] if n == len(of_views) else []
-            weights = address_of_weights(self._model)
-            logit, by_view, by_key, generation, sure = step.look(
-                batch.vectors, batch.relative, batch.gaps, self._numeric, np.array(of_views), weights
-            )
+            of_views = [one.seen(q, records, at, self._lags, len(self._numeric)) for one in self.timelines]
+            of_views += [[0] * 8] if n == len(of_views) else []
+            _, logit, by_view, by_key, generation, sure = step.look(
+                batch.vectors, batch.relative, batch.gaps, self._numeric, np.array(of_views),
+                address_of_weights(self._model), NO_ROWS, NO_ROWS,
+            )  # fmt: skip
             return Scores(logit, by_view, by_key, generation, sure)
         categorical = tuple(np.flatnonzero(~self._numeric).tolist())
         looks = []

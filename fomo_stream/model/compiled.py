@@ -41,7 +41,6 @@ from fomo_stream.model.kernels.statistics import (
     project_all,
     whitening,
 )
-from fomo_stream.model.kernels.views import score_views
 from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
@@ -107,9 +106,9 @@ def score(model: Model, context: CompiledContext, rows: Float) -> Float:
 
 
 def handle_of(context: CompiledContext, *added: Any) -> Handle:
-    """A context for `score_in_views`. added, of a view: weight of extremes and of likeness; low and high ends (d,) of
-    the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known outliers or
-    None, the weight of the logit among them, and the one above which a record is not like them."""
+    """A context for `kernels.views.score_views`. added, of a view: weight of extremes and of likeness; low and high ends
+    (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
+    outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
     done = context.completion
     assert done is not None
     return Handle(context.transform, context.described, context.read, _known(done), added)
@@ -122,12 +121,6 @@ def _known(done: Completion) -> Known:
     columns = np.full((z.shape[1], -(-n // LANES) * LANES), FAR, np.float32)
     columns[:, :n] = np.clip(z, -LIMIT, LIMIT).T
     return Known(done.rows, done.known, done.scale, center, np.abs(z).max(axis=0), columns, float(NEAREST))
-
-
-def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
-    """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
-    found: Float = score_views(rows, without, views, contexts, address_of_weights(model))
-    return found
 
 
 def address_of_weights(model: Model) -> int:

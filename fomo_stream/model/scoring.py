@@ -189,15 +189,6 @@ def handle_of(context: EncodedContext, *added: Any) -> Handle:
     return compiled.handle_of(context, *added)
 
 
-def score_in_views(
-    model: Model, rows: Float, without: Float, views: NDArray[np.int64], contexts: NDArray[np.int64]
-) -> Float:
-    """Logits and votes (2, v, q) of q records in v views, by one call; see `compiled.score_in_views`."""
-    from fomo_stream.model import compiled
-
-    return compiled.score_in_views(model, rows, without, views, contexts)
-
-
 def address_of_weights(model: Model) -> int:
     """The address of the handle of the model's weights, for kernels."""
     from fomo_stream.model import compiled
