@@ -67,7 +67,7 @@ def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
 
 
 def side_by_side(looks: list[Look]) -> tuple[Float, Float]:
-    """Rows (q, all columns) in all views as generations encode them, with what stands in for missing values; without."""
+    """Rows (q, all columns) in all views as generations encode them: with what stands in for gaps, and without it."""
     whole = [one.encoded(one.rows) for one in looks]
     bare = [
         its if one.gaps is None else one.encoded(np.where(one.gaps, np.nan, one.rows))

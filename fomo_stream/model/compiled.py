@@ -106,8 +106,8 @@ def score(model: Model, context: CompiledContext, rows: Float) -> Float:
 
 
 def handle_of(context: CompiledContext, *added: Any) -> Handle:
-    """A context for `kernels.views.score_views`. added, of a view: weight of extremes and of likeness; low and high ends
-    (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
+    """A context for `kernels.views.score_views`. added, of a view: weight of extremes and of likeness; low and high
+    ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
     outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
     done = context.completion
     assert done is not None

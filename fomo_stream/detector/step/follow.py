@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector.step.judge import first_of_series
 from fomo_stream.model.kernels.compiling import exact_kernel
 from fomo_stream.model.kernels.handles import cube, row, table, words_at
 
@@ -221,36 +222,61 @@ def _state(address):
 @exact_kernel
 def _looked_at(numbers, slots, rows):
     """A copy of the rows of series of these numbers (k,), one of each; their places go into slots (k,)."""
-    order, m = np.argsort(numbers), 0
-    for k in range(len(order)):
-        m += k > 0 and numbers[order[k]] != numbers[order[k - 1]]
-        slots[order[k]] = m
-    m += 1
+    first, m = first_of_series(numbers), 0
+    for k in range(len(numbers)):
+        slots[k] = m if first[k] == k else slots[first[k]]
+        m += first[k] == k
     d, c, lags, moves, scores, slow = (
-        rows.count.shape[1], rows.total.shape[1], rows.past.shape[1], rows.offset.shape[1], rows.level.shape[1],
+        rows.count.shape[1],
+        rows.total.shape[1],
+        rows.past.shape[1],
+        rows.offset.shape[1],
+        rows.level.shape[1],
         rows.slow.shape[1],
-    )  # fmt: skip
+    )
     copy = Rows(
-        np.zeros(m, np.bool_), np.zeros((m, d), np.uint8), np.zeros((m, d), np.uint8), np.zeros((m, d)),
-        np.zeros((m, d), np.uint16), np.zeros((m, c)), np.zeros((m, c), np.uint16), np.zeros((m, c)), np.zeros(m),
-        np.zeros(m), np.zeros(m, np.uint8), np.zeros(m, np.uint32), np.zeros((m, lags, d)),
-        np.zeros((m, moves), np.float32), np.zeros((m, moves), np.float32), np.zeros((m, scores), np.float32),
-        np.zeros((m, scores), np.float32), np.zeros((m, slow), np.float32), np.zeros((m, slow), np.uint32),
-    )  # fmt: skip
+        np.zeros(m, np.bool_),
+        np.zeros((m, d), np.uint8),
+        np.zeros((m, d), np.uint8),
+        np.zeros((m, d)),
+        np.zeros((m, d), np.uint16),
+        np.zeros((m, c)),
+        np.zeros((m, c), np.uint16),
+        np.zeros((m, c)),
+        np.zeros(m),
+        np.zeros(m),
+        np.zeros(m, np.uint8),
+        np.zeros(m, np.uint32),
+        np.zeros((m, lags, d)),
+        np.zeros((m, moves), np.float32),
+        np.zeros((m, moves), np.float32),
+        np.zeros((m, scores), np.float32),
+        np.zeros((m, scores), np.float32),
+        np.zeros((m, slow), np.float32),
+        np.zeros((m, slow), np.uint32),
+    )
     for k in range(len(numbers)):
         s, n = slots[k], numbers[k]
-        if n < len(rows.count):  # else it is the series of a new key
-            copy.has_records[s] = rows.has_records[n]
-            copy.count[s], copy.age[s] = rows.count[n], rows.age[n]
-            copy.last[s], copy.equal[s] = rows.last[n], rows.equal[n]
-            copy.total[s], copy.since[s], copy.when[s] = rows.total[n], rows.since[n], rows.when[n]
-            if c:
-                copy.clock[s], copy.pace[s], copy.paces[s] = rows.clock[n], rows.pace[n], rows.paces[n]
-            if lags:
-                copy.records[s], copy.past[s] = rows.records[n], rows.past[n]
-            copy.offset[s], copy.root[s] = rows.offset[n], rows.root[n]
-            copy.level[s], copy.variance[s] = rows.level[n], rows.variance[n]
-            copy.slow[s], copy.seen[s] = rows.slow[n], rows.seen[n]
+        if first[k] < k or n >= len(rows.count):  # it is there, or the series of a new key
+            continue
+        copy.has_records[s] = rows.has_records[n]
+        for j in range(d):
+            copy.count[s, j], copy.age[s, j] = rows.count[n, j], rows.age[n, j]
+            copy.last[s, j], copy.equal[s, j] = rows.last[n, j], rows.equal[n, j]
+            for lag in range(lags):
+                copy.past[s, lag, j] = rows.past[n, lag, j]
+        for j in range(moves):
+            copy.offset[s, j], copy.root[s, j] = rows.offset[n, j], rows.root[n, j]
+        for j in range(scores):
+            copy.level[s, j], copy.variance[s, j] = rows.level[n, j], rows.variance[n, j]
+        for j in range(slow):
+            copy.slow[s, j], copy.seen[s, j] = rows.slow[n, j], rows.seen[n, j]
+        for j in range(c):
+            copy.total[s, j], copy.since[s, j], copy.when[s, j] = rows.total[n, j], rows.since[n, j], rows.when[n, j]
+        if c:
+            copy.clock[s], copy.pace[s], copy.paces[s] = rows.clock[n], rows.pace[n], rows.paces[n]
+        if lags:
+            copy.records[s] = rows.records[n]
     return copy
 
 
@@ -810,8 +836,11 @@ def learn_moves(state, values, at, slots, out):
             move(values[i], values[i], known, count, at[i], start, given.weights, out[i])
         _keep_last(values[i], known, count, at[i], start)
     for i in range(n):
-        rows.last[slots[i]] = start.last[at[i]]
-        rows.offset[slots[i]], rows.root[slots[i]] = start.offset[at[i]], start.root[at[i]]
+        s, k = slots[i], at[i]
+        for j in range(d):
+            rows.last[s, j] = start.last[k, j]
+            if moves:
+                rows.offset[s, j], rows.root[s, j] = start.offset[k, j], start.root[k, j]
 
 
 @exact_kernel
