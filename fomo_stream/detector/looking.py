@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.generation import Generation
-from fomo_stream.detector.step import look as step
 from fomo_stream.model.config import Model
-from fomo_stream.model.scoring import address_of_weights
+from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -28,6 +27,8 @@ class Look(NamedTuple):
         """Rows as the generations encode them."""
         if not self.parts or not self.parts[0][1].frequencies.changes_rows:
             return rows
+        if not len(rows):
+            return self.parts[0][1].frequencies.encode(rows)
         encoded = [generation.frequencies.encode(rows[part]) for part, generation in self.parts]
         out = np.full((len(rows), encoded[0].shape[1]), np.nan)
         for (part, _), its in zip(self.parts, encoded, strict=True):
@@ -51,18 +52,13 @@ def look(model: Model, looks: list[Look]) -> tuple[Float, Float]:
 
 def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
     rows, without = side_by_side(looks)
-    q, views = len(rows), []
-    for one in looks:
-        cut = next((part.stop if part.start == 0 else part.start for part, _ in one.parts), q)
-        addresses = [0, 0]
+    contexts, end, columns = np.zeros((len(looks), len(rows)), np.int64), 0, []
+    for at, one in enumerate(looks):
         for part, generation in one.parts:
-            addresses[part.start > 0] = generation.handle.address
-        what = step.RELATIVE if one.skips else step.RECORD
-        views.append(
-            [what, 0, one.encoded(one.rows[:0]).shape[1] if one.parts else one.rows.shape[1], cut, *addresses, 0, 0]
-        )
-    nothing = np.zeros((q, 0, 0)), np.zeros((q, 0, 0)), np.zeros((q, 0), bool), np.zeros(0, bool)
-    logits, votes = step.look(*nothing, np.array(views), address_of_weights(model), rows, without)[0]
+            contexts[at, part] = generation.handle.address
+        start, end = end, end + one.encoded(one.rows[:0]).shape[1]
+        columns.append((start, end, int(one.skips)))
+    logits, votes = score_in_views(model, rows, without, np.array(columns), contexts)
     return logits, votes
 
 

@@ -24,7 +24,7 @@ from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import Model
-from fomo_stream.model.scoring import address_of_weights
+from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -77,7 +77,6 @@ class Build:
         return self._made
 
 
-NO_ROWS = np.zeros((0, 0))
 SEEN = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
 
 
@@ -144,15 +143,14 @@ class Timeline:
         parts = ((slice(0, cut), self.current), (slice(cut, n), self.next))
         return [(of, build.result()) for of, build in parts if build is not None and of.stop > of.start]
 
-    def seen(self, n: int, records: int, at: Int | None, lags: int, n_features: int) -> list[int]:
-        """What `step.look` has to know of the view: arguments as of `parts`."""
+    def seen(self, n: int, records: int, at: Int | None, lags: int) -> list[int]:
+        """What `step.columns_of` has to know of the view: arguments as of `parts`."""
         cut = self._cut(n, records, at)
         now = None if self.current is None or not cut else self.current.result()
         later = None if self.next is None or cut == n else self.next.result()
         addresses = [0 if one is None else one.handle.address for one in (now, later)]
         numbers = [0 if one is None else one.number for one in (now, later)]
-        vectors = self.view.n_vectors(lags)
-        return [SEEN[self.view.sees], vectors, vectors * n_features, cut, *addresses, *numbers]
+        return [SEEN[self.view.sees], self.view.n_vectors(lags), cut, *addresses, *numbers]
 
     def copy(self) -> Timeline:
         """An independent timeline that shares the generations."""
@@ -268,6 +266,10 @@ class Panel:
         """numeric: (d,) features that are no categories; None: all."""
         self._model, self._executor, self._lags = model, executor, lags
         self._numeric: Bool = np.ones(0, bool) if numeric is None else numeric
+        widths = [view.n_vectors(lags) * len(self._numeric) for view in views]
+        ends = np.cumsum([0, *widths])
+        # of each view, see `score_views`
+        self._columns = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
         self.timelines = [Timeline(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
 
@@ -336,12 +338,14 @@ class Panel:
         """
         n, q = len(self._shared), len(batch.slots)
         if self._model.kernel == "numba" and self._numeric.all():
-            of_views = [one.seen(q, records, at, self._lags, len(self._numeric)) for one in self.timelines]
-            of_views += [[0] * 8] if n == len(of_views) else []
-            _, logit, by_view, by_key, generation, sure = step.look(
-                batch.vectors, batch.relative, batch.gaps, self._numeric, np.array(of_views),
-                address_of_weights(self._model), NO_ROWS, NO_ROWS,
-            )  # fmt: skip
+            views = np.array([one.seen(q, records, at, self._lags) for one in self.timelines])
+            rows, without = np.empty((2, q, self._columns[-1, 1]))
+            contexts, generation = np.empty((len(views), q), np.int64), np.zeros(q, np.int64)
+            plain = batch.vectors, batch.relative, batch.gaps, self._numeric
+            step.columns_of(*plain, views, rows, without, contexts, generation)
+            found = score_in_views(self._model, rows, without, self._columns, contexts)
+            by_view, (by_key, logit, sure) = np.empty((q, n)), np.empty((3, q))
+            step.combine(found, n, by_view, by_key, logit, sure)
             return Scores(logit, by_view, by_key, generation, sure)
         categorical = tuple(np.flatnonzero(~self._numeric).tolist())
         looks = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from fomo_stream.model.kernels.network import (
     describe_rows,
     encode_channels,
     score_channels,
-    score_rows,
 )
 from fomo_stream.model.kernels.statistics import (
     MOST_FEATURES,
@@ -41,12 +41,16 @@ from fomo_stream.model.kernels.statistics import (
     project_all,
     whitening,
 )
+from fomo_stream.model.kernels.views import score_views
 from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+
+
+AT_ONCE = 4096  # rows that are scored together, so that memory is bounded
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,11 @@ class CompiledContext:
     read: Single  # (layers, width) what queries read
     own: Float  # (n,) logits of the context's own rows, leave-one-out
     completion: Completion | None = None  # completes the rows that are scored; None: their gaps are the medians
+
+    @cached_property
+    def handle(self) -> Handle:
+        """It alone, for `score`."""
+        return handle_of(self, 0.0, None, None, None, np.zeros(1), None, 0.0, 0.0)
 
 
 def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> CompiledContext:
@@ -98,23 +107,36 @@ def score(model: Model, context: CompiledContext, rows: Float) -> Float:
     if rows.shape[-1] != d:
         raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
-    own = np.array(rows, dtype=np.float64, order="C")
-    if context.completion is not None and np.isnan(own).any():
-        own = completed(context.completion, own, np.zeros((0, 0), dtype=bool))
-    logits: Float = score_rows(own, context.transform, context.described, weights_of(model)[0], context.read)
+    own, logits, views = np.array(rows, dtype=np.float64, order="C"), np.empty(len(rows)), np.array([[0, d, 0]])
+    for start in range(0, len(own), AT_ONCE):
+        part = own[start : start + AT_ONCE]
+        contexts = np.full((1, len(part)), context.handle.address)
+        logits[start : start + AT_ONCE] = score_in_views(model, part, part, views, contexts)[0, 0]
     return logits
+
+
+def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
+    """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
+    weights_of(model)
+    found: Float = score_views(rows, without, views, contexts, model.compiled[2].address)
+    return found
 
 
 def handle_of(context: CompiledContext, *added: Any) -> Handle:
     """A context for `kernels.views.score_views`. added, of a view: weight of extremes and of likeness; low and high
     ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
     outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
-    done = context.completion
-    assert done is not None
-    return Handle(context.transform, context.described, context.read, _known(done), added)
+    return Handle(context.transform, context.described, context.read, _known(context), added)
 
 
-def _known(done: Completion) -> Known:
+def _known(context: CompiledContext) -> Known:
+    d, done = len(context.transform.center), context.completion
+    if done is None:
+        done = Completion(np.zeros((2, d)), np.zeros(d, dtype=bool), np.ones(d))
+    return _of(done)
+
+
+def _of(done: Completion) -> Known:
     n = len(done.rows)
     center = np.where(done.known, done.rows.mean(axis=0), 0.0)
     z = np.where(done.known, (done.rows - center) / done.scale, 0.0)
@@ -123,17 +145,10 @@ def _known(done: Completion) -> Known:
     return Known(done.rows, done.known, done.scale, center, np.abs(z).max(axis=0), columns, float(NEAREST))
 
 
-def address_of_weights(model: Model) -> int:
-    """The address of the handle of the model's weights."""
-    weights_of(model)
-    address: int = model.compiled[2].address
-    return address
-
-
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
     """What `Completion.fill` returns."""
     out = np.empty(rows.shape)
-    complete(np.array(rows, order="C"), _known(context), np.array(lacking.T, order="C"), out)
+    complete(np.array(rows, order="C"), _of(context), np.array(lacking.T, order="C"), out)
     return out
 
 

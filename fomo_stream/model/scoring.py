@@ -189,11 +189,13 @@ def handle_of(context: EncodedContext, *added: Any) -> Handle:
     return compiled.handle_of(context, *added)
 
 
-def address_of_weights(model: Model) -> int:
-    """The address of the handle of the model's weights, for kernels."""
+def score_in_views(
+    model: Model, rows: Float, without: Float, views: NDArray[np.int64], contexts: NDArray[np.int64]
+) -> Float:
+    """Logits and votes (2, v, q) of q records in v views, by one call; see `kernels.views.score_views`."""
     from fomo_stream.model import compiled
 
-    return compiled.address_of_weights(model)
+    return compiled.score_in_views(model, rows, without, views, contexts)
 
 
 def cross_scores(model: Model, rows: Float, kept: NDArray[np.bool_] | None = None) -> Float:

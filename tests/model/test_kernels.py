@@ -25,7 +25,7 @@ from fomo_stream.model.compiled import weights_of
 from fomo_stream.model.config import CHANNELS, PRESETS, SPACES, ModelConfig, channels_in
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
-from fomo_stream.model.kernels import arithmetic, compiling, neighbours, network, statistics
+from fomo_stream.model.kernels import arithmetic, compiling, neighbours, network, statistics, views
 from fomo_stream.model.kernels.statistics import NEIGHBOURS
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import (
@@ -185,7 +185,7 @@ def test_every_kernel_is_compiled_once() -> None:
     np.testing.assert_array_equal(logits_of(model, context, np.asfortranarray(fixed)), expected)
     np.testing.assert_array_equal(logits_of(model, context, np.hstack([fixed, fixed])[:, :4]), expected)
     encode_rows(model, fixed)
-    assert len(network.score_rows.signatures) == 1
+    assert len(views.score_views.signatures) == 1
     assert len(network.score_channels.signatures) == 1
 
 
