@@ -1,4 +1,4 @@
-"""Look at records in all views: the columns of each view from the vectors of a batch, and one logit from those found."""
+"""Look at records in all views: the columns of each view from the vectors of a batch, and one logit from all found."""
 
 from __future__ import annotations
 
