@@ -16,7 +16,8 @@ from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.series import Batch, flat
+from fomo_stream.detector.series import flat
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import INLIER, OUTLIER
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError

@@ -17,7 +17,7 @@ from fomo_stream.detector.keys import WHOLE
 from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
-from fomo_stream.detector.series import Batch
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.views import View
 from fomo_stream.model.config import Model
 

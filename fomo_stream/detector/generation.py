@@ -29,7 +29,7 @@ from fomo_stream.model.scoring import (
 )
 
 if TYPE_CHECKING:
-    from fomo_stream.model.compiled import Handle
+    from fomo_stream.model.kernels.handles import Handle
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

@@ -11,8 +11,9 @@ from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.quantiles import Quantiles
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.series import MOVEMENT, Batch
+from fomo_stream.detector.series import MOVEMENT
 from fomo_stream.detector.step import judge as kernels
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import BEGINS, FAR, LESS, OUTLIER, UNKNOWN
 from fomo_stream.limits import MAX_CONTEXT
 

@@ -61,6 +61,7 @@ class Keys:
         self.columns: dict[str, NDArray[Any]] = {
             name: np.zeros((FIRST_ROWS, *(shape[0] if shape else ())), dtype) for name, dtype, *shape in layout
         }
+        self._logged = self._written = np.zeros(0, dtype=bool)  # rows that have an entry, and whose is out of date
         self._begin()
         self._begin_log()
 
@@ -183,8 +184,8 @@ class Keys:
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
-        self._logged = np.zeros(self.size, dtype=bool)  # rows that have an entry
-        self._written = np.zeros(self.size, dtype=bool)  # rows whose entry is out of date
+        self._logged = np.zeros(self.size, dtype=bool)
+        self._written = np.zeros(self.size, dtype=bool)
         self._written[WHOLE] = True
         self._written[self.in_use] = True
 

@@ -21,8 +21,8 @@ from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.results import Reason, Results
-from fomo_stream.detector.series import Batch
 from fomo_stream.detector.single import SingleDetector
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.config import Model
 

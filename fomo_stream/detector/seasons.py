@@ -20,7 +20,7 @@ NAMES = {  # of what is kept of a cycle, in the log
     "bin": "bin", "tested": "tested", "recent": "recent", "error": "error", "error_of_mean": "error_of_mean",
     "count": "counted", "sum": "summed", "sum_of_mean": "summed_of_mean",
 }  # fmt: skip
-BINS = ("visits", "mean", "variance", "count", "sum", "square")
+BINS = ("visits", "mean", "variance", "open", "sum", "square")
 
 
 class Cycle(NamedTuple):
@@ -53,22 +53,27 @@ class Seasons:
         d, p = n_features, len(self.cycles)
         first = np.cumsum([0, *(cycle.inner * cycle.outer for cycle in self.cycles)])
         shape = int(first[-1]), d
+        bins, cycle = np.zeros((4, *shape)), np.zeros((5, p, d))
         self.profiles = Profiles(
-            np.array([cycle.inner for cycle in self.cycles], dtype=np.int64),
-            first,
-            np.zeros(shape, np.uint8),
-            *np.zeros((2, *shape)),
-            np.zeros(shape, np.uint32),
-            *np.zeros((2, *shape)),
-            np.zeros(shape[0], dtype=bool),
-            np.full(p, -1),
-            np.zeros((p, d), np.int64),
-            np.ones((p, d)),
-            *np.zeros((2, p, d)),
-            np.zeros((p, d), np.int64),
-            *np.zeros((2, p, d)),
-            np.full((p, d), np.nan),
-            np.zeros((p, d)),
+            inner=np.array([one.inner for one in self.cycles], dtype=np.int64),
+            first=first,
+            visits=np.zeros(shape, np.uint8),
+            mean=bins[0],
+            variance=bins[1],
+            open=np.zeros(shape, np.uint32),
+            sum=bins[2],
+            square=bins[3],
+            written=np.zeros(shape[0], dtype=bool),
+            bin=np.full(p, -1),
+            tested=np.zeros((p, d), np.int64),
+            recent=np.ones((p, d)),
+            error=cycle[0],
+            error_of_mean=cycle[1],
+            counted=np.zeros((p, d), np.int64),
+            summed=cycle[2],
+            summed_of_mean=cycle[3],
+            of_mean=np.full((p, d), np.nan),
+            of_variance=cycle[4],
         )
         self._begin_log()
 
@@ -84,8 +89,8 @@ class Seasons:
     def rescale(self, old: Pooled, new: Pooled) -> None:
         """Take another scale for scores."""
         its = self.profiles
-        n, changed = np.maximum(its.count, 1), _ratio(old, new, its.mean) ** 2
-        of_open = new.scores(old.raw(its.sum / n)) * its.count
+        n, changed = np.maximum(its.open, 1), _ratio(old, new, its.mean) ** 2
+        of_open = new.scores(old.raw(its.sum / n)) * its.open
         its.mean[:], its.sum[:] = new.scores(old.raw(its.mean)), of_open
         its.variance[:], its.square[:] = its.variance * changed, its.square * changed
         of_mean = _ratio(old, new, np.where(np.isnan(its.of_mean), 0.0, its.of_mean)) ** 2
@@ -97,8 +102,8 @@ class Seasons:
     def copy(self) -> Seasons:
         """An independent twin, the same now."""
         twin = copy(self)
-        twin.profiles = Profiles(*(array.copy() for array in self.profiles))
-        twin.profiles.written[:] = ((self.profiles.visits > 0) | (self.profiles.count > 0)).any(axis=1)
+        twin.profiles = Profiles._make(array.copy() for array in self.profiles)
+        twin.profiles.written[:] = ((self.profiles.visits > 0) | (self.profiles.open > 0)).any(axis=1)
         twin._begin_log()
         return twin
 

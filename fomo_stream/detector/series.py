@@ -89,10 +89,11 @@ class Series:
         self.relative, self.categorical, self.counters = relative, categorical, counters
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
         self._n_cycles = len(cycles)
+        self._handle: tuple[tuple[Any, ...], Handle] | None = None  # what it is of, and the handle
         self.keys = Keys(max_keys, self._columns, SINCE_PACE)
         self._set_scale(None)
         counts = np.zeros((2, n_features), np.int64), np.zeros((SIZES, n_features), np.int64)
-        self._counts = Counts(*counts[0], counts[1], np.zeros((2, n_features)))
+        self._counts = Counts(counts[0][0], counts[0][1], counts[1], np.zeros((2, n_features)))
         self._of_before = False  # whether the log lacks what this version adds
         self._totals = np.zeros(3, np.int64)  # records so far, those with a key, and those whose key was known
         self._begin_log()
@@ -118,7 +119,7 @@ class Series:
             OPEN,
             *MEMORY,
             BUSY,
-            *[(name, kind, (d,)) for name, kind in (("count", "u1"), ("age", "u1"), ("last", "f8"), ("equal", "u2"))],
+            *[(name, kind, (d,)) for name, kind in (("known", "u1"), ("age", "u1"), ("last", "f8"), ("equal", "u2"))],
             *[(name, kind, (c,)) for name, kind in (("total", "f8"), ("since", "u2"), ("when", "f8"))],
             *times,
             *([("records", "u4")] if self.lags else []),
@@ -212,7 +213,7 @@ class Series:
         pooled = Pooled.fit(columns, within)
         if self.pooled is not None:
             self._rescale(self.pooled, pooled)
-            count, variance = (self.keys.column(name, self.keys.in_use) for name in ("count", "variance"))
+            count, variance = (self.keys.column(name, self.keys.in_use) for name in ("known", "variance"))
             pooled = replace(pooled, within=within_keys(count, variance, apart_of(*self._counts.firsts)))
         if self.seasons is not None and self.pooled is not None:
             self.seasons.rescale(self.pooled, pooled)
@@ -234,7 +235,7 @@ class Series:
 
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled
-        self._handle: tuple[tuple[Any, ...], Handle] | None = None
+        self._handle = None
         self._scale = b"" if pooled is None else save(pooled.to_arrays())
 
     def learn_usual(self, values: Float, slots: Int) -> Float:
@@ -272,7 +273,7 @@ class Series:
         twin = copy(self)
         twin.keys = self.keys.copy()
         twin.seasons = None if self.seasons is None else self.seasons.copy()
-        twin._counts, twin._totals = Counts(*(array.copy() for array in self._counts)), self._totals.copy()
+        twin._counts, twin._totals = Counts._make(array.copy() for array in self._counts), self._totals.copy()
         twin._handle = None
         twin._begin_log()
         return twin

@@ -27,7 +27,8 @@ from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.rarity import is_calibrated
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
 from fomo_stream.detector.seasons import Cycle
-from fomo_stream.detector.series import MEMORY, MOVEMENT, Batch, Series
+from fomo_stream.detector.series import MEMORY, MOVEMENT, Series
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import ODD, UNKNOWN
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError

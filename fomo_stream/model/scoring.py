@@ -82,7 +82,8 @@ def _option(kind: Any, arrays: Arrays, name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from fomo_stream.model.compiled import CompiledContext, Handle
+    from fomo_stream.model.compiled import CompiledContext
+    from fomo_stream.model.kernels.handles import Handle
     from fomo_stream.model.zero_shot import ContextCache
 
 EncodedContext: TypeAlias = "ContextCache | CompiledContext"

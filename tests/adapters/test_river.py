@@ -19,6 +19,7 @@ from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
 from fomo_stream.adapters.open_detector import OpenRows
 from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.errors import ConfigError, SchemaError, StateError
 
 # --- river
@@ -325,9 +326,9 @@ def test_all_results_of_a_record_are_computed_once_and_learning_it_is_free(monke
     scored: list[int] = []
     compute = Panel.scores
 
-    def counted(panel: Panel, rows: list[np.ndarray], gaps: list[np.ndarray | None], records: int) -> Scores:
-        scored.append(len(rows[0]))
-        return compute(panel, rows, gaps, records)
+    def counted(panel: Panel, batch: Batch, records: int) -> Scores:
+        scored.append(len(batch.slots))
+        return compute(panel, batch, records)
 
     monkeypatch.setattr(Panel, "scores", counted)
     for x in as_records(rows(5, 1)):

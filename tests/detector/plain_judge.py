@@ -10,7 +10,7 @@ import numpy as np
 
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.rarity import HALF_LIFE as LONG
-from fomo_stream.detector.series import HALF_LIFE
+from fomo_stream.detector.step.follow import HALF_LIFE
 
 
 @dataclass

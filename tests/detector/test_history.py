@@ -11,7 +11,7 @@ from sklearn.preprocessing import QuantileTransformer
 
 from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.series import Batch
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import OUTLIER
 from fomo_stream.model.quantile_map import knots_of
 

@@ -14,7 +14,8 @@ from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.results import Results, Scores
-from fomo_stream.detector.series import MEMORY, OPEN, Batch
+from fomo_stream.detector.series import MEMORY, OPEN
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import OUTLIER, UNKNOWN
 
 D, VIEWS, KEYS = 2, 3, 30

@@ -23,7 +23,8 @@ from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.rarity import HALF_LIFE as LONG
 from fomo_stream.detector.rarity import Rarity, is_calibrated, own_p_values, p_values
 from fomo_stream.detector.results import Results, Scores, Status
-from fomo_stream.detector.series import HALF_LIFE, MEMORY
+from fomo_stream.detector.series import MEMORY
+from fomo_stream.detector.step.follow import HALF_LIFE
 from fomo_stream.model.checkpoint import shared_model
 
 # --- calibration

@@ -16,8 +16,9 @@ from streams import compacted
 from fomo_stream.detector import series
 from fomo_stream.detector.changelog import Document
 from fomo_stream.detector.keys import WHOLE, Key, Keys, digest_of
-from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Batch, Series
-from fomo_stream.detector.step.follow import RECENT
+from fomo_stream.detector.series import MOVEMENT, Series
+from fomo_stream.detector.step.follow import HALF_LIFE, RECENT, Batch
+from fomo_stream.detector.step.slots import FEW_KEYED
 from fomo_stream.errors import StateError
 
 FORGET = 7  # records

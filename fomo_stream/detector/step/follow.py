@@ -63,7 +63,7 @@ class Rows(NamedTuple):
     """What is kept of each of K series; all zeros of one without records. d features, c counters, l lags."""
 
     has_records: NDArray[np.bool_]  # (K,) belong to it; at first a key's record may belong to that of the partition
-    count: NDArray[np.uint8]  # (K, d) known values, at most MOST_COUNTED
+    known: NDArray[np.uint8]  # (K, d) number of known values, at most MOST_COUNTED
     age: NDArray[np.uint8]  # (K, d) records since the last one
     last: Float  # (K, d) the last one
     equal: NDArray[np.uint16]  # (K, d) values before that one which are equal to it
@@ -92,7 +92,7 @@ class Profiles(NamedTuple):
     visits: NDArray[np.uint8]  # (N, d)
     mean: Float  # (N, d)
     variance: Float  # (N, d)
-    count: NDArray[np.uint32]  # (N, d)
+    open: NDArray[np.uint32]  # (N, d)
     sum: Float  # (N, d)
     square: Float  # (N, d) of distances from the prediction, at the first visit from 0
     written: NDArray[np.bool_]  # (N,) bins that have changed
@@ -151,11 +151,11 @@ class Batch(NamedTuple):
     @classmethod
     def concatenate(cls, parts: Sequence[Batch]) -> Batch:
         """The records of all parts, at least one, in order."""
-        return parts[0] if len(parts) == 1 else cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        return parts[0] if len(parts) == 1 else cls._make(map(np.concatenate, zip(*parts, strict=True)))
 
     def part(self, records: slice | Int) -> Batch:
         """Some of the records."""
-        return Batch(*(array[records] for array in self))
+        return Batch._make(array[records] for array in self)
 
 
 @exact_kernel
@@ -227,7 +227,7 @@ def _looked_at(numbers, slots, rows):
         slots[k] = m if first[k] == k else slots[first[k]]
         m += first[k] == k
     d, c, lags, moves, scores, slow = (
-        rows.count.shape[1],
+        rows.known.shape[1],
         rows.total.shape[1],
         rows.past.shape[1],
         rows.offset.shape[1],
@@ -257,11 +257,11 @@ def _looked_at(numbers, slots, rows):
     )
     for k in range(len(numbers)):
         s, n = slots[k], numbers[k]
-        if first[k] < k or n >= len(rows.count):  # it is there, or the series of a new key
+        if first[k] < k or n >= len(rows.known):  # it is there, or the series of a new key
             continue
         copy.has_records[s] = rows.has_records[n]
         for j in range(d):
-            copy.count[s, j], copy.age[s, j] = rows.count[n, j], rows.age[n, j]
+            copy.known[s, j], copy.age[s, j] = rows.known[n, j], rows.age[n, j]
             copy.last[s, j], copy.equal[s, j] = rows.last[n, j], rows.equal[n, j]
             for lag in range(lags):
                 copy.past[s, lag, j] = rows.past[n, lag, j]
@@ -302,7 +302,7 @@ def follow(state, values, at, numbers, belongs, learn, out):
         counts = Counts(counts.values.copy(), counts.equal.copy(), counts.runs.copy(), counts.firsts.copy())
         profiles = Profiles(
             profiles.inner, profiles.first, profiles.visits.copy(), profiles.mean.copy(), profiles.variance.copy(),
-            profiles.count.copy(), profiles.sum.copy(), profiles.square.copy(), profiles.written.copy(),
+            profiles.open.copy(), profiles.sum.copy(), profiles.square.copy(), profiles.written.copy(),
             profiles.bin.copy(), profiles.tested.copy(), profiles.recent.copy(), profiles.error.copy(),
             profiles.error_of_mean.copy(), profiles.counted.copy(), profiles.summed.copy(),
             profiles.summed_of_mean.copy(), profiles.of_mean.copy(), profiles.of_variance.copy(),
@@ -334,7 +334,7 @@ def follow(state, values, at, numbers, belongs, learn, out):
             _grow(x, taken, time, s, rows, given.counters)
         for j in range(d):
             known[j] = not np.isnan(x[j])
-            count[j] = rows.count[s, j]
+            count[j] = rows.known[s, j]
             far[j] = has_bulk and (x[j] < given.bulk[LEAST_NEAR, j] or x[j] > given.bulk[MOST_NEAR, j])
             is_expected[j] = False
         knows_usual = has_pooled and is_compared
@@ -401,7 +401,7 @@ def follow(state, values, at, numbers, belongs, learn, out):
                 rows.past[s, lag, j] = rows.past[s, lag - 1, j] if lag - 1 < rows.records[s] else np.nan
             if lags:
                 rows.past[s, 0, j] = filled[j]
-            rows.count[s, j] = min(count[j] + known[j], MOST_COUNTED)
+            rows.known[s, j] = min(count[j] + known[j], MOST_COUNTED)
         if lags:
             rows.records[s] += 1
 
@@ -448,7 +448,7 @@ def _grow(x, taken, time, s, rows, counters):
 def pass_over(state, values, at, slots):
     """Let the counters of series go on from the totals of records of which nothing else is learned; see `follow`."""
     rows, _, _, given = _state(state)
-    x, taken = np.empty(rows.count.shape[1]), np.empty(rows.count.shape[1])
+    x, taken = np.empty(rows.known.shape[1]), np.empty(rows.known.shape[1])
     last = len(x) + given.places[0]
     for k in range(len(at)):
         for j in range(len(x)):
@@ -716,18 +716,18 @@ def _merge(b, profiles):
     """Let the open visit of bin b be part of the profile. Returns whether there was one."""
     is_open = False
     for j in range(profiles.mean.shape[1]):
-        is_open = is_open or profiles.count[b, j] > 0
+        is_open = is_open or profiles.open[b, j] > 0
     if not is_open:
         return False
     for j in range(profiles.mean.shape[1]):
-        n, visits = profiles.count[b, j], profiles.visits[b, j]
+        n, visits = profiles.open[b, j], profiles.visits[b, j]
         if n > 0:
             mean, gain = profiles.sum[b, j] / n, 1.0 / min(visits + 1, MOST_VISITS)
             size = profiles.square[b, j] / n - (mean * mean if visits == 0 else 0.0)  # at first nothing was predicted
             profiles.mean[b, j] += (mean - profiles.mean[b, j]) * gain
             profiles.variance[b, j] += (max(size, 0.0) - profiles.variance[b, j]) * gain
             profiles.visits[b, j] = min(visits + 1, MOST_VISITS)
-        profiles.count[b, j] = 0
+        profiles.open[b, j] = 0
         profiles.sum[b, j] = profiles.square[b, j] = 0.0
     profiles.written[b] = True
     return True
@@ -783,7 +783,7 @@ def _add(p, score, season, predicted, profiles):
         if season[0, j] > 0.0 and abs(score[j] - season[1, j]) > FARTHEST * season[2, j]:
             continue
         around = 0.0 if np.isnan(off) or profiles.visits[b, j] == 0 else predicted[j]
-        profiles.count[b, j] += 1
+        profiles.open[b, j] += 1
         profiles.sum[b, j] += score[j]
         profiles.square[b, j] += (score[j] - around) * (score[j] - around)
     profiles.written[b] = True
@@ -797,14 +797,14 @@ def learn_usual(state, values, at, slots, out):
     d).
     """
     rows, _, counts, given = _state(state)
-    start = _looked_at(at + len(rows.count), np.empty_like(at), rows)
+    start = _looked_at(at + len(rows.known), np.empty_like(at), rows)
     n, d = values.shape
     known, limited, moves, count = np.empty(d, np.bool_), np.empty(d), np.empty((2, d)), np.empty(d, np.int64)
     level, spread, score, near_score, alike = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d, np.bool_)
     doubt = np.empty(d)
     for i in range(n):
         for j in range(d):
-            known[j], count[j], limited[j] = not np.isnan(values[i, j]), start.count[at[i], j], values[i, j]
+            known[j], count[j], limited[j] = not np.isnan(values[i, j]), start.known[at[i], j], values[i, j]
             _expect(
                 values[i, j], known[j], count[j], 0.0, slots[i], j, rows, counts, given,
                 level, spread, score, near_score, doubt, alike,
@@ -825,13 +825,13 @@ def learn_moves(state, values, at, slots, out):
     slots, at: see `learn_usual`; the series go on from there.
     """
     rows, _, _, given = _state(state)
-    start = _looked_at(at + len(rows.count), np.empty_like(at), rows)
+    start = _looked_at(at + len(rows.known), np.empty_like(at), rows)
     moves = rows.offset.shape[1] > 0
     n, d = values.shape
     known, count = np.empty(d, np.bool_), np.empty(d, np.int64)
     for i in range(n):
         for j in range(d):
-            known[j], count[j] = not np.isnan(values[i, j]), start.count[at[i], j]
+            known[j], count[j] = not np.isnan(values[i, j]), start.known[at[i], j]
         if moves:
             move(values[i], values[i], known, count, at[i], start, given.weights, out[i])
         _keep_last(values[i], known, count, at[i], start)
@@ -847,4 +847,4 @@ def learn_moves(state, values, at, slots, out):
 def _keep_last(values, known, count, s, rows):
     for j in range(len(values)):
         if known[j]:
-            rows.last[s, j], rows.count[s, j] = values[j], min(count[j] + 1, MOST_COUNTED)
+            rows.last[s, j], rows.known[s, j] = values[j], min(count[j] + 1, MOST_COUNTED)
