@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from numbers import Real
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,7 @@ class OpenRows:
     """
 
     _missing: Mapping[Hashable, tuple[float, ...]] = {}  # of pickles of before
+    _last: tuple[list[Any], Float] | None = None
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class OpenRows:
         self._n_special = len(self._columns)
         self._warned: set[str] = set()
         self.has_learned = False  # whether any record was learned
+        self._last = None  # the last record, if it was alone: names and values, row
         self._first: list[Float] | None = []  # rows of the first records learned; None: they are judged
 
     @property
@@ -115,14 +119,25 @@ class OpenRows:
 
         learn: whether features not seen before become known. Raises SchemaError for anything else.
         """
-        rows = self._from_columns(Columns(X), learn) if _is_table(X) else self._from_dicts(_checked(X), learn)
-        rows = without_marks(rows, table_of_marks(self.names, self._missing, self.categorical))
+        one = [*chain.from_iterable(X[0].items())] if self._is_one(X) else []
+        last, rows = self._last or ([], np.empty((0, 0)))
+        is_last = one and len(one) == len(last) and all(map(is_, one, last)) and rows.shape[1] == self.width
+        if not is_last:  # a record is mostly scored, then learned
+            rows = self._from_columns(Columns(X), learn) if _is_table(X) else self._from_dicts(_checked(X), learn)
+            if self._missing:
+                rows = without_marks(rows, table_of_marks(self.names, self._missing, self.categorical))
+            self._last = (one, rows) if one else None
         if learn:
             self.has_learned |= len(rows) > 0
             self._judge(rows)
         elif self.has_learned and not has_values(rows).all():
             self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
         return rows
+
+    def _is_one(self, X: Any) -> bool:
+        """Whether X is a list of one dict, of known features alone."""
+        is_one = type(X) is list and len(X) == 1 and type(X[0]) is dict
+        return is_one and all(name in self._columns or name == self._key for name in X[0])
 
     def _judge(self, rows: Float) -> None:
         """Warn of categories that are none, and of columns that mislead, as soon as enough records are learned."""

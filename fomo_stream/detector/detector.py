@@ -169,8 +169,10 @@ class Detector:
         """
         batch = self._shared.peek(rows, keys)
         is_own, owned = self._owned(keys, len(rows))
+        if not owned:
+            return self._shared.score(batch)
         shared_at = np.flatnonzero(~is_own)
-        parts, places = [self._shared.score(batch.part(shared_at) if owned else batch)], [shared_at]
+        parts, places = [self._shared.score(batch.part(shared_at))], [shared_at]
         for own, at in owned:
             if own.is_ready:
                 by_key = self._shared.by_key(batch.part(at))

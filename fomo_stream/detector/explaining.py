@@ -42,8 +42,10 @@ class Explainer:
         self, results: Results, batch: Batch, builds: Callable[[int], Scorers], pooled: Pooled | None
     ) -> Results:
         """The results of n records, with reasons where wanted. Other arguments: see `reasons`."""
+        if self.config.explain == "none":
+            return results
         wanted = results.outlier if self.config.explain == "alerts" else np.ones(len(results), dtype=bool)
-        if self.config.explain == "none" or not wanted.any():
+        if not wanted.any():
             return results
         which, scores = enumerate(wanted.tolist()), results.scores
         found = (self.reasons(batch, i, scores, builds, pooled) if is_one else None for i, is_one in which)

@@ -200,6 +200,10 @@ class SingleDetector:
         of what is usual for their keys; and all rows with the past of their series.
         """
         rows = self._checked(rows)
+        if chosen is None and 0 < len(rows) <= self.room:  # as usual
+            batch = self._series.follow(rows, keys, self._panel.bulk(self.records))
+            results, by_key = self._learn_next(batch, known if self._has_contexts else None, None, judged)
+            return results, by_key, batch
         at = np.arange(len(rows)) if chosen is None else np.flatnonzero(chosen)
         by_key = np.full(len(rows), np.nan)
         parts, batches, start, done = list[Results](), list[Batch](), 0, 0
