@@ -7,10 +7,14 @@ In reading order:
   a detector of their own. `config`: settings, and which of them a saved state depends on. `results`: scores, status,
   severity and reasons of rows.
 - `views`: the contexts that a record is compared with, side by side: the one place that defines them.
-- `series`: each record with the past of its key, how the values of that key move, and remembered logits.
+- `step`: what is done for each record, compiled: `slots` finds the series of keys, `follow` adds a record to its
+  series, `look` makes the rows of all views, `judge` makes results of logits. The modules below hold the state.
+- `series`: each record with the past of its key, how the values of that key move. `keys`: what is kept of each key.
+  `relative`: what is usual for all keys. `seasons`: what is usual at a time.
 - `context`: what the contexts are drawn from, changed by feedback. `history`: the last records with rows, scores and
   verdicts, and bounded random samples of records.
-- `panel`: the views of a partition, each with the generation that scores now, and the next one. `generation`: an
+- `panel`: the views of a partition, each with the generation that scores now, and the next one; `looking`: their scores
+  where there are categories, or no kernels. `generation`: an
   immutable, encoded context, less the most outlying rows, and its vote on how odd a record is.
 - `rarity`: how rare a logit is, lately and in the long run. `alerts`: remembered logits, alerts by the records before,
   and lasting shifts, which are announced.

@@ -45,6 +45,8 @@ class Background:
         self.rows, self.columns = rows, tuple(columns)
         self._near = np.ones(len(rows), dtype=bool) if near is None else near
         self.is_code = np.array([column.is_code for column in self.columns], dtype=bool)
+        past = Cause.PAST, Cause.LEVEL, Cause.SPREAD
+        self.is_of_record = np.array([column.cause not in past for column in self.columns], dtype=bool)
         self.features = np.array([column.feature for column in self.columns], dtype=np.int64)
         self.n_features = int(self.features.max()) + 1 if n_features is None else n_features
 
@@ -296,7 +298,7 @@ class _Record:
             self.effects = (self.effects + self._effects_alone(tried)) / 2
         for effects, near in zip(self.effects, self.near, strict=True):
             if near.background.columns[0].cause not in (Cause.LEVEL, Cause.SPREAD):
-                effects[np.isnan(near.row[: len(effects)])] = 0.0
+                effects[near.background.features[np.isnan(near.row) & near.background.is_of_record]] = 0.0
                 effects[[] if unknown is None else unknown] = 0.0
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 

@@ -419,7 +419,7 @@ def _grow(x, taken, time, s, rows, counters):
     pace, paces = rows.pace[s], rows.paces[s]
     for c in range(len(counters)):
         j = counters[c]
-        total, last, since = x[j], rows.total[s, c], rows.since[s, c]
+        total, last, since = x[j], rows.total[s, c], int(rows.since[s, c])
         x[j] = np.nan
         if has_time and rows.when[s, c] > 0.0 and paces > 0:
             taken[j] = (time - rows.when[s, c]) / math.exp(pace)
@@ -588,7 +588,7 @@ def _count_runs(near, known, count, belonging, i, s, rows, counts, numeric, stil
     for j in range(len(near)):
         if not known[j]:
             continue
-        before = rows.equal[s, j]
+        before = int(rows.equal[s, j])
         is_equal = count[j] > 0 and near[j] == rows.last[s, j]
         run = min(before + 1, LONGEST_RUN) if is_equal else 0
         rows.equal[s, j] = run
@@ -628,7 +628,7 @@ def _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, 
         score[j] = score_of(x[j], j, given.pooled) if known[j] else np.nan
         if known[j] and of_key:
             mean = float(rows.slow[s, j])
-            rows.seen[s, j] = min(rows.seen[s, j] + 1, 4294967295)
+            rows.seen[s, j] = min(int(rows.seen[s, j]) + 1, 4294967295)
             rows.slow[s, j] = mean + (score[j] - mean) / min(max(rows.seen[s, j], 1), SLOWEST)
             score[j] -= mean
         season[0, j], season[1, j], season[2, j] = 0.0, 0.0, 1.0

@@ -21,11 +21,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numba
-from llvmlite import binding
-from numba.misc.appdirs import user_cache_dir
+try:
+    import numba
+    from llvmlite import binding
+    from numba.misc.appdirs import user_cache_dir
 
-from fomo_stream.model.kernels.numba_files import keep
+    from fomo_stream.model.kernels.numba_files import keep
+except ModuleNotFoundError:  # torch scores, and the kernels of the detector are plain Python: slow, but the same
+    numba = None
+ARE_COMPILED = numba is not None and not numba.config.DISABLE_JIT
 
 # What kernels are compiled for, and the features that a processor needs for it.
 PORTABLE = {
@@ -52,7 +56,7 @@ def _compile_for_all() -> None:
     So the compiled code can be kept in an image and used on other hosts, and scores do not depend on the processor.
     It holds for all that numba compiles in this process after the first kernel.
     """
-    if platform.machine() not in PORTABLE or numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+    if numba is None or platform.machine() not in PORTABLE or numba.config.CPU_NAME or numba.config.CPU_FEATURES:
         return
     name, needed = PORTABLE[platform.machine()]
     has = binding.get_host_cpu_features() if needed else {}
@@ -77,6 +81,8 @@ def _find_folder() -> Path | None:
 
     In that of NUMBA_CACHE_DIR, if it is set; else beside the package, or in the user's cache.
     """
+    if numba is None:
+        return None
     package = Path(__file__).parents[2]
     beside = [Path(__file__).parent / "__pycache__", Path(user_cache_dir("numba"))]
     places = [Path(numba.config.CACHE_DIR)] if numba.config.CACHE_DIR else beside
@@ -148,6 +154,8 @@ def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = Fal
 
     exact: sums and products run as they are written, and NaN is allowed; inline: into its callers.
     """
+    if numba is None:
+        return function
     # "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
     options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
     options["inline"] = "always" if inline else "never"

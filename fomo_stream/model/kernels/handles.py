@@ -5,14 +5,17 @@ Nothing is checked when a handle is read: positions, types and dimensions must b
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numba import carray, types
-from numba.extending import intrinsic
 
-from fomo_stream.model.kernels.compiling import inline_kernel
+from fomo_stream.model.kernels.compiling import ARE_COMPILED, inline_kernel
+
+if ARE_COMPILED:
+    from numba import carray, types
+    from numba.extending import intrinsic
 
 WORDS = 5  # integers for each array: its address, and its sizes
 
@@ -51,14 +54,27 @@ def _leaves(tree: Any) -> Iterator[Any]:
         yield float(tree) if isinstance(tree, (int, float)) else tree
 
 
-@intrinsic
-def _pointer(_typing: Any, address: Any) -> Any:
-    """What is at an address (int64)."""
+if ARE_COMPILED:
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+    @intrinsic
+    def _pointer(_typing: Any, address: Any) -> Any:
+        """What is at an address (int64)."""
 
-    return types.voidptr(types.int64), codegen
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.voidptr(types.int64), codegen
+
+else:
+
+    def _pointer(address: Any) -> Any:
+        return int(address)
+
+    def carray(address: Any, shape: Any, kind: Any) -> Any:
+        """The array of this shape and type at an address."""
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        memory = (ctypes.c_char * size).from_address(address) if size else b""
+        return np.frombuffer(memory, kind).reshape(shape)
 
 
 @inline_kernel
