@@ -134,6 +134,9 @@ class OpenRows:
             self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
         return rows
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}
+
     def _is_one(self, X: Any) -> bool:
         """Whether X is a list of one dict, of known features alone."""
         is_one = type(X) is list and len(X) == 1 and type(X[0]) is dict
