@@ -27,7 +27,7 @@ log = logging.getLogger("fomo_stream.loading")  # also as a program
 def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> Model:
     """`load_model` for a program, and a first score, so that all kernels are there.
 
-    Where the cache does not have them, another process compiles them. That takes about 25 seconds of a processor, so it
+    Where the cache does not have them, another process compiles them. That takes about a minute of a processor, so it
     must not come with the first record.
     """
     # Looking for garbage among all modules would take 100 ms while they are loaded, and later stop every thread for
@@ -51,9 +51,9 @@ def _prepare_kernels() -> None:
     from fomo_stream.model.kernels import compiling
 
     if compiling.are_missing():
-        log.warning(kv("compiling_kernels", effect="it takes about 25 s, and is done once"))
+        log.warning(kv("compiling_kernels", effect="it takes about a minute, and is done once"))
     if reason := compiling.prepare():
-        effect = "it takes about 25 s at each start, and last digits of scores may differ between processes"
+        effect = "it takes about a minute at each start, and last digits of scores may differ between processes"
         log.warning(kv("compiling_kernels", effect=effect, reason=reason))
 
 

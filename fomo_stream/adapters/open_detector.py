@@ -312,6 +312,7 @@ class OpenDetector:
 
     _learned: deque[tuple[Float, Key]]  # the last rows and their keys
     _verdicts: dict[int, bool]  # by the number of the record in the detector
+    _since: int  # records learned since the detector was made
 
     def __init__(
         self,
@@ -339,11 +340,10 @@ class OpenDetector:
 
         NaN where there can be none, as a record has no value of any known feature.
         """
-        rows = self._rows.rows(X)
+        rows, detector = self._known(self._rows.rows(X))
         found, usable = np.full(len(rows), unknown), has_values(rows)
         if self._rows.has_learned:
             found[~usable] = np.nan
-        detector = self._wake()
         if detector is not None and usable.any():
             scored = self._score(detector, rows[usable], _chosen(self._rows.keys(X), usable))
             values = np.asarray(getattr(scored, name), dtype=np.float64)
@@ -353,9 +353,8 @@ class OpenDetector:
     def explain(self, X: Any) -> list[Explanation]:
         """The explanation of each of X as the next records; empty where there is no score."""
         X = readable_twice(X)
-        rows = self._rows.rows(X)
+        rows, detector = self._known(self._rows.rows(X))
         found, usable = [Explanation() for _ in rows], np.flatnonzero(has_values(rows))
-        detector = self._wake()
         if detector is None or not len(usable):
             return found
         given, names = self._rows.values(X), self._rows.names
@@ -373,14 +372,15 @@ class OpenDetector:
     def learn(self, X: Any) -> None:
         """Learn X, in order. A record without any value is not learned."""
         X = readable_twice(X)
-        rows = self._rows.rows(X, learn=True)
+        whole = self._rows.rows(X, learn=True)
+        rows, detector = self._known(whole)
         usable = np.flatnonzero(has_values(rows))
         rows, keys = rows[usable], _chosen(self._rows.keys(X), usable)
-        detector = self._wake()
         if detector is None or not len(rows):
             return
         scored, self._scored = self._scored, None
-        last = rows[-self.config.history_rows :].copy()
+        last = whole[usable][-self.config.history_rows :]
+        self._since += len(rows)
         self._learned.extend(zip(last, [None] * len(last) if keys is None else keys[-len(last) :], strict=True))
         if scored is not None and np.array_equal(scored[0], rows, equal_nan=True) and scored[1] == keys:
             detector.learn_rows(rows, scored[2], keys)
@@ -389,9 +389,8 @@ class OpenDetector:
 
     def feedback(self, X: Any, is_outlier: Any) -> None:
         """See `FoMoDetector.feedback_many`."""
-        rows = self._rows.rows(X, learn=True)
+        rows, detector = self._known(self._rows.rows(X, learn=True))
         verdicts = _verdicts(is_outlier, len(rows)).tolist()
-        detector = self._wake()
         if detector is None:
             return
         equal_to_each = detector.numbers_of(rows)
@@ -400,6 +399,8 @@ class OpenDetector:
             meant = open_ones[:1] if len(open_ones) else equal[-1:]
             detector.feedback(meant, np.full(len(meant), verdict))
             self._verdicts |= dict.fromkeys(meant.tolist(), verdict)
+        oldest = detector.records - len(self._learned)
+        self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= oldest}
         self._scored = None
 
     def _score(self, detector: Detector, rows: Float, keys: list[Key] | None) -> Results:
@@ -408,8 +409,17 @@ class OpenDetector:
             known = self._scored = rows, keys, detector.score_rows(rows, keys)
         return known[2]
 
+    def _known(self, rows: Float) -> tuple[Float, Detector | None]:
+        """Rows (n, width) with the features that the detector knows; and the detector."""
+        detector = self._wake()
+        return (rows if detector is None else rows[:, : detector.n_features]), detector
+
     def _wake(self) -> Detector | None:
-        """The detector, as wide as the features known now; None before any feature is known."""
+        """The detector; None before any feature is known.
+
+        As wide as the features known now, unless it was widened a few records ago: it then learns all its last records
+        again, so where nearly every record has a new feature, these wait.
+        """
         width = self._rows.width
         if self._saved is not None:
             saved_width, entries = self._saved
@@ -418,8 +428,8 @@ class OpenDetector:
             self.detector, self._saved = detector, None
         if self.detector is None and width:
             self.detector = self._make(width)
-        elif self.detector is not None and self.detector.n_features < width:
-            self.detector, self._scored = self._widened(self.detector.records, width), None
+        elif self.detector is not None and self.detector.n_features < width and self._since >= len(self._learned) // 20:
+            self.detector, self._scored, self._since = self._widened(self.detector.records, width), None, 0
         return self.detector
 
     def _widened(self, records: int, width: int) -> Detector:
@@ -438,13 +448,11 @@ class OpenDetector:
         return Detector(model, width, self.config, None, self._rows.categorical, self._rows.counters)
 
     def _begin(self) -> None:
-        self._learned, self._verdicts = deque(maxlen=self.config.history_rows), {}
+        self._learned, self._verdicts, self._since = deque(maxlen=self.config.history_rows), {}, 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if (
-            "_learned" not in state
-        ):  # a pickle of before: with a new feature only what comes from now on is learned again
+        if "_learned" not in state:  # of before: with a new feature only what comes from now on is learned again
             self._begin()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fomo_stream.detector.own import DECIDE, NOWHERE, Own, Owns, Routes, own_rea
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
 from fomo_stream.detector.single import Inspection, SingleDetector
 from fomo_stream.detector.views import LeftOut, View
-from fomo_stream.errors import DamagedStateError
+from fomo_stream.errors import DamagedStateError, SchemaError
 from fomo_stream.model.config import Model
 
 Float = NDArray[np.float64]
@@ -158,6 +158,7 @@ class Detector:
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
+        _check_lengths(rows, keys=keys)
         return self._process(rows, keys, None)
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
@@ -167,6 +168,7 @@ class Detector:
         from those of `process`. This changes no later result: verdicts that come before these rows are learned still
         take effect together.
         """
+        _check_lengths(rows, keys=keys)
         batch = self._shared.peek(rows, keys)
         is_own, owned = self._owned(keys, len(rows))
         if not owned:
@@ -185,6 +187,7 @@ class Detector:
 
         The outliers are those with a p-value of at most the alert rate. Nothing remembers the records before.
         """
+        _check_lengths(rows, keys=keys)
         return self._shared.score_apart(rows, keys)
 
     def explain(
@@ -195,6 +198,7 @@ class Detector:
         scored: what `score_rows` has just said of them, if it is known. Nothing changes. Raises SchemaError as
         `process`.
         """
+        _check_lengths(rows, keys=keys, results=scored)
         scored = self.score_rows(rows, keys) if scored is None else scored
         found: list[tuple[Reason, ...]] = [()] * len(rows)
         batch = self._shared.peek(rows, keys)
@@ -215,10 +219,12 @@ class Detector:
 
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
+        _check_lengths(rows, keys=keys, results=scored)
         self._process(rows, keys, scored.scores)
 
     def pass_over(self, rows: Float, keys: Sequence[Key]) -> None:
         """Rows (n, d) that nothing is learned of, as in maintenance; but counters go on from their totals."""
+        _check_lengths(rows, keys=keys)
         self._shared.pass_over(rows, keys)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
@@ -226,6 +232,7 @@ class Detector:
 
         Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
         """
+        _check_lengths(rows, keys=keys)
         self._shared.seed_context(rows, keys)
         self._decided = self.records // DECIDE * DECIDE
 
@@ -417,6 +424,12 @@ class Detector:
         twin = self.copy()
         twin._shared = self._shared.for_partition(number)
         return twin
+
+
+def _check_lengths(rows: Float, **given: Sequence[Key] | Results | None) -> None:
+    for name, one in given.items():
+        if one is not None and len(one) != len(rows):
+            raise SchemaError(f"{len(rows)} rows with {len(one)} {name}; give one for each row")
 
 
 def _at(scores: Scores | None, at: Int) -> Scores | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -263,9 +263,16 @@ class Generation:
         """What this context says of records with these logits (q,)."""
         return votes_of(logits, self.own)
 
-    @cached_property
+    @property
     def handle(self) -> Handle:
-        """All of it that the compiled kernels need, see `kernels.views.score_views`."""
+        """All of it that the compiled kernels need, see `kernels.views.score_views`.
+
+        Of several threads that make it, that of one stays: its address is in use.
+        """
+        made: Handle | None = self.__dict__.get("_handle")
+        return made or self.__dict__.setdefault("_handle", self._made_handle())
+
+    def _made_handle(self) -> Handle:
         low, high = (None, None) if self.ranges is None else (self.ranges.low[0], self.ranges.high[1])
         outliers = None if self.outliers is None else handle_of(self.outliers)
         votes = _vote_by_rank(len(self.own))

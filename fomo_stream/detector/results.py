@@ -42,7 +42,7 @@ class Cause(StrEnum):
     CATEGORY = "category"  # its category
     PAST = "past"  # its value together with its values in the records before
     LEVEL = "level"  # the weighted mean of its last values, see `Series`
-    STILL = "still"  # that its value stands still, see `Stillness`
+    STILL = "still"  # that its value stands still, see `step.follow`
     SPREAD = "spread"  # the size of its last changes, see `Series`
 
 

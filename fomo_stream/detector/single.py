@@ -564,7 +564,7 @@ class SingleDetector:
         rows, d = np.asarray(rows, dtype=np.float64), self.n_features
         if rows.ndim != 2 or not d + len(self.config.cycles) * (rows.shape[1] > d) <= rows.shape[1] <= self._widest:
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
-        if rows.shape[1] == self._widest and not (np.abs(rows) > VALUE_LIMIT).any():
+        if rows.shape[1] == self._widest and rows.flags.carray and not (np.abs(rows) > VALUE_LIMIT).any():
             return rows
         rows = np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
         return np.pad(rows, ((0, 0), (0, self._widest - rows.shape[1])), constant_values=np.nan)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
+LOCK = Lock()
 AT_ONCE = 4096  # rows that are scored together, so that memory is bounded
 
 
@@ -108,9 +110,10 @@ def score(model: Model, context: CompiledContext, rows: Float) -> Float:
         raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
     own, logits, views = np.array(rows, dtype=np.float64, order="C"), np.empty(len(rows)), np.array([[0, d, 0]])
+    handle = context.handle
     for start in range(0, len(own), AT_ONCE):
         part = own[start : start + AT_ONCE]
-        contexts = np.full((1, len(part)), context.handle.address)
+        contexts = np.full((1, len(part)), handle.address)
         logits[start : start + AT_ONCE] = score_in_views(model, part, part, views, contexts)[0, 0]
     return logits
 
@@ -256,10 +259,11 @@ Arrays = Mapping[str, Single]
 
 def weights_of(model: Model) -> tuple[Weights, ContextWeights]:
     """The weights for queries and for context rows; made once for each model, whose weights must not change then."""
-    if model.compiled is None:
-        arrays = model.arrays()
-        weights = _for_queries(model.config, arrays)
-        model.compiled = weights, _for_context(model.config, arrays), Handle(weights)
+    with LOCK:  # else another thread could replace a handle whose address is in use
+        if model.compiled is None:
+            arrays = model.arrays()
+            weights = _for_queries(model.config, arrays)
+            model.compiled = weights, _for_context(model.config, arrays), Handle(weights)
     of_queries, of_context, _ = model.compiled
     return of_queries, of_context
 

@@ -1,7 +1,7 @@
 """Follow records: each with the past of its series, how its values move, and what is usual for its key or its time.
 
-One loop over records, in it one over features, on the row of the record's series. `series`, `relative`, `seasons` and
-`still` say what the numbers mean; here is the order in which a record meets them: growth of counters, what is usual for
+One loop over records, in it one over features, on the row of the record's series. `series`, `relative` and `seasons`
+say what the numbers mean; here is the order in which a record meets them: growth of counters, what is usual for
 the key and the time, level and spread, runs of equal values, gaps, the records before.
 """
 
@@ -137,10 +137,10 @@ class Batch(NamedTuple):
     gaps: NDArray[np.bool_]  # (n, d) values that are missing, even where an earlier one stands in
     slots: Int  # (n,) number of each record's series, from 0; a number is used again for another series
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to its series
-    # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
+    # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled`
     relative: Float  # (n, RELATIVE, d)
     usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be
-    still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0; see `Stillness`
+    still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0
     far: NDArray[np.bool_]  # (n,) whether any value is far; see `Bulk`
     ordinary: NDArray[np.bool_]  # (n, d) values that are those of nearly all records
 
@@ -495,7 +495,7 @@ def _expect(x, known, count, season, s, j, rows, counts, given, level, spread, s
         counts.firsts[0, j] += 1.0
         counts.firsts[1, j] += abs(score_of(x, j, given.pooled))
     n = given.weights[1, count]
-    own_level, own_variance = float(rows.level[s, j]), float(rows.variance[s, j])
+    own_level, own_variance = np.float64(rows.level[s, j]), np.float64(rows.variance[s, j])
     share, of_own, within = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS), given.pooled[WITHIN, j]
     expected, off = share * own_level, (1.0 - share) * apart
     doubt[j], alike[j] = max(off, 1.0), apart < ALIKE
@@ -524,7 +524,7 @@ def _half_width(level, spread, j, pooled):
 @exact_kernel
 def _single(x):
     """A number as `Batch` has it: limited, and rounded to 32 bits, as the history keeps it."""
-    return np.nan if np.isnan(x) else float(np.float32(min(max(x, -LARGEST), LARGEST)))
+    return np.nan if np.isnan(x) else np.float64(np.float32(min(max(x, -LARGEST), LARGEST)))
 
 
 @exact_kernel
@@ -553,7 +553,7 @@ def move(near, limited, known, count, s, rows, weights, out):
     for j in range(len(near)):
         root, level = rows.root[s, j], rows.last[s, j] + rows.offset[s, j]
         if known[j]:
-            change, square = limited[j] - level, float(root) * float(root)
+            change, square = limited[j] - level, np.float64(root) * np.float64(root)
             if count[j] > 0:  # the first value is no change
                 square += (change * change - square) / max(weights[0, count[j]], 1.0)
             root = np.float32(min(math.sqrt(square), LARGEST_SINGLE))
@@ -564,10 +564,10 @@ def move(near, limited, known, count, s, rows, weights, out):
         after = count[j] + known[j]
         out[0, j] = out[1, j] = np.nan
         if after > 0:
-            out[0, j] = float(np.float32(min(max(level, -LARGEST_SINGLE), LARGEST_SINGLE)))
+            out[0, j] = np.float64(np.float32(min(max(level, -LARGEST_SINGLE), LARGEST_SINGLE)))
         if after > 1:
-            size = float(root) * float(root) + (TINY * level) * (TINY * level)
-            out[1, j] = float(np.float32(0.5 * math.log(size + 1e-300)))
+            size = np.float64(root) * np.float64(root) + (TINY * level) * (TINY * level)
+            out[1, j] = np.float64(np.float32(0.5 * math.log(size + 1e-300)))
 
 
 @exact_kernel
@@ -627,7 +627,7 @@ def _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, 
     for j in range(len(x)):
         score[j] = score_of(x[j], j, given.pooled) if known[j] else np.nan
         if known[j] and of_key:
-            mean = float(rows.slow[s, j])
+            mean = np.float64(rows.slow[s, j])
             rows.seen[s, j] = min(int(rows.seen[s, j]) + 1, 4294967295)
             rows.slow[s, j] = mean + (score[j] - mean) / min(max(rows.seen[s, j], 1), SLOWEST)
             score[j] -= mean
@@ -652,14 +652,16 @@ def follow_seasons(scores, places, profiles, out):
 def _season_of(score, places, profiles, season):
     """Put whether a season is known, its level and its spread into season (3, d), then learn a record.
 
-    score: (d,) NaN = unknown; places: (p,).
+    score: (d,) NaN = unknown; places: (p,), NaN or outside of the cycle = unknown.
     """
     d, finest = len(score), len(profiles.inner) - 1
     best, levels = np.full(d, np.inf), np.empty((finest + 1, d))
     for p in range(finest + 1):
-        bin = -1 if np.isnan(places[p]) else int(places[p])
+        is_known = 0.0 <= places[p] < profiles.first[p + 1] - profiles.first[p]
+        place = places[p] if is_known else np.nan
+        bin = int(place) if is_known else -1
         _enter(p, bin, profiles)
-        _predict(p, places[p], profiles, levels[p])
+        _predict(p, place, profiles, levels[p])
         for j in range(d):
             is_tested = profiles.tested[finest, j] >= profiles.inner[finest]
             least = EXPLAINED if p == finest or is_tested else ALONE
@@ -679,7 +681,7 @@ def _season_of(score, places, profiles, season):
 def _spread_of_bin(p, bin, j, profiles):
     """The spread of records around the profile p in a bin."""
     at = profiles.first[p] + bin
-    visits, variance = float(profiles.visits[at, j]), profiles.variance[at, j]
+    visits, variance = np.float64(profiles.visits[at, j]), profiles.variance[at, j]
     return math.sqrt((visits * variance + OF_ALL * profiles.of_variance[p, j]) / (visits + OF_ALL) + 1e-12)
 
 

@@ -142,7 +142,9 @@ def remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, si
 
 @exact_kernel
 def place_of(logit):
-    """Where a logit is among the bins: its bin, and how far up in it."""
+    """Where a logit is among the bins: its bin, and how far up in it. NaN, which a model may give, is in the first."""
+    if math.isnan(logit):
+        return 0.0
     return min(max((logit - LOW) / BIN + 1.0, 0.0), BINS + 1.0)
 
 
