@@ -1,0 +1,78 @@
+"""The compiled step with what a kernel must not trust: sizes of values, places, lengths, kinds of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.errors import SchemaError
+from fomo_stream.model.checkpoint import shared_model
+
+Float = NDArray[np.float64]
+KEYS = [f"k{i % 5}" for i in range(400)]
+
+
+def rows(n: int = 400) -> Float:
+    rng = np.random.default_rng(0)
+    found: Float = rng.normal(size=(n, 2)) + 20.0
+    found[300:310, 0] += 9.0
+    return found
+
+
+def detector(cycles: tuple[tuple[int, int], ...] = ()) -> Detector:
+    return Detector(shared_model(), 2, DetectorConfig(min_context=100, context_size=200, cycles=cycles))
+
+
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["whole", "keys"])
+@pytest.mark.parametrize("unit", [2.0**-80, 2.0**70])
+def test_the_unit_of_measurement_changes_nothing(unit: float, keys: list[str] | None) -> None:
+    """Also where the squares of values have no place in 32 bits. A rank in a context may change by one."""
+    usual, other = (detector().process(rows() * factor, keys) for factor in (1.0, unit))
+    np.testing.assert_allclose(other.by_view, usual.by_view, rtol=0, atol=0.1)
+    np.testing.assert_allclose(other.by_key, usual.by_key, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("place", [24.0, 1e6, 1e30, -1.0, np.inf])
+def test_a_place_outside_of_the_cycle_is_unknown(place: float) -> None:
+    hours = np.arange(400.0) / 4 % 24
+    at_some = np.where(np.arange(400) % 7 == 3, place, hours)
+    found, expected = (
+        detector(((24, 1),)).process(np.column_stack([rows(), one]))
+        for one in (at_some, np.where(at_some == place, np.nan, hours))
+    )
+    np.testing.assert_array_equal(found.logit, expected.logit)
+
+
+@pytest.mark.parametrize("n", [0, 399, 401, 5000])
+def test_there_is_a_key_for_each_row(n: int) -> None:
+    one = detector()
+    calls: list[Callable[[Float, list[str]], object]] = [one.process, one.score_rows, one.pass_over, one.explain]
+    for call in [*calls, one.seed_context, one.score_apart]:
+        with pytest.raises(SchemaError, match=f"400 rows with {n} keys; give one for each row"):
+            call(rows(), ["k"] * n)
+    assert one.records == 0
+
+
+def test_results_are_those_of_the_rows_that_are_learned() -> None:
+    one = detector()
+    one.process(rows())
+    scored = one.score_rows(rows(50))
+    with pytest.raises(SchemaError, match="20 rows with 50 results"):
+        one.learn_rows(rows(20), scored)
+    assert one.records == 400
+
+
+def test_arrays_of_all_kinds_are_read() -> None:
+    given = rows()
+    read_only = given.copy()
+    read_only.flags.writeable = False
+    expected = detector().process(given).logit
+    wide = np.zeros((400, 5))
+    wide[:, ::4] = given
+    for one in (read_only, np.asfortranarray(given), given.astype(">f8"), wide[:, ::4], given[::-1][::-1]):
+        np.testing.assert_array_equal(detector().process(one).logit, expected)
