@@ -107,7 +107,7 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
         heads, *partitions = rows(page, "partitions")
         assert heads[:5] == ["Partition", "State", "Scores, 10 minutes", "Lag", "Oldest unscored"]
         assert len(partitions) == 200
-        numbers = ["40", "300 ms", "1,204,332", "5,000", "118", "261", "2 (drift 31 %)"]
+        numbers = ["40", "300 ms", "1,204,332", "5,000", "118", "261", "31 %"]
         assert partitions[0] == ["0", "● scoring", "", *numbers]
         assert partitions[1][:4] == ["1", f"◌ waiting a reason {SCRIPT}", "", "–"]
         assert partitions[2][1] == "△ blocked a transaction in sensors is open for 2.2 min"
