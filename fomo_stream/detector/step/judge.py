@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.search import smaller
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -201,19 +202,6 @@ def count_logits(counts, written, block, logits, steps_ago, weight, fading):
 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
-
-
-@exact_kernel
-def smaller(ascending, x):
-    """How many of ascending numbers (m,) are smaller than x."""
-    low, high = 0, len(ascending)
-    while low < high:
-        middle = (low + high) // 2
-        if ascending[middle] < x:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @exact_kernel

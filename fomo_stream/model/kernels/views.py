@@ -13,6 +13,7 @@ from fomo_stream.model.kernels.compiling import exact_kernel
 from fomo_stream.model.kernels.completion import Known, complete
 from fomo_stream.model.kernels.handles import WORDS, cube, cubes, number, row, table, words_at
 from fomo_stream.model.kernels.network import Weights, score_rows
+from fomo_stream.model.kernels.search import smaller
 from fomo_stream.model.kernels.statistics import Described, Transform
 
 # Positions in a handle, in the order of the fields
@@ -126,19 +127,6 @@ def _entries(rows, without, skips):
 
 
 @exact_kernel
-def _count_smaller(ascending, x):
-    """How many values of an ascending array are smaller than x."""
-    low, high = 0, ascending.shape[0]
-    while low < high:
-        middle = (low + high) >> 1
-        if ascending[middle] < x:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@exact_kernel
 def _add_extremes(rows, h, logits):
     """Add to the logits (q,) of rows (q, d) how far these are beyond the ranges of a handle."""
     low, high, once = row(h, LOW, np.float64), row(h, HIGH, np.float64), number(h, ONCE)
@@ -163,7 +151,7 @@ def _judge(found, counts, h, logits, votes):
     for i in range(counts.shape[0]):
         if counts[i]:
             logits[i] = found[n] if counts[i] == 1 else min(found[n], found[n + 1])
-            votes[i] = by_rank[_count_smaller(own, logits[i])]
+            votes[i] = by_rank[smaller(own, logits[i])]
         n += counts[i]
 
 
