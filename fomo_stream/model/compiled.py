@@ -26,7 +26,8 @@ from fomo_stream.model.kernels import statistics as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.completion import Known, complete
 from fomo_stream.model.kernels.handles import Handle
-from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
+from fomo_stream.model.kernels.lanes import LANES
+from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LIMIT
 from fomo_stream.model.kernels.network import (
     ContextWeights,
     Weights,

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel, kernel
-from fomo_stream.model.kernels.neighbours import FEW, GROUPS, LANES, LIMIT, bound_of, trailing_zeros, up_to
+from fomo_stream.model.kernels.lanes import LANES, add_squares, all_lanes, lanes_at, put_lanes
+from fomo_stream.model.kernels.neighbours import AT_ONCE, FEW, GROUPS, LIMIT, bound_of, rows_up_to
 
 Float = NDArray[np.float64]
 
@@ -36,25 +37,16 @@ class Known(NamedTuple):
 def _rough_distances(x, columns, has, count, out):
     """Squared distances of x (d,) to the columns of columns (d, m) in the first `count` coordinates of `has`."""
     m = out.shape[0]
-    for i in range(m):
-        out[i] = np.float32(0)
-    for a in range(0, count - 3, 4):
-        ja, jb, jc, je = has[a], has[a + 1], has[a + 2], has[a + 3]
-        xa, xb, xc, xe = x[ja], x[jb], x[jc], x[je]
-        ca, cb, cc, ce = columns[ja], columns[jb], columns[jc], columns[je]
-        for i in range(m):
-            ta, tb, tc, te = ca[i] - xa, cb[i] - xb, cc[i] - xc, ce[i] - xe
-            out[i] += (ta * ta + tb * tb) + (tc * tc + te * te)
-    for a in range(count // 4 * 4, count):
-        xa, ca = x[has[a]], columns[has[a]]
-        for i in range(m):
-            ta = ca[i] - xa
-            out[i] += ta * ta
+    for start in range(0, m, LANES):
+        total = all_lanes(np.float32(0))
+        for a in range(count):
+            total = add_squares(total, lanes_at(columns, has[a] * m + start), x[has[a]])
+        put_lanes(out, start, total)
 
 
 @exact_kernel
-def _candidates(row, c, has, count, lacking, x, d2, minima, place, near):
-    """The rows that may be among the nearest of a row (d,), ascending, into near (n,); returns how many."""
+def _candidates(row, c, has, count, lacking, x, d2, minima, near):
+    """The rows that may be among the nearest of a row (d,), ascending, into near (> n,); returns how many."""
     n, m = c.rows.shape[0], d2.shape[0]
     limit = np.inf
     if count and m > FEW:
@@ -70,20 +62,13 @@ def _candidates(row, c, has, count, lacking, x, d2, minima, place, near):
                 for i in range(n):
                     if lacking[j, i]:
                         d2[i] = np.inf
-        root = math.sqrt(bound_of(d2, min(int(c.nearest), n), minima, place))
+        root = math.sqrt(bound_of(d2, min(int(c.nearest), n), minima))
         limit = ((root + 2.0 * ROUNDING * math.sqrt(wrong)) * (1.0 + ROUNDING * (count + 4))) ** 2
     if not limit < LIMIT:
         for i in range(n):
             near[i] = i
         return n
-    total, bound = 0, np.float32(limit * (1.0 + ROUNDING))
-    for start in range(0, m, LANES):
-        hits = up_to(d2, start, bound)
-        while hits:
-            near[total] = start + trailing_zeros(hits)
-            total += 1
-            hits &= hits - np.uint32(1)
-    return total
+    return rows_up_to(d2, np.float32(limit * (1.0 + ROUNDING)), near)
 
 
 @exact_kernel
@@ -152,9 +137,9 @@ def complete(rows, c, lacking, out):
 def _complete_from(first, rows, c, lacking, out):
     """Complete the rows from the first one on."""
     n, d = c.rows.shape
-    near, apart, least = np.empty(n, np.int64), np.empty(n), np.empty(min(int(c.nearest), n))
+    near, apart, least = np.empty(n + AT_ONCE, np.int32), np.empty(n), np.empty(min(int(c.nearest), n))
     has, x, d2 = np.empty(d, np.int64), np.empty(d, np.float32), np.empty(c.columns.shape[1], np.float32)
-    minima, place = np.empty(GROUPS, np.float32), np.empty(GROUPS, np.int32)
+    minima = np.empty(GROUPS, np.float32)
     for i in range(first, rows.shape[0]):
         row, count, gaps = rows[i], 0, 0
         for j in range(d):
@@ -165,7 +150,7 @@ def _complete_from(first, rows, c, lacking, out):
                 count += 1
         if not gaps:
             continue
-        total = _candidates(row, c, has, count, lacking, x, d2, minima, place, near)
+        total = _candidates(row, c, has, count, lacking, x, d2, minima, near)
         total = _nearest(row, c, has, count, lacking, near, total, apart, least) if count else total
         for j in range(d):
             if c.known[j] and np.isnan(row[j]):

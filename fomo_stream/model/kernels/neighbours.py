@@ -2,122 +2,131 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative
 from fomo_stream.model.kernels.compiling import kernel
+from fomo_stream.model.kernels.lanes import (
+    LANES,
+    add_squares,
+    all_counts,
+    all_lanes,
+    bits_set,
+    count_if,
+    lanes_at,
+    least,
+    put_counts,
+    put_lanes,
+    smallest_with,
+    trailing_zeros,
+    up_to,
+)
 
 BLOCK = 128  # context rows that are compared with several rows before the next: they stay in the nearest cache
-LANES = 16  # blocks are padded to a multiple of this many rows
-GROUPS = 32  # of context rows; their minima bound the distance of the last neighbour
+GROUPS = 2 * LANES  # of context rows; their minima bound the distance of the last neighbour
+AT_ONCE = 4  # neighbours that are usually the most among 64 rows
 MOST = 128  # candidates that are ranked by counting
 FEW = 4 * LANES  # rows that are ranked without a bound
 FAR = 1e18  # coordinate of the padding; far from every row, whose coordinates are at most LIMIT
+LEAST = np.float32(2.0**-31)  # its fourth power can be added to 1 without effect, and takes no longer than others
 LIMIT = 1e15  # of coordinates: their squares are finite in float32
 
 
-@intrinsic
-def up_to(_typing: Any, values: Any, start: Any, bound: Any) -> Any:
-    """A bit for each of the LANES values from `start` on that is at most `bound`: (float32 array, int, float32)."""
+@kernel
+def squared_distances(x, size, columns, out):
+    """Squared distances of `size` rows of x (t, d) to a context's, columns (blocks, d, width), into out (t, m).
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        lanes = ir.VectorType(ir.FloatType(), LANES)
-        at = builder.bitcast(builder.gep(array.data, [arguments[1]]), lanes.as_pointer())
-        empty = ir.Constant(lanes, ir.Undefined)
-        first = builder.insert_element(empty, arguments[2], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        bounds = builder.shuffle_vector(first, empty, zeros)
-        smaller = builder.fcmp_ordered("<=", builder.load(at, align=4), bounds)
-        return builder.zext(builder.bitcast(smaller, ir.IntType(LANES)), ir.IntType(32))
-
-    return types.uint32(values, types.int64, types.float32), codegen
-
-
-@intrinsic
-def trailing_zeros(_typing: Any, bits: Any) -> Any:
-    """The number of the lowest bit that is set; bits is not 0."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.zext(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1)), ir.IntType(64))
-
-    return types.int64(types.uint32), codegen
+    One block after the other for all rows, so that it stays in the nearest cache; without slices of arrays, which cost
+    as much as the distances in a block. Squares are added in the order of the features.
+    """
+    blocks, d, width = columns.shape
+    for b in range(blocks):
+        for i in range(size):
+            for start in range(0, width - 3 * LANES, 4 * LANES):
+                one = two = three = four = all_lanes(np.float32(0))
+                at = b * d * width + start
+                for j in range(d):
+                    one = add_squares(one, lanes_at(columns, at), x[i, j])
+                    two = add_squares(two, lanes_at(columns, at + LANES), x[i, j])
+                    three = add_squares(three, lanes_at(columns, at + 2 * LANES), x[i, j])
+                    four = add_squares(four, lanes_at(columns, at + 3 * LANES), x[i, j])
+                    at += width
+                to = (i * blocks + b) * width + start
+                put_lanes(out, to, one)
+                put_lanes(out, to + LANES, two)
+                put_lanes(out, to + 2 * LANES, three)
+                put_lanes(out, to + 3 * LANES, four)
+            for start in range(width // (4 * LANES) * 4 * LANES, width, LANES):
+                one, at = all_lanes(np.float32(0)), b * d * width + start
+                for j in range(d):
+                    one = add_squares(one, lanes_at(columns, at), x[i, j])
+                    at += width
+                put_lanes(out, (i * blocks + b) * width + start, one)
 
 
 @kernel
-def squared_distances(x, columns, out):
-    """Squared distances of x (d,) to the columns of columns (d, m), into out (m,): four coordinates at a time."""
-    d, m = columns.shape
-    if d < 4:
-        out[:] = 0
-    for j in range(0, d - 3, 4):
-        a, b, c, e = x[j], x[j + 1], x[j + 2], x[j + 3]
-        ca, cb, cc, ce = columns[j], columns[j + 1], columns[j + 2], columns[j + 3]
-        if j == 0:
-            for i in range(m):
-                ta, tb, tc, te = ca[i] - a, cb[i] - b, cc[i] - c, ce[i] - e
-                out[i] = (ta * ta + tb * tb) + (tc * tc + te * te)
-        else:
-            for i in range(m):
-                ta, tb, tc, te = ca[i] - a, cb[i] - b, cc[i] - c, ce[i] - e
-                out[i] += (ta * ta + tb * tb) + (tc * tc + te * te)
-    for j in range(d // 4 * 4, d):
-        a, ca = x[j], columns[j]
-        for i in range(m):
-            ta = ca[i] - a
-            out[i] += ta * ta
-
-
-@kernel
-def _rank(values, index, count, near, where, place):
+def _rank(values, index, count, near, where, order):
     """The smallest of values (count,), ascending, into near (k,), and their indices into where (k,).
 
-    The place of each is the number of those before it: quadratic, but without branches. values and place have room up
-    to the next multiple of LANES.
+    The place of each is the number of those before it: quadratic, but without branches. values and order (2, more):
+    room up to the next multiple of LANES; order: to work with.
     """
     padded = (count + LANES - 1) // LANES * LANES
+    place, ranked = order
     for i in range(count, padded):
         values[i] = np.inf
-    for i in range(padded):
-        place[i] = 0
-    for j in range(count):
-        v = values[j]
-        for i in range(padded):
-            place[i] += np.int32((v < values[i]) | ((v == values[i]) & (j < i)))
+    for start in range(0, padded, LANES):
+        some, before = lanes_at(values, start), all_counts(np.int32(0))
+        for j in range(count):
+            before = count_if(before, values[j], some, np.int32(j - start))
+        put_counts(place, start, before)
     for i in range(count):
-        if place[i] < near.shape[0]:
-            near[place[i]] = values[i]
-            where[place[i]] = index[i]
+        ranked[place[i]] = i
+    for i in range(near.shape[0]):
+        near[i] = values[ranked[i]]
+        where[i] = index[ranked[i]]
 
 
 @kernel
-def bound_of(d2, k, minima, place):
-    """A distance that at least k rows do not exceed, and few more: the k-th smallest of the minima of GROUPS groups."""
-    m = d2.shape[0]
+def bound_of(d2, k, minima):
+    """A distance that at least k rows do not exceed, and few more: the k-th smallest of the minima of GROUPS groups.
+
+    d2: (m,), m a multiple of LANES and at least GROUPS. minima: (GROUPS,) to work with.
+    """
+    a, b = lanes_at(d2, 0), lanes_at(d2, LANES)
+    for start in range(GROUPS, d2.shape[0] - LANES, GROUPS):
+        a, b = least(a, lanes_at(d2, start)), least(b, lanes_at(d2, start + LANES))
+    if d2.shape[0] % GROUPS:
+        a = least(a, lanes_at(d2, d2.shape[0] - LANES))
+    put_lanes(minima, 0, a)
+    put_lanes(minima, LANES, b)
+    of_a, of_b, always = all_counts(np.int32(0)), all_counts(np.int32(0)), np.int32(-1)
     for g in range(GROUPS):
-        minima[g] = d2[g]
-    for start in range(GROUPS, m - GROUPS + 1, GROUPS):
-        for g in range(GROUPS):
-            minima[g] = min(minima[g], d2[start + g])
-    rest = m // GROUPS * GROUPS
-    for g in range(m - rest):
-        minima[g] = min(minima[g], d2[rest + g])
-    for g in range(GROUPS):
-        place[g] = 0
-    for h in range(GROUPS):
-        v = minima[h]
-        for g in range(GROUPS):
-            place[g] += np.int32(v <= minima[g])
-    bound = np.float32(np.inf)
-    for g in range(GROUPS):
-        if place[g] >= k and minima[g] < bound:
-            bound = minima[g]
-    return bound
+        of_a, of_b = count_if(of_a, minima[g], a, always), count_if(of_b, minima[g], b, always)
+    return min(smallest_with(of_a, np.int32(k), a), smallest_with(of_b, np.int32(k), b))
+
+
+@kernel
+def rows_up_to(d2, bound, found):
+    """The rows whose d2 (m,) is at most `bound`, ascending, into found (m + AT_ONCE,) integers; returns how many.
+
+    AT_ONCE are written for each 64 rows, without a branch that a processor would often predict wrongly; only where
+    there are more do others follow.
+    """
+    count = 0
+    for start in range(0, d2.shape[0], 4 * LANES):
+        hits = up_to(lanes_at(d2, start), bound)
+        for part in range(1, min(4, (d2.shape[0] - start) // LANES)):
+            hits |= up_to(lanes_at(d2, start + part * LANES), bound) << np.uint64(part * LANES)
+        some = bits_set(hits)
+        for i in range(AT_ONCE):
+            found[count + i] = start + trailing_zeros(hits)
+            hits &= hits - np.uint64(1)
+        for i in range(AT_ONCE, some):
+            found[count + i] = start + trailing_zeros(hits)
+            hits &= hits - np.uint64(1)
+        count += some
+    return count
 
 
 @kernel
@@ -138,25 +147,18 @@ def nearest(d2, n, near, where, scratch):
 
     scratch: of `new_scratch`.
     """
-    minima, values, place, found = scratch
+    minima, values, order, found = scratch
     if d2.shape[0] <= FEW:
         for i in range(n):
             found[i] = i
             values[i] = d2[i]
-        _rank(values, found, n, near, where, place)
+        _rank(values, found, n, near, where, order)
         return
-    bound = bound_of(d2, near.shape[0], minima, place)
-    count = 0
-    for start in range(0, d2.shape[0], LANES):
-        hits = up_to(d2, start, bound)
-        while hits:
-            found[count] = start + trailing_zeros(hits)
-            count += 1
-            hits &= hits - np.uint32(1)
+    count = rows_up_to(d2, bound_of(d2, near.shape[0], minima), found)
     if count <= MOST:
         for c in range(count):
             values[c] = d2[found[c]]
-        _rank(values, found, count, near, where, place)
+        _rank(values, found, count, near, where, order)
         return
     filled = 0
     for c in range(count):  # many equal distances
@@ -172,8 +174,8 @@ def new_scratch(m):
     return (
         np.empty(GROUPS, np.float32),
         np.empty(MOST, np.float32),
-        np.empty(MOST, np.int32),
-        np.empty(m + 1, np.int32),
+        np.empty((2, MOST), np.int32),
+        np.empty(m + AT_ONCE, np.int32),
     )
 
 
@@ -187,9 +189,12 @@ def kernel_sums(d2, closest, bandwidth, sums):
     s1 = s4 = s16 = s64 = np.float32(0)
     for i in range(d2.shape[0]):
         e = exp_of_negative((closest - d2[i]) * factor)
-        e4 = (e * e) * (e * e)
-        e16 = (e4 * e4) * (e4 * e4)
-        e64 = (e16 * e16) * (e16 * e16)
+        f = max(e, LEAST)
+        e4 = (f * f) * (f * f)
+        f = max(e4, LEAST)
+        e16 = (f * f) * (f * f)
+        f = max(e16, LEAST)
+        e64 = (f * f) * (f * f)
         s1 += e
         s4 += e4
         s16 += e16

@@ -357,7 +357,6 @@ def new_memory(d, m, n):
 def describe_tile(rows, t, c, memory, out):
     """The statistics out (TILE, S) of up to TILE raw rows (q, d), NaN = missing, against a context."""
     row, views, x, smaller, tails, d2, near, where, sums, logs, scratch = memory
-    width = c.columns.shape[3]
     used = c.columns.shape[0]
     for i in range(rows.shape[0]):
         impute(rows[i], t.fill, t.known, t.value_limit, row)
@@ -371,9 +370,7 @@ def describe_tile(rows, t, c, memory, out):
         if t.uses[1]:
             rank_statistics(tails, out[i, used * PER_SPACE :])
     for s in range(used):
-        for b in range(c.columns.shape[1]):
-            for i in range(rows.shape[0]):
-                squared_distances(x[s, i], c.columns[s, b], d2[i, b * width : (b + 1) * width])
+        squared_distances(x[s], rows.shape[0], c.columns[s], d2)
         for i in range(rows.shape[0]):
             part = out[i, s * PER_SPACE : (s + 1) * PER_SPACE]
             _describe_in(x[s, i], s, c, d2[i], near, where, scratch, sums, logs, part)
@@ -415,29 +412,31 @@ def project_all(rows, t):
 
 
 @kernel
-def _own_distances(x, columns, i, out):
-    """Squared distances of row i of the context, x (d,), to all of it, into out (m,); to itself: far."""
-    width = columns.shape[2]
-    for b in range(columns.shape[0]):
-        squared_distances(x, columns[b], out[b * width : (b + 1) * width])
-    out[i] = np.float32(FAR * FAR)
+def _own_distances(x, start, columns, out):
+    """Squared distances of TILE rows of the context x (n, d), from `start` on, to all of it, into out (TILE, m); to
+    themselves: far. Of fewer at the end."""
+    size = min(TILE, x.shape[0] - start)
+    squared_distances(x[start:], size, columns, out)
+    for i in range(size):
+        out[i, start + i] = np.float32(FAR * FAR)
 
 
 @kernel
 def _own_in(x, columns, floor, kept, out, own):
     """Own statistics out (n, 14) and own (n, 2) of the context x (n, d) in one space; returns the bandwidth.
 
-    kept: (n, m) to keep the distances in, or (1, m).
+    kept: (n, m) to keep the distances in, or (TILE, m).
     """
     n, m = x.shape[0], kept.shape[1]
     k = min(NEIGHBOURS, n - 1)
-    keeps = kept.shape[0] == n
+    keeps = kept.shape[0] >= n
     near, where = np.empty((n, k), np.float32), np.empty((n, k), np.int32)
     scratch, logs, sums, means = new_scratch(m), np.ones(8), np.empty(4), np.empty(n)
     for i in range(n):
-        d2 = kept[i if keeps else 0]
-        _own_distances(x[i], columns, i, d2)
-        nearest(d2, n, near[i], where[i], scratch)
+        if i % TILE == 0:
+            tile = kept[i:] if keeps else kept
+            _own_distances(x, i, columns, tile)
+        nearest(tile[i % TILE], n, near[i], where[i], scratch)
         distance_statistics(x[i], columns, near[i], where[i], floor, logs)
         means[i] = logs[1]
         log_all(logs)
@@ -447,11 +446,12 @@ def _own_in(x, columns, floor, kept, out, own):
     bandwidth = np.sort(means)[(n - 1) // 2]
     rest = math.log((n - 1) / n)  # the mean over n rows counts the row itself, whose kernel is 0
     for i in range(n):
-        d2 = kept[i if keeps else 0]
-        if not keeps:
-            _own_distances(x[i], columns, i, d2)
+        if i % TILE == 0:
+            tile = kept[i:] if keeps else kept
+            if not keeps:
+                _own_distances(x, i, columns, tile)
         ratio_statistics(out[i, 0:3], own, where[i], out[i, 3:5])
-        kernel_sums(d2, near[i, 0], bandwidth, sums)
+        kernel_sums(tile[i % TILE], near[i, 0], bandwidth, sums)
         for a in range(4):
             logs[4 + a] = sums[a] / n
         log_all(logs[4:8])
@@ -471,7 +471,7 @@ def own_statistics(x, columns, tails, ranks, floor):
     m = columns.shape[1] * columns.shape[3]
     count = used * PER_SPACE + (2 if ranks else 0)
     out, own, bandwidth = np.empty((n, count)), np.empty((used, n, 2)), np.empty(used)
-    kept = np.empty((n if n * m <= KEPT_DISTANCES else 1, m), np.float32)
+    kept = np.empty((n if n * m <= KEPT_DISTANCES else TILE, m), np.float32)
     for s in range(used):
         part = out[:, s * PER_SPACE : (s + 1) * PER_SPACE]
         bandwidth[s] = _own_in(x[s], columns[s], floor, kept, part, own[s])

@@ -1,0 +1,197 @@
+"""Sixteen numbers at a time, for loops that a compiler turns into vector code badly: with checks before each.
+
+LANES float32, or as many int32 counts, are one variable of a kernel, which the processor keeps in registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
+
+LANES = 16
+
+
+class _Singles(types.Type):
+    """LANES float32."""
+
+
+class _Counts(types.Type):
+    """LANES int32."""
+
+
+_FLOATS, _INTEGERS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(32), LANES)
+_EACH = ir.Constant(_INTEGERS, list(range(LANES)))
+
+
+def _register(kind: type, vector: Any) -> Any:
+    """Have values of this type kept as a vector. Returns the type for signatures."""
+
+    class Model(models.PrimitiveModel):
+        def __init__(self, manager: Any, of: Any) -> None:
+            super().__init__(manager, of, vector)
+
+    register_model(kind)(Model)
+    return kind(kind.__name__)
+
+
+_singles, _counts = _register(_Singles, _FLOATS), _register(_Counts, _INTEGERS)
+
+
+def _everywhere(builder: Any, x: Any, vector: Any) -> Any:
+    """A number in all lanes."""
+    empty = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(empty, x, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, empty, ir.Constant(_INTEGERS, [0] * LANES))
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    """Where the lanes of a contiguous array begin, from value `at` on."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [at]), _FLOATS.as_pointer())
+
+
+@intrinsic
+def lanes_at(_typing: Any, values: Any, at: Any) -> Any:
+    """The values (LANES,) of a float32 array of any dimensions, in its order, from value `at` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_pointer(context, builder, signature.args[0], *arguments), align=4)
+
+    return _singles(values, types.int64), codegen
+
+
+@intrinsic
+def put_lanes(_typing: Any, values: Any, at: Any, lanes: Any) -> Any:
+    """Lanes into a float32 array, from value `at` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, start, value = arguments
+        builder.store(value, _pointer(context, builder, signature.args[0], array, start), align=4)
+        return context.get_dummy_value()
+
+    return types.void(values, types.int64, _singles), codegen
+
+
+@intrinsic
+def all_lanes(_typing: Any, x: Any) -> Any:
+    """A float32 in all lanes."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _everywhere(builder, arguments[0], _FLOATS)
+
+    return _singles(types.float32), codegen
+
+
+@intrinsic
+def all_counts(_typing: Any, x: Any) -> Any:
+    """An integer in all lanes."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _everywhere(builder, arguments[0], _INTEGERS)
+
+    return _counts(types.int32), codegen
+
+
+@intrinsic
+def add_squares(_typing: Any, total: Any, lanes: Any, x: Any) -> Any:
+    """total + (lanes - x) ** 2, the sum with the square in one operation where the processor has it."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+        added = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+        part = builder.fsub(arguments[1], _everywhere(builder, arguments[2], _FLOATS))
+        return builder.call(added, [part, part, arguments[0]])
+
+    return _singles(_singles, _singles, types.float32), codegen
+
+
+@intrinsic
+def least(_typing: Any, a: Any, b: Any) -> Any:
+    """The smaller value in each lane."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.fcmp_ordered("<", *arguments), *arguments)
+
+    return _singles(_singles, _singles), codegen
+
+
+@intrinsic
+def count_if(_typing: Any, counts: Any, x: Any, lanes: Any, at: Any) -> Any:
+    """counts, and 1 more where x < lanes, or equal if the lane's number is above `at`."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        number, value, lanes, at = arguments
+        value, after = _everywhere(builder, value, _FLOATS), _everywhere(builder, at, _INTEGERS)
+        smaller, equal = (builder.fcmp_ordered(sign, value, lanes) for sign in ("<", "<="))
+        counted = builder.select(builder.icmp_signed(">", _EACH, after), equal, smaller)
+        return builder.sub(number, builder.sext(counted, _INTEGERS))
+
+    return _counts(_counts, types.float32, _singles, types.int32), codegen
+
+
+@intrinsic
+def smallest_with(_typing: Any, counts: Any, k: Any, lanes: Any) -> Any:
+    """The smallest of the lanes whose counts are at least k; infinity if there is none."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        number, k, lanes = arguments
+        has = builder.icmp_signed(">=", number, _everywhere(builder, k, _INTEGERS))
+        found = builder.select(has, lanes, ir.Constant(_FLOATS, [float("inf")] * LANES))
+        lanes_left = LANES
+        while lanes_left > 1:
+            lanes_left //= 2
+            order = [(i + lanes_left) % LANES for i in range(LANES)]
+            moved = builder.shuffle_vector(found, found, ir.Constant(_INTEGERS, order))
+            found = builder.select(builder.fcmp_ordered("<", found, moved), found, moved)
+        return builder.extract_element(found, ir.Constant(ir.IntType(32), 0))
+
+    return types.float32(_counts, types.int32, _singles), codegen
+
+
+@intrinsic
+def put_counts(_typing: Any, values: Any, at: Any, counts: Any) -> Any:
+    """Counts into an int32 array, from value `at` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, start, value = arguments
+        place = builder.bitcast(_pointer(context, builder, signature.args[0], array, start), _INTEGERS.as_pointer())
+        builder.store(value, place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(values, types.int64, _counts), codegen
+
+
+@intrinsic
+def up_to(_typing: Any, lanes: Any, bound: Any) -> Any:
+    """A bit for each lane that is at most `bound`."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        smaller = builder.fcmp_ordered("<=", arguments[0], _everywhere(builder, arguments[1], _FLOATS))
+        return builder.zext(builder.bitcast(smaller, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.uint64(_singles, types.float32), codegen
+
+
+@intrinsic
+def trailing_zeros(_typing: Any, bits: Any) -> Any:
+    """The number of the lowest bit that is set; 64 without any."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), codegen
+
+
+@intrinsic
+def bits_set(_typing: Any, bits: Any) -> Any:
+    """How many bits are set."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), codegen
