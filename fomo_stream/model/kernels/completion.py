@@ -137,7 +137,7 @@ def complete(rows, c, lacking, out):
 def _complete_from(first, rows, c, lacking, out):
     """Complete the rows from the first one on."""
     n, d = c.rows.shape
-    near, apart, least = np.empty(n + AT_ONCE, np.int32), np.empty(n), np.empty(min(int(c.nearest), n))
+    near, apart, least = np.empty(n + AT_ONCE, np.uint32), np.empty(n), np.empty(min(int(c.nearest), n))
     has, x, d2 = np.empty(d, np.int64), np.empty(d, np.float32), np.empty(c.columns.shape[1], np.float32)
     minima = np.empty(GROUPS, np.float32)
     for i in range(first, rows.shape[0]):

@@ -122,14 +122,18 @@ def least(_typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def count_if(_typing: Any, counts: Any, x: Any, lanes: Any, at: Any) -> Any:
-    """counts, and 1 more where x < lanes, or equal if the lane's number is above `at`."""
+    """counts, and 1 more where x < lanes, or equal if the lane's number is above `at`; none is negative.
+
+    Such numbers are in the order of their bits, and a whole number that is equal to x is larger than x - 1.
+    """
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         number, value, lanes, at = arguments
-        value, after = _everywhere(builder, value, _FLOATS), _everywhere(builder, at, _INTEGERS)
-        smaller, equal = (builder.fcmp_ordered(sign, value, lanes) for sign in ("<", "<="))
-        counted = builder.select(builder.icmp_signed(">", _EACH, after), equal, smaller)
-        return builder.sub(number, builder.sext(counted, _INTEGERS))
+        bits = _everywhere(builder, builder.bitcast(value, ir.IntType(32)), _INTEGERS)
+        after = builder.icmp_signed(">", _EACH, _everywhere(builder, at, _INTEGERS))
+        less = builder.add(bits, builder.sext(after, _INTEGERS))
+        larger = builder.icmp_signed(">", builder.bitcast(lanes, _INTEGERS), less)
+        return builder.sub(number, builder.sext(larger, _INTEGERS))
 
     return _counts(_counts, types.float32, _singles, types.int32), codegen
 

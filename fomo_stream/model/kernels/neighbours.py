@@ -72,19 +72,18 @@ def _rank(values, index, count, near, where, order):
     room up to the next multiple of LANES; order: to work with.
     """
     padded = (count + LANES - 1) // LANES * LANES
-    place, ranked = order
     for i in range(count, padded):
         values[i] = np.inf
     for start in range(0, padded, LANES):
         some, before = lanes_at(values, start), all_counts(np.int32(0))
         for j in range(count):
             before = count_if(before, values[j], some, np.int32(j - start))
-        put_counts(place, start, before)
+        put_counts(order, start, before)
     for i in range(count):
-        ranked[place[i]] = i
+        order[1, order[0, i]] = i
     for i in range(near.shape[0]):
-        near[i] = values[ranked[i]]
-        where[i] = index[ranked[i]]
+        near[i] = values[order[1, i]]
+        where[i] = index[order[1, i]]
 
 
 @kernel
@@ -174,8 +173,8 @@ def new_scratch(m):
     return (
         np.empty(GROUPS, np.float32),
         np.empty(MOST, np.float32),
-        np.empty((2, MOST), np.int32),
-        np.empty(m + AT_ONCE, np.int32),
+        np.empty((2, MOST), np.uint32),
+        np.empty(m + AT_ONCE, np.uint32),
     )
 
 
