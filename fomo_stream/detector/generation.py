@@ -151,8 +151,8 @@ class Ranges(NamedTuple):
     def of(cls, rows: Float) -> Ranges:
         """The ranges of rows (n, d), n >= 2, NaN = missing."""
         unknown = np.isnan(rows) | Bulk.of_rows(rows).far(rows)
-        low = np.sort(np.where(unknown, np.inf, rows), axis=0)[:2]
-        high = np.sort(np.where(unknown, -np.inf, rows), axis=0)[-2:]
+        low = np.partition(np.where(unknown, np.inf, rows), (0, 1), axis=0)[:2]
+        high = np.partition(np.where(unknown, -np.inf, rows), (-2, -1), axis=0)[-2:]
         return cls(low, high)
 
     def beyond(self, rows: Float) -> Float:

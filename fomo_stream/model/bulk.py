@@ -9,6 +9,7 @@ some streams fell by a third.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,13 +39,15 @@ class Bulk(NamedTuple):
         found = np.array([[-np.inf, np.inf, -np.inf, np.inf, np.nan]] * len(columns)).reshape(len(columns), 5)
         for ends, values in zip(found, columns, strict=True):
             if len(values):
-                aside = int(MOST_FAR * len(values))
+                m = len(values)
+                aside = int(MOST_FAR * m)
                 ends[1], ends[3] = _end(values, aside, gap)
                 low, least = _end(-values[::-1], aside, gap)
                 ends[0], ends[2] = -low, -least
-                middle = values[len(values) // 2]
-                equal = np.searchsorted(values, middle, "right") - np.searchsorted(values, middle)
-                ends[4] = middle if equal >= NEARLY_ALL * len(values) else np.nan
+                middle = values[m // 2]
+                if values[m // 10] == middle == values[m - 1 - m // 10]:  # else far fewer are equal
+                    equal = np.searchsorted(values, middle, "right") - np.searchsorted(values, middle)
+                    ends[4] = middle if equal >= NEARLY_ALL * m else np.nan
         return cls(*found.T.copy())
 
     @classmethod
@@ -84,15 +87,14 @@ def _end(values: Float, aside: int, gap: float) -> tuple[float, float]:
     far itself; without a range there is no gap. The values beyond a gap are no further apart than it is wide, but for
     those beyond a further gap.
     """
-    last, first = len(values) - 1, values[aside]
-    end = last
-    with np.errstate(over="ignore"):
-        if aside and values[last] - values[last - aside] > gap * (values[last - aside] - first):
+    last, first = len(values) - 1, values.item(aside)
+    high, before = values.item(last), values.item(last - aside)  # of Python, whose sums may be infinite, too
+    if aside and high - before > gap * (before - first):
+        with np.errstate(over="ignore"):
             upper = values[last - aside :]
             ranges, widths, end = upper[:-1] - first, np.diff(upper), aside
             is_gap = (widths > gap * ranges) & (ranges > 0)
             while len(found := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
                 end = int(found[0])
-            end += last - aside
-        high = values[end]
-        return float(high), float(high + gap * (high - first) if high > first and aside else np.inf)
+            high = upper.item(end)
+    return high, high + gap * (high - first) if high > first and aside else math.inf

@@ -81,13 +81,14 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     n, d = rows.shape
     if not 2 <= n <= MAX_CONTEXT:
         raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
-    columns = [ascending(column) for column in np.where(np.isfinite(rows), rows, np.nan).T]
+    finite = np.isfinite(rows)
+    columns = [ascending(column) for column in np.where(finite, rows, np.nan).T]
     known = np.array([len(column) > 0 for column in columns])
     medians = [column[(len(column) - 1) // 2] if len(column) else 0.0 for column in columns]
     fill = np.clip(medians, -VALUE_LIMIT, VALUE_LIMIT)
-    complete = np.clip(np.where(np.isfinite(rows), rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
+    complete = np.clip(np.where(finite, rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
     uses = np.array([space in model.config.used_spaces for space in SPACES])
-    of_rows = [ascending(column) for column in complete.T]
+    of_rows = columns if np.array_equal(complete, rows) else [ascending(column) for column in complete.T]
     bulk = Bulk.of(of_rows)
     if not uses[1]:
         quantiles = [np.empty(0)] * d  # no map: knots would be more than half of what is kept of a context

@@ -24,9 +24,10 @@ def knots_of(columns: Sequence[Float], n_knots: int = N_KNOTS) -> tuple[Float, F
     """
     k = max(1, min(n_knots, max(map(len, columns))))
     values, levels = np.zeros((len(columns), k)), np.empty((len(columns), k))
+    places = {m: np.linspace(0.0, max(m - 1, 0), k) for m in set(map(len, columns))}
     for j, column in enumerate(columns):
         m = len(column)
-        at = np.linspace(0.0, max(m - 1, 0), k)
+        at = places[m]
         levels[j] = (at + 0.5) / max(m, 1)
         if m == k:
             values[j] = column

@@ -91,7 +91,9 @@ EncodedContext: TypeAlias = "ContextCache | CompiledContext"
 
 def canonical_order(rows: Float) -> NDArray[np.int64]:
     """The order (n,) in which `encode_rows` puts rows (n, d)."""
-    return np.lexsort(rows.T[::-1])
+    order = rows[:, 0].argsort()
+    first = rows[order, 0]
+    return order if (first[1:] > first[:-1]).all() else np.lexsort(rows.T[::-1])  # more columns only if some are equal
 
 
 def encode_rows(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> EncodedContext:

@@ -11,6 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fomo_stream.model.kernels.compiling import inline_kernel, kernel
+from fomo_stream.model.kernels.lanes import span
 
 LOG2E = np.float32(1.4426950408889634)
 STRIDE = 64  # values of a sorted table that are compared at once
@@ -239,7 +240,7 @@ def count_smaller(table, last, x):
     for b in range(last.shape[0]):
         full += np.int32(last[b] < x)
     within = np.int32(0)
-    block = table[full * STRIDE : (full + 1) * STRIDE]
+    block = span(table, full * STRIDE, STRIDE)
     for i in range(STRIDE):
         within += np.int32(block[i] < x)
     return full * STRIDE + within

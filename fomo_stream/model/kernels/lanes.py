@@ -1,6 +1,7 @@
 """Sixteen numbers at a time, for loops that a compiler turns into vector code badly: with checks before each.
 
-LANES float32, or as many int32 counts, are one variable of a kernel, which the processor keeps in registers.
+LANES float32, or as many int32 counts, are one variable of a kernel, which the processor keeps in registers. Also:
+parts of arrays at no cost (`span`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
+from numba.np.arrayobj import populate_array
 
 LANES = 16
 
@@ -53,6 +55,25 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
     """Where the lanes of a contiguous array begin, from value `at` on."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), _FLOATS.as_pointer())
+
+
+@intrinsic
+def span(_typing: Any, values: Any, at: Any, count: Any) -> Any:
+    """`count` values of a contiguous array of any dimensions, in its order, from value `at` on: (count,), not a copy.
+
+    Nobody counts that it is in use, which costs more than to read a few values. So use it only of arrays that live
+    longer: arguments of the kernel, or those that are used after it.
+    """
+    kind = types.Array(values.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = context.make_array(signature.args[0])(context, builder, arguments[0])
+        found, size = context.make_array(kind)(context, builder), source.itemsize
+        data = builder.gep(source.data, [arguments[1]])
+        populate_array(found, data=data, shape=[arguments[2]], strides=[size], itemsize=size, meminfo=None)
+        return found._getvalue()
+
+    return kind(values, types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -22,6 +22,7 @@ from fomo_stream.model.kernels.arithmetic import (
     search,
 )
 from fomo_stream.model.kernels.compiling import exact_kernel, kernel
+from fomo_stream.model.kernels.lanes import span
 from fomo_stream.model.kernels.neighbours import FAR, LIMIT, kernel_sums, nearest, new_scratch, squared_distances
 
 Float = NDArray[np.float64]
@@ -206,7 +207,8 @@ def _to_normal(x, j, smaller, t):
 
     smaller: how many knots are smaller. The probability is at least that of the last knot.
     """
-    values, levels, last = t.values[j], t.levels[j], t.values.shape[1] - 1
+    k = t.values.shape[1]
+    values, levels, last = span(t.values, j * k, k), span(t.levels, j * k, k), k - 1
     least = 1.0 - levels[last]
     if x > values[last]:
         return t.ends[1, j] + (x - values[last]) / t.knot_scale[j], 2.0 * least
@@ -228,22 +230,21 @@ def project(row, t, views, tails, smaller):
     smaller: (d,) integers to work with.
     """
     d = row.shape[0]
-    z, quantile, white = views[0], views[1], views[2]
     for j in range(d):
-        z[j] = min(max((row[j] - t.center[j]) / t.scale[j], -1e30), 1e30)
+        views[0, j] = min(max((row[j] - t.center[j]) / t.scale[j], -1e30), 1e30)
     if t.uses[1]:
         search(t.values, row, smaller)
         for j in range(d):
             q, tail = _to_normal(row[j], j, smaller[j], t)
-            quantile[j], tails[j] = min(max(q, -1e30), 1e30), min(max(tail, 1e-300), 1.0)
+            views[1, j], tails[j] = min(max(q, -1e30), 1e30), min(max(tail, 1e-300), 1.0)
     if not t.uses[2]:
         return
     for j in range(d):
-        white[j] = 0.0
+        views[2, j] = 0.0
     for i in range(d):
-        zi = z[i]
+        zi = views[0, i]
         for j in range(d):
-            white[j] += zi * t.whiten[i, j]
+            views[2, j] += zi * t.whiten[i, j]
 
 
 @kernel
@@ -319,19 +320,22 @@ def density_statistics(closest, bandwidth, logs, out):
 
 
 @kernel
-def _describe_in(x, s, c, d2, near, where, scratch, sums, logs, out):
-    """The statistics (14,) of x (d,) in space s, from its squared distances d2 to the context c."""
-    n = c.own.shape[1]
+def _describe_in(x, s, c, columns, own, d2, near, where, scratch, sums, logs, out):
+    """The statistics (14,) of x (d,) in space s, from its squared distances d2 to the context c.
+
+    columns, own: of c in this space.
+    """
+    n = own.shape[0]
     nearest(d2, n, near, where, scratch)
-    distance_statistics(x, c.columns[s], near, where, c.floor, logs)
+    distance_statistics(x, columns, near, where, c.floor, logs)
     kernel_sums(d2, near[0], c.bandwidth[s], sums)
     for a in range(4):
         logs[4 + a] = sums[a] / n
     log_all(logs)
     out[0], out[1], out[2], out[9] = logs[0], logs[1], logs[2], logs[3]
-    ratio_statistics(logs, c.own[s], where, out[3:5])
-    density_statistics(near[0], c.bandwidth[s], logs[4:8], out[5:9])
-    size_statistics(x, out[10:14])
+    ratio_statistics(logs, own, where, span(out, 3, 2))
+    density_statistics(near[0], c.bandwidth[s], span(logs, 4, 4), span(out, 5, 4))
+    size_statistics(x, span(out, 10, 4))
 
 
 @kernel
@@ -357,23 +361,25 @@ def new_memory(d, m, n):
 def describe_tile(rows, t, c, memory, out):
     """The statistics out (TILE, S) of up to TILE raw rows (q, d), NaN = missing, against a context."""
     row, views, x, smaller, tails, d2, near, where, sums, logs, scratch = memory
-    used = c.columns.shape[0]
+    used, d, m, count = c.columns.shape[0], rows.shape[1], d2.shape[1], out.shape[1]
     for i in range(rows.shape[0]):
-        impute(rows[i], t.fill, t.known, t.value_limit, row)
+        impute(span(rows, i * d, d), t.fill, t.known, t.value_limit, row)
         project(row, t, views, tails, smaller)
         s = 0
         for space in range(SPACES):
             if t.uses[space]:
-                for j in range(row.shape[0]):
+                for j in range(d):
                     x[s, i, j] = min(max(views[space, j], -LIMIT), LIMIT)
                 s += 1
         if t.uses[1]:
-            rank_statistics(tails, out[i, used * PER_SPACE :])
+            rank_statistics(tails, span(out, i * count + used * PER_SPACE, 2))
     for s in range(used):
-        squared_distances(x[s], rows.shape[0], c.columns[s], d2)
+        columns, own = c.columns[s], c.own[s]
+        squared_distances(x[s], rows.shape[0], columns, d2)
         for i in range(rows.shape[0]):
-            part = out[i, s * PER_SPACE : (s + 1) * PER_SPACE]
-            _describe_in(x[s, i], s, c, d2[i], near, where, scratch, sums, logs, part)
+            of_row, distances = span(x, (s * TILE + i) * d, d), span(d2, i * m, m)
+            part = span(out, i * count + s * PER_SPACE, PER_SPACE)
+            _describe_in(of_row, s, c, columns, own, distances, near, where, scratch, sums, logs, part)
 
 
 @kernel
@@ -381,8 +387,10 @@ def channels_of(statistics, median, spread, ordered, last_ordered, rarity, out):
     """The channels out (2 S,) float32 of statistics (S,)."""
     for a in range(statistics.shape[0]):
         out[2 * a] = asinh(np.float32((statistics[a] - median[a]) / spread[a]))
+    width, blocks = ordered.shape[1], last_ordered.shape[1]
     for a in range(statistics.shape[0]):
-        out[2 * a + 1] = rarity[count_smaller(ordered[a], last_ordered[a], np.float32(statistics[a]))]
+        table, last = span(ordered, a * width, width), span(last_ordered, a * blocks, blocks)
+        out[2 * a + 1] = rarity[count_smaller(table, last, np.float32(statistics[a]))]
 
 
 @kernel
@@ -405,7 +413,7 @@ def project_all(rows, t):
     views, tails = np.empty((SPACES, n, d)), np.ones((n, d))
     of_row, smaller = np.zeros((SPACES, d)), np.empty(d, np.int64)
     for i in range(n):
-        project(rows[i], t, of_row, tails[i], smaller)
+        project(span(rows, i * d, d), t, of_row, span(tails, i * d, d), smaller)
         for s in range(SPACES):
             views[s, i] = of_row[s]
     return views, tails
@@ -422,42 +430,46 @@ def _own_distances(x, start, columns, out):
 
 
 @kernel
-def _own_in(x, columns, floor, kept, out, own):
-    """Own statistics out (n, 14) and own (n, 2) of the context x (n, d) in one space; returns the bandwidth.
+def _own_in(x, columns, floor, kept, out, first, own):
+    """Own statistics, out (n, S) from column `first` on, and own (n, 2) of the context x (n, d) in a space; returns the
+    bandwidth.
 
     kept: (n, m) to keep the distances in, or (TILE, m).
     """
-    n, m = x.shape[0], kept.shape[1]
+    n, d, m, count = x.shape[0], x.shape[1], kept.shape[1], out.shape[1]
     k = min(NEIGHBOURS, n - 1)
     keeps = kept.shape[0] >= n
     near, where = np.empty((n, k), np.float32), np.empty((n, k), np.int32)
-    scratch, logs, sums, means = new_scratch(m), np.ones(8), np.empty(4), np.empty(n)
+    scratch, logs, sums, means, fives = new_scratch(m), np.ones(4), np.empty(4), np.empty(4), np.empty(n)
     for i in range(n):
         if i % TILE == 0:
             tile = kept[i:] if keeps else kept
             _own_distances(x, i, columns, tile)
-        nearest(tile[i % TILE], n, near[i], where[i], scratch)
-        distance_statistics(x[i], columns, near[i], where[i], floor, logs)
-        means[i] = logs[1]
+        of_row, closest, at = span(x, i * d, d), span(near, i * k, k), span(where, i * k, k)
+        nearest(span(tile, i % TILE * m, m), n, closest, at, scratch)
+        distance_statistics(of_row, columns, closest, at, floor, logs)
+        fives[i] = logs[1]
         log_all(logs)
-        out[i, 0], out[i, 1], out[i, 2], out[i, 9] = logs[0], logs[1], logs[2], logs[3]
+        part = span(out, i * count + first, PER_SPACE)
+        part[0], part[1], part[2], part[9] = logs[0], logs[1], logs[2], logs[3]
         own[i, 0], own[i, 1] = logs[1], logs[2]
-        size_statistics(x[i], out[i, 10:14])
-    bandwidth = np.sort(means)[(n - 1) // 2]
+        size_statistics(of_row, span(part, 10, 4))
+    bandwidth = np.sort(fives)[(n - 1) // 2]
     rest = math.log((n - 1) / n)  # the mean over n rows counts the row itself, whose kernel is 0
     for i in range(n):
         if i % TILE == 0:
             tile = kept[i:] if keeps else kept
             if not keeps:
                 _own_distances(x, i, columns, tile)
-        ratio_statistics(out[i, 0:3], own, where[i], out[i, 3:5])
-        kernel_sums(tile[i % TILE], near[i, 0], bandwidth, sums)
+        part = span(out, i * count + first, PER_SPACE)
+        ratio_statistics(part, own, span(where, i * k, k), span(part, 3, 2))
+        kernel_sums(span(tile, i % TILE * m, m), near[i, 0], bandwidth, sums)
         for a in range(4):
-            logs[4 + a] = sums[a] / n
-        log_all(logs[4:8])
-        density_statistics(near[i, 0], bandwidth, logs[4:8], out[i, 5:9])
+            means[a] = sums[a] / n
+        log_all(means)
+        density_statistics(near[i, 0], bandwidth, means, span(part, 5, 4))
         for a in range(5, 9):
-            out[i, a] += rest
+            part[a] += rest
     return bandwidth
 
 
@@ -473,11 +485,10 @@ def own_statistics(x, columns, tails, ranks, floor):
     out, own, bandwidth = np.empty((n, count)), np.empty((used, n, 2)), np.empty(used)
     kept = np.empty((n if n * m <= KEPT_DISTANCES else TILE, m), np.float32)
     for s in range(used):
-        part = out[:, s * PER_SPACE : (s + 1) * PER_SPACE]
-        bandwidth[s] = _own_in(x[s], columns[s], floor, kept, part, own[s])
+        bandwidth[s] = _own_in(x[s], columns[s], floor, kept, out, s * PER_SPACE, own[s])
     if ranks:
         for i in range(n):
-            rank_statistics(tails[i], out[i, used * PER_SPACE :])
+            rank_statistics(tails[i], span(out, i * count + used * PER_SPACE, 2))
     return out, own, bandwidth
 
 
@@ -487,5 +498,6 @@ def own_channels(statistics, median, spread, ordered, last_ordered, rarity):
     n, count = statistics.shape
     out = np.empty((n, 2 * count), np.float32)
     for i in range(n):
-        channels_of(statistics[i], median, spread, ordered, last_ordered, rarity, out[i])
+        of_row = span(statistics, i * count, count)
+        channels_of(of_row, median, spread, ordered, last_ordered, rarity, span(out, i * 2 * count, 2 * count))
     return out
