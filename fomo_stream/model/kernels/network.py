@@ -140,18 +140,10 @@ def _new_network_memory(w):
 
 @kernel
 def network(channels, size, w, read, memory, logits):
-    """Logits (size,) of channels (TILE, C), float32. read: (layers, width) what queries read."""
+    """Add the transformer's part to the logits (size,) of channels (TILE, C), float32. read: (layers, width) what
+    queries read."""
     x, z, y, u, h = memory
-    for t in range(size):
-        logits[t] = 0.0
-        if w.has_fusion:
-            total = w.fusion_bias
-            for i in range(channels.shape[1]):
-                total += channels[t, i] * w.fusion[i]
-            logits[t] = total
     layers = w.norms.shape[0]
-    if layers == 0:
-        return
     for t in range(size):
         for i in range(channels.shape[1]):
             x[t, i] = min(max(channels[t, i], -CHANNEL_LIMIT), CHANNEL_LIMIT)
@@ -175,7 +167,16 @@ def network(channels, size, w, read, memory, logits):
 def score_channels(channels, w, read):
     """Logits (q,) of channels (q, C) float32."""
     q = channels.shape[0]
-    logits, memory = np.empty(q), _new_network_memory(w)
+    logits = np.zeros(q)
+    if w.has_fusion:
+        for t in range(q):
+            total = w.fusion_bias
+            for i in range(channels.shape[1]):
+                total += channels[t, i] * w.fusion[i]
+            logits[t] = total
+    if w.norms.shape[0] == 0:
+        return logits
+    memory = _new_network_memory(w)
     for start in range(0, q, TILE):
         size = min(TILE, q - start)
         network(channels[start : start + size], size, w, read, memory, logits[start : start + size])

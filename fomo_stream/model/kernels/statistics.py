@@ -341,18 +341,19 @@ def _describe_in(x, s, c, columns, own, d2, near, where, scratch, sums, logs, ou
 @kernel
 def new_memory(d, m, n):
     """Working memory of `describe_tile` for d features and n context rows, padded to m."""
-    k = min(NEIGHBOURS, n)
+    k, doubles = min(NEIGHBOURS, n), np.empty(2 * d + 12)
     return (
-        np.empty(d),
+        doubles,  # of which the next four are parts: each array of its own takes as long as a distance to fifty rows
+        span(doubles, 0, d),
+        span(doubles, d, d),
+        span(doubles, 2 * d, 4),
+        span(doubles, 2 * d + 4, 8),
         np.empty((SPACES, d)),
         np.empty((SPACES, TILE, d), np.float32),
         np.empty(d, np.int64),
-        np.empty(d),
         np.empty((TILE, m), np.float32),
         np.empty(k, np.float32),
         np.empty(k, np.int32),
-        np.empty(4),
-        np.empty(8),
         new_scratch(m),
     )
 
@@ -360,7 +361,7 @@ def new_memory(d, m, n):
 @kernel
 def describe_tile(rows, t, c, memory, out):
     """The statistics out (TILE, S) of up to TILE raw rows (q, d), NaN = missing, against a context."""
-    row, views, x, smaller, tails, d2, near, where, sums, logs, scratch = memory
+    _, row, tails, sums, logs, views, x, smaller, d2, near, where, scratch = memory
     used, d, m, count = c.columns.shape[0], rows.shape[1], d2.shape[1], out.shape[1]
     for i in range(rows.shape[0]):
         impute(span(rows, i * d, d), t.fill, t.known, t.value_limit, row)
