@@ -387,15 +387,14 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         rows = self._rows(X)
         table = columns_of(X, has_codes=True) or Columns(rows)
         names = list(getattr(self, "feature_names_in_", table.names))
-        records = zip(*(table.cells(at) for at in range(len(table.names))), strict=True)
         explained, outlying = [], (self._scores(rows) < self.offset_).tolist()
-        for row, cells, is_outlier in zip(rows, records, outlying, strict=True):
+        for row, record, is_outlier in zip(rows, table.records(), outlying, strict=True):
             if np.isnan(row).all():
                 explained.append(Explanation())
                 continue
             comparisons = [member.comparison(row) for member in self._encoded]
             reasons = attribute(comparisons, [row[view.columns] for view in self.members_], top)
-            given = dict(zip(names, cells, strict=True))
+            given = dict(zip(names, record.values(), strict=True))
             explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
         return explained
 
