@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
+from math import isfinite, isnan
 from numbers import Real
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,10 @@ from fomo_stream.adapters.columns import (
     Columns,
     has_values,
     is_column,
+    is_complete,
     is_frame,
     listed,
     note_of_misleading,
-    plain,
     warn,
 )
 from fomo_stream.adapters.named_reasons import Explanation
@@ -45,6 +46,8 @@ from fomo_stream.records.times import is_time
 from fomo_stream.wording import counted
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Opened: TypeAlias = Columns | Sequence[Mapping[Any, Any]]  # a table, or records; see `opened`
 
 
 def _is_given(value: Any) -> bool:
@@ -61,7 +64,7 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else type(value).__name__
 
 
-_NO_MISTAKE = frozenset({float, np.float64, type(None)})  # types whose missing values are NaN, infinities and None
+_PLAIN = frozenset({float, int, bool, type(None)})  # types of values that never change, and need no warning
 
 
 class OpenRows:
@@ -72,7 +75,10 @@ class OpenRows:
     """
 
     _missing: Mapping[Hashable, tuple[float, ...]] = {}  # of pickles of before
-    _last: tuple[list[Any], Float] | None = None
+    is_judged = True  # of pickles of before; whether it was said what seems wrong with the first records
+    _marks: Float | None = None  # see `table_of_marks`; of the features that were known when it was used last
+    _quick: Float | None = None  # the last row of `quick_row`
+    _cells: Sequence[Any] = ()  # the values that it was made of
 
     def __init__(
         self,
@@ -91,8 +97,7 @@ class OpenRows:
         self._n_special = len(self._columns)
         self._warned: set[str] = set()
         self.has_learned = False  # whether any record was learned
-        self._last = None  # the last record, if it was alone: names and values, row
-        self._first: list[Float] | None = []  # rows of the first records learned; None: they are judged
+        self.is_judged = False
 
     @property
     def width(self) -> int:
@@ -119,93 +124,84 @@ class OpenRows:
 
         learn: whether features not seen before become known. Raises SchemaError for anything else.
         """
-        one = [*chain.from_iterable(X[0].items())] if self._is_one(X) else []
-        last, rows = self._last or ([], np.empty((0, 0)))
-        is_last = one and len(one) == len(last) and all(map(is_, one, last)) and rows.shape[1] == self.width
-        if not is_last:  # a record is mostly scored, then learned
-            rows = self._from_columns(Columns(X), learn) if _is_table(X) else self._from_dicts(_checked(X), learn)
-            if self._missing:
-                rows = without_marks(rows, table_of_marks(self.names, self._missing, self.categorical))
-            self._last = (one, rows) if one else None
+        given = opened(X)
         if learn:
-            self.has_learned |= len(rows) > 0
-            self._judge(rows)
-        elif self.has_learned and not has_values(rows).all():
-            self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
+            self._add(given.names if isinstance(given, Columns) else chain.from_iterable(given))
+        rows = self._from_columns(given) if isinstance(given, Columns) else self._from_dicts(given)
+        if self._missing:
+            if self._marks is None or self._marks.shape[1] != self.width:
+                self._marks = table_of_marks(self.names, self._missing, self.categorical)
+            rows = without_marks(rows, self._marks)
+        if self.has_learned and "none" not in self._warned and not is_complete(rows):
+            self._warn_of_nothing(given, np.flatnonzero(~has_values(rows)).tolist(), learn)
+        self.has_learned |= learn and len(rows) > 0
         return rows
 
+    def quick_row(self, given: Opened, learn: bool = False) -> Float | None:
+        """What `rows` makes of one dict of plain numbers and missing values, of known features alone, with any value.
+
+        In a tenth of the time; and the same array for the same values again, as a record is mostly scored, then
+        learned. None: `given` is something else.
+        """
+        if type(given) is not list or len(given) != 1 or type(given[0]) is not dict or self._n_codes or self._missing:
+            return None
+        record = given[0]
+        cells: list[Any] = [*map(record.get, self._columns)]
+        is_last = len(cells) == len(self._cells) and all(map(is_, cells, self._cells))
+        if not is_last and not _PLAIN.issuperset(map(type, cells)):
+            return None
+        is_full = len(record) == len(cells) and None not in cells
+        if not is_full and not record.keys() - self._columns.keys() <= {self._key}:
+            return None
+        if not is_last:
+            try:
+                row = np.array([cells], dtype=np.float64)
+                if None in cells or not isfinite(sum(cells)):
+                    row[np.isinf(row)] = np.nan
+                    if np.isnan(row).all():
+                        return None
+            except OverflowError:  # of an integer beyond the largest float
+                return None
+            self._cells, self._quick = cells, row
+        if learn:
+            self.has_learned = True
+        return self._quick
+
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_cells", "_quick")}
 
-    def _is_one(self, X: Any) -> bool:
-        """Whether X is a list of one dict, of known features alone."""
-        is_one = type(X) is list and len(X) == 1 and type(X[0]) is dict
-        return is_one and all(name in self._columns or name == self._key for name in X[0])
+    def judge(self, rows: Float) -> None:
+        """Warn of categories that are none, and of columns that mislead, by the first rows (n, d) that were learned."""
+        names, self.is_judged = self.names, True
+        if rare := [repr(names[at]) for at in self.categorical if is_mostly_rare(rows[:, at])]:
+            self._warn("rare", f"{RARE_VALUES}: {listed(rare)}; leave them out")
+        remedy = "leave them out, or name totals in counters, so that their growth is scored"
+        if note := note_of_misleading(names, rows, range(self._n_special), remedy):
+            self._warn("misleading", note)
 
-    def _judge(self, rows: Float) -> None:
-        """Warn of categories that are none, and of columns that mislead, as soon as enough records are learned."""
-        if self._first is None:
-            return
-        rows = rows[has_values(rows)][:INFER_RECORDS]
-        self._first += [rows] if len(rows) else []
-        if sum(map(len, self._first)) >= INFER_RECORDS:
-            grown = [((0, 0), (0, self.width - part.shape[1])) for part in self._first]
-            rows = np.concatenate(
-                [np.pad(*part, constant_values=np.nan) for part in zip(self._first, grown, strict=True)]
-            )
-            names, self._first = self.names, None
-            rare = [repr(names[at]) for at in self.categorical if is_mostly_rare(rows[:, at])]
-            if rare:
-                self._warn("rare", f"{RARE_VALUES}: {listed(rare)}; leave them out")
-            remedy = "leave them out, or name totals in counters, so that their growth is scored"
-            if note := note_of_misleading(names, rows, range(self._n_special), remedy):
-                self._warn("misleading", note)
-
-    def keys(self, X: Any) -> list[Key] | None:
+    def keys(self, given: Opened) -> list[Key] | None:
         """The key of each record; None: all records are one series."""
         if self._key is None:
             return None
-        if not _is_table(X):
-            return [_key_of(record.get(self._key)) for record in _checked(X)]
-        table = Columns(X)
-        if self._key not in table.names:
-            return [None] * table.rows
-        return list(map(_key_of, table.cells(table.names.index(self._key))))
+        if not isinstance(given, Columns):
+            return [_key_of(record.get(self._key)) for record in given]
+        if self._key not in given.names:
+            return [None] * given.rows
+        return list(map(_key_of, given.cells(given.names.index(self._key))))
 
-    def values(self, X: Any) -> list[Mapping[Any, Any]]:
-        """The values of each record, by feature, as they were given."""
-        if _is_table(X):
-            table = Columns(X)
-            cells = [table.cells(at) for at in range(len(table.names))]
-            return [dict(zip(table.names, [column[i] for column in cells], strict=True)) for i in range(table.rows)]
-        return list(_checked(X))
-
-    def _from_dicts(self, records: Sequence[Mapping[Any, Any]], learn: bool) -> Float:
-        if learn:
-            self._add({name for record in records for name in record})
+    def _from_dicts(self, records: Sequence[Mapping[Any, Any]]) -> Float:
         cells: list[Any] = []
         for record in records:
             row = list(map(record.get, self._columns))
             row[: self._n_codes] = map(category_code, row[: self._n_codes])
             cells += row
-        names = self.names
-        self._warn_of_texts((names[at % self.width], cell) for at, cell in enumerate(cells) if isinstance(cell, str))
         rows = numbers(cells).reshape(len(records), len(self._columns))
-        is_missing = np.isnan(rows)
-        if is_missing.any():
-            self._warn_of_dicts(records, cells, is_missing)
+        if not _PLAIN.issuperset(map(type, cells)):
+            names = [*self._columns] * len(records)
+            self._warn_of_texts(zip(names, cells, strict=True))
+            places = np.flatnonzero(np.isnan(rows)).tolist()
+            self._warn_of_values((names[at], cells[at]) for at in places)
         return rows
-
-    def _warn_of_dicts(
-        self, records: Sequence[Mapping[Any, Any]], cells: list[Any], is_missing: NDArray[np.bool_]
-    ) -> None:
-        """cells: the values of the records, row by row; is_missing: (n, width), which of them do not count."""
-        names = self.names
-        places = (at for at in np.flatnonzero(is_missing).tolist() if type(cells[at]) not in _NO_MISTAKE)
-        self._warn_of_values((names[at % self.width], cells[at]) for at in places)
-        for at in np.flatnonzero(is_missing.all(axis=1)).tolist():
-            if self.has_learned and records[at] and not self._columns.keys() & records[at].keys():
-                self._warn_of_unknown(records[at])
 
     def _warn_of_values(self, cells: Iterable[tuple[Hashable, Any]]) -> None:
         """cells: features and values that count as missing; those that mean to say so are passed over."""
@@ -221,9 +217,15 @@ class OpenRows:
         if "texts" not in self._warned and (names := {name: None for name, cell in cells if is_number_text(cell)}):
             self._warn("texts", f"{READ_AS_NUMBERS}: {listed(list(map(repr, names)))}")
 
-    def _warn_of_unknown(self, names: Iterable[Hashable]) -> None:
-        given, known = (listed(list(map(repr, some))) for some in (names, self.names))
-        self._warn("none", f"a record gets no score (NaN), as all its features are unknown: {given}; known are {known}")
+    def _warn_of_nothing(self, given: Opened, places: list[int], learn: bool) -> None:
+        """Warn of the records at these places, if there are some, as none of them has a value."""
+        for names in (given.names if isinstance(given, Columns) else given[at] for at in places):
+            if names and not self._columns.keys() & set(names):
+                known = listed(list(map(repr, self.names)))
+                unknown = f"all its features are unknown: {listed(list(map(repr, names)))}; known are {known}"
+                self._warn("none", f"a record gets no score (NaN), as {unknown}")
+        if places and not learn:
+            self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
 
     def _warn(self, kind: str, message: str) -> None:
         """Warn once of each kind."""
@@ -231,9 +233,7 @@ class OpenRows:
             self._warned.add(kind)
             warn("FoMoDetector", message)
 
-    def _from_columns(self, table: Columns, learn: bool) -> Float:
-        if learn:
-            self._add(table.names)
+    def _from_columns(self, table: Columns) -> Float:
         rows = np.full((table.rows, len(self._columns)), np.nan)
         read: list[tuple[int, list[Any]]] = []  # columns whose type is not one of numbers
         for at, name in enumerate(table.names):
@@ -253,37 +253,33 @@ class OpenRows:
         self._warn_of_texts((names[at], cell) for at, cells in read for cell in cells)
         missing = ((at, cells, np.flatnonzero(np.isnan(rows[:, at])).tolist()) for at, cells in read)
         self._warn_of_values((names[at], cells[i]) for at, cells, places in missing for i in places)
-        if self.has_learned and table.rows and table.names and not self._columns.keys() & set(table.names):
-            self._warn_of_unknown(table.names)
         return rows
 
     def _add(self, names: Iterable[Any]) -> None:
-        for name in sorted(set(names) - self._columns.keys() - {self._key}, key=_sortable):
+        for name in sorted(set(names).difference(self._columns, (self._key,)), key=_sortable):
             if len(self._columns) < MAX_FEATURES:
                 self._columns[name] = len(self._columns)
 
 
-def readable_twice(X: Any) -> Any:
-    """The same input as for `OpenRows.rows`; the records of an iterator as a list. Raises SchemaError."""
-    X = plain(X)
-    return X if _is_table(X) else _checked(X)
+def opened(X: Any) -> Opened:
+    """A frame or an array as its columns, other records as a list of dicts; once opened, it is read as often as needed.
 
-
-def _checked(records: Any) -> Sequence[Mapping[Any, Any]]:
-    """Records, if they are dicts."""
-    is_several = isinstance(records, Iterable) and not isinstance(records, (str, Mapping))
-    if not isinstance(records, (list, tuple)) and (not is_several or is_column(records)):
-        raise SchemaError(f"records are a frame, an array (n, d) or a list of dicts, not one {type(records).__name__}")
-    found = list(records)
-    for record in found:
+    Raises SchemaError for anything else.
+    """
+    if isinstance(X, Columns):
+        return X
+    if not isinstance(X, (list, tuple)):
+        if is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,)):
+            return Columns(X)
+        if not isinstance(X, Iterable) or isinstance(X, (str, Mapping)) or is_column(X):
+            raise SchemaError(f"records are a frame, an array (n, d) or a list of dicts, not one {type(X).__name__}")
+        X = list(X)
+    records: Sequence[Mapping[Any, Any]] = X
+    for record in records:
         if not isinstance(record, Mapping):
             kind = f"{type(record).__name__}{'; its to_dict() is one' if is_column(record) else ''}"
             raise SchemaError(f"a record is a dict of values by feature, not {kind}")
-    return found
-
-
-def _is_table(X: Any) -> bool:
-    return is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,))
+    return records
 
 
 def _key_of(value: Any) -> Key:
@@ -300,11 +296,25 @@ def _sortable(name: Any) -> tuple[str, Any]:
     return type(name).__name__, name if isinstance(name, (str, int, float)) else repr(name)
 
 
+class _Asked(NamedTuple):
+    """The records of one call; those that have a value, as the detector takes them."""
+
+    whole: Float  # (n, width) of all records, with all features known
+    rows: Float  # (m, d) of those that have a value
+    places: Int | slice  # of these among all
+    keys: list[Key] | None  # (m,)
+
+    def is_same(self, other: _Asked) -> bool:
+        """Whether these are the same rows, bit for bit, of the same keys."""
+        is_same_shape = self.rows.shape == other.rows.shape and self.keys == other.keys
+        return is_same_shape and self.rows.tobytes() == other.rows.tobytes()
+
+
 class OpenDetector:
     """A `Detector` of records that are rows of a frame or an array, or dicts; see `OpenRows`. All are one series.
 
-    model, device, kernel: as for `load_model`; the weights are loaded with the first features. categorical,
-    counters: names of features. Raises CheckpointError for a model that is not there.
+    model, device, kernel: as for `load_model`; the weights are loaded with the first features. rows: makes its rows.
+    Raises CheckpointError for a model that is not there.
 
     With a new feature all begins again with the last `history_rows` records learned, and the verdicts on them; they
     count as the first ones.
@@ -313,87 +323,83 @@ class OpenDetector:
     _learned: deque[tuple[Float, Key]]  # the last rows and their keys
     _verdicts: dict[int, bool]  # by the number of the record in the detector
     _since: int  # records learned since the detector was made
+    _width: int = 0  # features that the detector knows
 
-    def __init__(
-        self,
-        model: str,
-        device: str,
-        kernel: str,
-        config: DetectorConfig,
-        categorical: Collection[Hashable],
-        key: Hashable | None = None,
-        counters: Collection[Hashable] = (),
-        missing: Mapping[Hashable, tuple[float, ...]] | None = None,
-    ) -> None:
+    def __init__(self, model: str, device: str, kernel: str, config: DetectorConfig, rows: OpenRows) -> None:
         checkpoint_path(model)
         self.model, self.device, self.kernel = model, device, kernel
         self.config = config
         self.detector: Detector | None = None
-        self._rows = OpenRows(categorical, key, counters, missing)
+        self._rows = rows
         self._begin()
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
-        # the last scored rows and their keys, so that nothing is scored twice
-        self._scored: tuple[Float, list[Key] | None, Results] | None = None
+        self._scored: tuple[_Asked, Results] | None = None  # the last ones, so that nothing is scored twice
 
-    def results(self, X: Any, name: str, unknown: float) -> Float:
-        """The field `name` (n,) of the results of X as the next n records; `unknown` where there is no score yet.
+    def result(self, x: Mapping[Any, Any], name: str, unknown: float) -> float:
+        """The field `name` of the result of x as the next record; `unknown` where there is no score yet.
 
-        NaN where there can be none, as a record has no value of any known feature.
+        NaN where there can be none, as it has no value of any known feature.
         """
-        rows, detector = self._known(self._rows.rows(X))
-        found, usable = np.full(len(rows), unknown), has_values(rows)
-        if self._rows.has_learned:
-            found[~usable] = np.nan
-        if detector is not None and usable.any():
-            scored = self._score(detector, rows[usable], _chosen(self._rows.keys(X), usable))
-            values = np.asarray(getattr(scored, name), dtype=np.float64)
-            found[usable] = np.where(np.isnan(values), unknown, values)
+        asked, detector = self._ask([x])
+        if detector is None or not len(asked.rows):
+            return np.nan if self._rows.has_learned else unknown
+        value = float(getattr(self._score(detector, asked), name)[0])
+        return unknown if isnan(value) else value
+
+    def results(self, given: Opened, name: str, unknown: float) -> Float:
+        """The same (n,) of the next n records."""
+        asked, detector = self._ask(given)
+        found = np.full(len(asked.whole), np.nan if self._rows.has_learned else unknown)
+        if detector is not None and len(asked.rows):
+            values = getattr(self._score(detector, asked), name)
+            found[asked.places] = np.where(np.isnan(values), unknown, values)
         return found
 
-    def explain(self, X: Any) -> list[Explanation]:
-        """The explanation of each of X as the next records; empty where there is no score."""
-        X = readable_twice(X)
-        rows, detector = self._known(self._rows.rows(X))
-        found, usable = [Explanation() for _ in rows], np.flatnonzero(has_values(rows))
-        if detector is None or not len(usable):
+    def explain(self, given: Opened) -> list[Explanation]:
+        """The explanation of each of the next records; empty where there is no score."""
+        asked, detector = self._ask(given)
+        found = [Explanation() for _ in asked.whole]
+        if detector is None or not len(asked.rows):
             return found
-        given, names = self._rows.values(X), self._rows.names
-        codes, counters = self._rows.categorical, self._rows.counters
-        keys = _chosen(self._rows.keys(X), usable)
-        scored = self._score(detector, rows[usable], keys)
-        earlier = (scored.remembered_logit - scored.logit).tolist()
-        named = [None] * len(usable) if keys is None else keys
-        columns = usable.tolist(), detector.explain(rows[usable], keys, scored), earlier, scored.outlier.tolist(), named
+        records = given.records() if isinstance(given, Columns) else given
+        names, codes, counters = self._rows.names, self._rows.categorical, self._rows.counters
+        scored = self._score(detector, asked)
+        columns = (
+            np.arange(len(found))[asked.places].tolist(),
+            detector.explain(asked.rows, asked.keys, scored),
+            (scored.remembered_logit - scored.logit).tolist(),
+            scored.outlier.tolist(),
+            asked.keys or [None] * len(asked.rows),
+        )
         for i, reasons, before, is_outlier, key in zip(*columns, strict=True):
             if before == before:  # else it has no score
-                found[i] = Explanation.of(reasons, names, codes, given[i], before, is_outlier, key, counters)
+                found[i] = Explanation.of(reasons, names, codes, records[i], before, is_outlier, key, counters)
         return found
 
-    def learn(self, X: Any) -> None:
-        """Learn X, in order. A record without any value is not learned."""
-        X = readable_twice(X)
-        whole = self._rows.rows(X, learn=True)
-        rows, detector = self._known(whole)
-        usable = np.flatnonzero(has_values(rows))
-        rows, keys = rows[usable], _chosen(self._rows.keys(X), usable)
-        if detector is None or not len(rows):
+    def learn(self, given: Opened) -> None:
+        """Learn records, in order. One without any value is not learned."""
+        asked, detector = self._ask(given, learn=True)
+        n = len(asked.rows)
+        if detector is None or not n:
             return
         scored, self._scored = self._scored, None
-        last = whole[usable][-self.config.history_rows :]
-        self._since += len(rows)
-        self._learned.extend(zip(last, [None] * len(last) if keys is None else keys[-len(last) :], strict=True))
-        if scored is not None and np.array_equal(scored[0], rows, equal_nan=True) and scored[1] == keys:
-            detector.learn_rows(rows, scored[2], keys)
+        self._since += n
+        for i, row in enumerate(asked.whole[asked.places]):
+            self._learned.append((row, None if asked.keys is None else asked.keys[i]))
+        if not self._rows.is_judged and len(self._learned) >= INFER_RECORDS:
+            self._rows.judge(self._last_rows(self._rows.width)[:INFER_RECORDS])
+        if scored is not None and (asked is scored[0] or asked.is_same(scored[0])):
+            detector.learn_rows(asked.rows, scored[1], asked.keys)
         else:
-            detector.process(rows, keys)
+            detector.process(asked.rows, asked.keys)
 
     def feedback(self, X: Any, is_outlier: Any) -> None:
         """See `FoMoDetector.feedback_many`."""
-        rows, detector = self._known(self._rows.rows(X, learn=True))
-        verdicts = _verdicts(is_outlier, len(rows)).tolist()
+        whole, detector = self._rows.rows(X, learn=True), self._wake()
+        verdicts = _verdicts(is_outlier, len(whole)).tolist()
         if detector is None:
             return
-        equal_to_each = detector.numbers_of(rows)
+        equal_to_each = detector.numbers_of(whole[:, : self._width])
         for equal, verdict in zip(equal_to_each, verdicts, strict=True):
             open_ones = equal[~detector.has_verdict(equal)]
             meant = open_ones[:1] if len(open_ones) else equal[-1:]
@@ -403,16 +409,30 @@ class OpenDetector:
         self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= oldest}
         self._scored = None
 
-    def _score(self, detector: Detector, rows: Float, keys: list[Key] | None) -> Results:
-        known = self._scored
-        if known is None or not np.array_equal(known[0], rows, equal_nan=True) or known[1] != keys:
-            known = self._scored = rows, keys, detector.score_rows(rows, keys)
-        return known[2]
+    def _score(self, detector: Detector, asked: _Asked) -> Results:
+        scored = self._scored
+        if scored is None or not (asked is scored[0] or asked.is_same(scored[0])):
+            scored = self._scored = asked, detector.score_rows(asked.rows, asked.keys)
+        return scored[1]
 
-    def _known(self, rows: Float) -> tuple[Float, Detector | None]:
-        """Rows (n, width) with the features that the detector knows; and the detector."""
-        detector = self._wake()
-        return (rows if detector is None else rows[:, : detector.n_features]), detector
+    def _ask(self, given: Opened, learn: bool = False) -> tuple[_Asked, Detector | None]:
+        """The rows of records, and the detector. learn: see `OpenRows.rows`.
+
+        The detector may know fewer features, see `_wake`.
+        """
+        quick = self._rows.quick_row(given, learn)
+        whole = self._rows.rows(given, learn) if quick is None else quick
+        detector, rows, keys = self.detector, whole, self._rows.keys(given)
+        if self._width < whole.shape[1] or detector is None:
+            detector = self._wake()
+            rows = whole[:, : self._width]
+        if self._scored is not None and whole is self._scored[0].whole and keys == self._scored[0].keys:
+            return self._scored[0], detector
+        if rows is quick or is_complete(rows):
+            return _Asked(whole, rows, slice(None), keys), detector
+        places = np.flatnonzero(has_values(rows))
+        keys = None if keys is None else [keys[i] for i in places.tolist()]
+        return _Asked(whole, rows[places], places, keys), detector
 
     def _wake(self) -> Detector | None:
         """The detector; None before any feature is known.
@@ -425,23 +445,28 @@ class OpenDetector:
             saved_width, entries = self._saved
             detector = self._make(saved_width)
             detector.recover(entries)  # a state that is refused stays, and is refused again
-            self.detector, self._saved = detector, None
+            self.detector, self._saved, self._width = detector, None, saved_width
         if self.detector is None and width:
-            self.detector = self._make(width)
-        elif self.detector is not None and self.detector.n_features < width and self._since >= len(self._learned) // 20:
+            self.detector, self._width = self._make(width), width
+        elif self.detector is not None and self._width < width and self._since >= len(self._learned) // 20:
             self.detector, self._scored, self._since = self._widened(self.detector.records, width), None, 0
+            self._width = width
         return self.detector
 
     def _widened(self, records: int, width: int) -> Detector:
         """A detector of rows of this width that has learned the last ones. records: how many the present one knows."""
         detector, first = self._make(width), records - len(self._learned)
-        rows = np.full((len(self._learned), width), np.nan)
-        for row, (known, _) in zip(rows, self._learned, strict=True):
-            row[: len(known)] = known
-        detector.process(rows, [key for _, key in self._learned])
+        detector.process(self._last_rows(width), [key for _, key in self._learned])
         self._verdicts = {number - first: verdict for number, verdict in self._verdicts.items() if number >= first}
         detector.feedback(np.array([*self._verdicts], np.int64), np.array([*self._verdicts.values()], bool))
         return detector
+
+    def _last_rows(self, width: int) -> Float:
+        """The last rows learned (n, width), also those of before all these features were known."""
+        rows = np.full((len(self._learned), width), np.nan)
+        for row, (known, _) in zip(rows, self._learned, strict=True):
+            row[: len(known)] = known
+        return rows
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
@@ -459,17 +484,9 @@ class OpenDetector:
         """Settings, features and the detector's state; not the weights, which are loaded again by name."""
         state = self.__dict__.copy()
         if self.detector is not None:
-            state["_saved"] = self.detector.n_features, self.detector.copy().changes()
+            state["_saved"] = self._width, self.detector.copy().changes()
         state["detector"] = state["_scored"] = None
         return state
-
-
-def _chosen(keys: list[Key] | None, usable: NDArray[Any]) -> list[Key] | None:
-    """The keys of some records, by their positions or by whether they are chosen."""
-    if keys is None:
-        return None
-    at = np.flatnonzero(usable) if usable.dtype == bool else usable
-    return [keys[i] for i in at.tolist()]
 
 
 def _verdicts(given: Any, n: int) -> NDArray[np.bool_]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame, IntoSeries
 from numpy.typing import ArrayLike, NDArray
 from river.base import AnomalyDetector
 from river.utils.dataframe import to_native_series
 
-from fomo_stream.adapters.columns import is_frame
+from fomo_stream.adapters.columns import Columns
 from fomo_stream.adapters.named_reasons import Explanation
-from fomo_stream.adapters.open_detector import OpenDetector
+from fomo_stream.adapters.open_detector import OpenDetector, Opened, OpenRows, opened
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.records.missing_values import missing_values as marks_of
@@ -170,7 +169,8 @@ class FoMoDetector(AnomalyDetector):
             seed=seed,
             reasons=reasons,
         )
-        self._inner = OpenDetector(model, device, kernel, config, names, key, totals, marks_of(missing_values or {}))
+        rows = OpenRows(names, key, totals, marks_of(missing_values or {}))
+        self._inner = OpenDetector(model, device, kernel, config, rows)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
@@ -186,7 +186,7 @@ class FoMoDetector(AnomalyDetector):
         NaN if the record has no value of any feature that was learned.
         About the share of all earlier records that were less unusual; older ones count less. Rank records by it.
         """
-        return float(self.score_many([x])[0])
+        return self._inner.result(x, "score", 0.0)
 
     def p_value_one(self, x: Mapping[Any, Any]) -> float:
         """How rare it is lately: share of recent records that were at least as unusual, about uniform on normal ones.
@@ -194,7 +194,7 @@ class FoMoDetector(AnomalyDetector):
         1 until min_context records are learned. So it is a valid p-value from the first record on, and can go into a
         procedure that takes p-values one by one. NaN as for `score_one`.
         """
-        return float(self.p_value_many([x])[0])
+        return self._inner.result(x, "p_value", 1.0)
 
     def is_outlier_one(self, x: Mapping[Any, Any]) -> bool:
         """Whether the record begins an incident, or continues one.
@@ -202,7 +202,7 @@ class FoMoDetector(AnomalyDetector):
         It begins one if it is more unusual than each of the last 7 / alert_rate records. It continues one if, shortly
         after another outlier, it is rare in the long run. False until 1 / alert_rate records are known.
         """
-        return bool(self.is_outlier_many([x])[0])
+        return self._inner.result(x, "outlier", 0.0) > 0
 
     def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
         """The features that make a record unusual, the one that counts most first: a list of dicts; `str` of it is a
@@ -222,7 +222,8 @@ class FoMoDetector(AnomalyDetector):
 
         From one that a new context scores on they may differ a little from those of `score_one` and `learn_one`.
         """
-        return _like(X, self._inner.results(X, "score", 0.0), "score")
+        given = opened(X)
+        return _like(given, self._inner.results(given, "score", 0.0), "score")
 
     @overload
     def p_value_many(self, X: Rows) -> NDArray[np.float64]: ...
@@ -232,7 +233,8 @@ class FoMoDetector(AnomalyDetector):
     def p_value_many(self, X: IntoDataFrame) -> IntoSeries: ...
     def p_value_many(self, X: Any) -> Any:
         """p-values (n,), as `score_many`; see `p_value_one`."""
-        return _like(X, self._inner.results(X, "p_value", 1.0), "p_value")
+        given = opened(X)
+        return _like(given, self._inner.results(given, "p_value", 1.0), "p_value")
 
     @overload
     def is_outlier_many(self, X: Rows) -> NDArray[np.bool_]: ...
@@ -242,15 +244,16 @@ class FoMoDetector(AnomalyDetector):
     def is_outlier_many(self, X: IntoDataFrame) -> IntoSeries: ...
     def is_outlier_many(self, X: Any) -> Any:
         """Verdicts (n,), as `score_many`; see `is_outlier_one`."""
-        return _like(X, self._inner.results(X, "outlier", 0.0) > 0, "is_outlier")
+        given = opened(X)
+        return _like(given, self._inner.results(given, "outlier", 0.0) > 0, "is_outlier")
 
     def explain_many(self, X: Rows | IntoDataFrame) -> list[Explanation]:
         """Explanations of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
-        return self._inner.explain(X)
+        return self._inner.explain(opened(X))
 
     def learn_many(self, X: Rows | IntoDataFrame) -> None:
         """Learn a DataFrame, an array (n, d), or a sequence of dicts, in order."""
-        self._inner.learn(X)
+        self._inner.learn(opened(X))
 
     def feedback_many(self, X: Rows | IntoDataFrame, is_outlier: ArrayLike) -> None:
         """Take verdicts on records seen before: the reservoir changes before the next record is learned, the scoring
@@ -276,6 +279,7 @@ def _names(given: Any, parameter: str, example: list[str]) -> tuple[Any, ...]:
     return names
 
 
-def _like(X: Any, values: NDArray[Any], name: str) -> Any:
+def _like(given: Opened, values: NDArray[Any], name: str) -> Any:
     """Values (n,) as a Series where X is a frame, else as they are."""
-    return to_native_series(values, name=name, like=nw.from_native(X, eager_only=True)) if is_frame(X) else values
+    frame = given.frame if isinstance(given, Columns) else None
+    return values if frame is None else to_native_series(values, name=name, like=frame)

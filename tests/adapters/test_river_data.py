@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import math
 import pickle
+import random
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,24 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fomo_stream import FoMoDetector
 from fomo_stream.adapters.open_detector import OpenRows
 from fomo_stream.errors import CheckpointError, ConfigError, SchemaError
 from fomo_stream.limits import MAX_FEATURES
+
+Record = dict[Any, Any]
+
+
+def warned(act: Callable[..., Any], *arguments: Any) -> list[str]:
+    """What the user is warned of."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        act(*arguments)
+    return [str(one.message) for one in found]
+
 
 # --- open rows
 
@@ -50,6 +63,86 @@ def test_infinities_are_missing_in_arrays_as_in_dicts() -> None:
     found = of_array.rows(cells, learn=True)
     np.testing.assert_array_equal(found, of_dicts.rows([dict(enumerate(row)) for row in cells.tolist()], learn=True))
     assert np.isnan(found).sum() == 3
+
+
+PLAIN = st.sampled_from([0.0, -0.0, 1, True, 1.0, None, math.nan, math.inf, -math.inf, 10**400, -(10**400), 1e308])
+HOSTILE = st.one_of(
+    PLAIN,
+    st.floats(),
+    st.sampled_from(["1.5", " -2e3", "eco", "", "nan", "007", "1e999", b"1"]),
+    st.decimals(),
+    st.fractions(),
+    st.sampled_from([np.float64(2), np.float32(0.1), np.int64(7), np.bool_(True), np.array(1.0), np.array([1.0, 2.0])]),
+    st.sampled_from([pd.NA, pd.NaT, datetime.date(2024, 1, 1), [1.0], {"b": 1.0}, {1}, 1j]),
+)
+KNOWN = {"b": 2.0, "a": 1.0}
+OTHERS = {"key": HOSTILE, "kind": HOSTILE, "new": HOSTILE, None: HOSTILE}
+RECORDS = st.one_of(
+    st.fixed_dictionaries({"a": PLAIN, "b": PLAIN}),
+    st.fixed_dictionaries({}, optional={"a": PLAIN, "b": PLAIN, **OTHERS}),
+    st.fixed_dictionaries({}, optional={"a": HOSTILE, "b": HOSTILE, **OTHERS}),
+)
+STEPS = st.lists(st.tuples(RECORDS, st.permutations([False, True])), min_size=1, max_size=6)
+PARAMETERS: list[dict[str, Any]] = [
+    {"categorical": ()},
+    {"categorical": (), "key": "key"},
+    {"categorical": ("kind",), "key": "key", "counters": ["a"]},
+    {"categorical": (), "key": "a", "counters": ["a"]},
+    {"categorical": (), "missing": {"a": (1.0,)}},
+]
+
+
+@settings(max_examples=300)  # a millisecond each
+@given(st.sampled_from(PARAMETERS), st.booleans(), STEPS)
+def test_one_dict_is_read_as_several_are(parameters: dict[str, Any], is_known: bool, steps: list[Any]) -> None:
+    """Several, and what is a dict by its methods alone, are always read in the general way; warnings are the same."""
+    readers = [OpenRows(**parameters) for _ in range(3)]
+    live: Record = {}
+    forms: list[Callable[[], list[Any]]] = [lambda: [live], lambda: [live, live], lambda: [OrderedDict(live)]]
+
+    def read(at: int, learn: bool) -> tuple[list[str], list[Any], bytes]:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            quick = readers[at].quick_row(forms[at](), learn)
+            rows = readers[at].rows(forms[at](), learn) if quick is None else quick
+        assert at == 0 or quick is None
+        return [str(one.message) for one in found], readers[at].names, rows[:1].tobytes()
+
+    for record, order in [(KNOWN, [True])] * is_known + steps:
+        live.clear()
+        live.update(record)
+        for learn in order:
+            first = read(0, learn)
+            assert first == read(1, learn)
+            assert first == read(2, learn)
+
+
+@given(
+    st.lists(st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u8", "?", "Int64", "boolean", "object"]), max_size=4),
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_a_frame_of_numbers_is_read_as_its_records_are(types: list[str], n: int, rng: random.Random) -> None:
+    large = [0, 1, 2, 100, 2**62 + 1, -7]
+    cells = [rng.sample(large, n) if kind in ("i8", "Int64") else [1, 0, 1][:n] for kind in types]
+    columns = [pd.Series(column, dtype=kind) for column, kind in zip(cells, types, strict=True)]
+    frame = pd.DataFrame(dict(enumerate(columns)))
+    of_frame, of_dicts = OpenRows((2,)), OpenRows((2,))
+    expected = of_dicts.rows(frame.to_dict("records"), learn=True)
+    assert of_frame.rows(frame, learn=True).tobytes() == expected.tobytes()
+
+
+def test_a_record_that_is_changed_after_it_was_scored_is_learned_as_it_is_then() -> None:
+    scored, other = FoMoDetector(min_context=20), FoMoDetector(min_context=20)
+    rng = random.Random(0)
+    for i in range(200):
+        record = {"a": rng.gauss(0, 1), "b": rng.gauss(0, 1)}
+        changed = record | ({"a": 9.0} if i % 3 else {"new": 1.0} if i > 150 else {})
+        scored.score_one(record)
+        record.update(changed)
+        scored.learn_one(record)
+        other.learn_one(changed)
+    assert pickle.dumps(scored) == pickle.dumps(other)
 
 
 # --- river refused
@@ -119,16 +212,6 @@ def test_an_impossible_parameter_is_refused_at_once_by_its_name(name: str, value
 
 
 # --- what is not read
-
-Record = dict[Any, Any]
-
-
-def warned(act: Callable[..., Any], *arguments: Any) -> list[str]:
-    """What the user is warned of."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        act(*arguments)
-    return [str(one.message) for one in found]
 
 
 def test_the_warning_is_on_the_line_of_the_user() -> None:
