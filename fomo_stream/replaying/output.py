@@ -7,9 +7,10 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Integral, Real
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -101,25 +102,44 @@ def json_text(value: Any) -> str:
     return ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def plain(value: Any) -> Any:
-    """Floats with DIGITS significant digits, None for NaN and infinities, lists for arrays, no NumPy types.
+def rounded(value: float) -> float | None:
+    """A float with DIGITS significant digits; None for NaN and infinities."""
+    return float(f"{value:.{DIGITS}g}") + 0.0 if math.isfinite(value) else None  # + 0.0: no -0.0
+
+
+def known(value: float) -> float | None:
+    """A float as it is; None for NaN."""
+    return value if value == value else None
+
+
+def plain(value: Any, number: Callable[[float], float | None] = rounded) -> Any:
+    """A value as JSON can hold it: None for what is missing, ISO 8601 text for a time, seconds for a duration.
+
+    number: what becomes of floats, `rounded` or `known`.
 
     >>> plain({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
     {'value': 0.333333, 'rows': [0, 1, 2], 'none': None}
+    >>> plain([1 / 3, datetime(2026, 10, 1), timedelta(minutes=1)], known)
+    [0.3333333333333333, '2026-10-01T00:00:00', 60.0]
     """
-    if isinstance(value, str) or value is None:
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else str(np.datetime_as_string(value))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int)):
         return value
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        number = float(value)
-        return float(f"{number:.{DIGITS}g}") + 0.0 if math.isfinite(number) else None  # + 0.0: no -0.0
+    if isinstance(value, float):
+        return number(value)
     if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    return str(value)
+        return {str(name): plain(part, number) for name, part in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(part, number) for part in value]
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode(errors="replace")
+    if str(value) in ("NaT", "<NA>"):
+        return None
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return float(value) if isinstance(value, Decimal) else str(value)

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -135,20 +135,19 @@ class ReplayResult:
     @property
     def timeline(self) -> pd.DataFrame:
         """Records, highest and mean score, alerts and outliers of our own detector over time."""
-        frame = self._frame([self._report["timeline"]])
+        frame = self._frame(self._report["timeline"])
         return frame.set_index("start") if len(frame) else frame
 
     @property
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
-        return self._frame([{name: [alert.get(name) for alert in self._report["alerts"]] for name in OF_ALERTS}])
+        return self._frame({name: [alert.get(name) for alert in self._report["alerts"]] for name in OF_ALERTS})
 
     @property
     def drift(self) -> pd.DataFrame:
         """How far each feature has moved from the first records to the last (PSI), its medians and missing shares."""
-        return self._frame(
-            [{"feature": self._report["drift"]["features"], **{k: self._report["drift"][k] for k in MEASURES}}]
-        )
+        drift = self._report["drift"]
+        return self._frame({"feature": drift["features"], **{k: drift[k] for k in MEASURES}})
 
     def incidents(self) -> pd.DataFrame:
         """The incidents of most surprise, at most 20, the highest first: how often somebody would have had to look.
@@ -159,7 +158,7 @@ class ReplayResult:
         are labelled as outliers (None: no labels).
         """
         listed = self._report["incidents"]["worst"]
-        return self._frame([{name: [one.get(name) for one in listed] for name in OF_INCIDENTS}])
+        return self._frame({name: [one.get(name) for one in listed] for name in OF_INCIDENTS})
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the score over time, with the incidents of `incidents()` shaded and the spans with alerts dotted.
@@ -214,16 +213,13 @@ class ReplayResult:
         said = f"{counted(own['counts']['alerts'], 'alert')} in {counted(n, 'incident')}"
         return said + (f", AUROC {auroc['value']:.3f}" if auroc else "")
 
-    def _frame(self, parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-        """One DataFrame of the columns of all parts, one below the other, with milliseconds as times."""
+    def _frame(self, columns: Mapping[str, Any]) -> pd.DataFrame:
+        """A DataFrame of these columns, with milliseconds as times; what is no list stands in every row."""
         with needs_extra("a DataFrame", EXTRA):
             import pandas as pd
 
-        frames = []
-        for columns in parts:
-            lengths = [len(column) for column in columns.values() if isinstance(column, list)]
-            frames += [pd.DataFrame(columns, index=range(lengths[0]))] if lengths else []
-        frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        length = next((len(column) for column in columns.values() if isinstance(column, list)), None)
+        frame = pd.DataFrame() if length is None else pd.DataFrame(columns, index=range(length))
         if self._report["source"]["axis"] == "time":
             for name in {"start", "begin", "end", "time"} & set(frame.columns):
                 frame[name] = pd.to_datetime(frame[name], unit="ms", utc=True)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -23,6 +21,7 @@ from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extr
 from fomo_stream.records.arrays import open_arrays
 from fomo_stream.records.files import AVRO_MARK, FORMATS, RecordFile, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
+from fomo_stream.replaying.output import known, plain
 from fomo_stream.wording import did_you_mean
 
 CHUNK = 1024  # records that are read at once
@@ -128,7 +127,7 @@ class RowTable:
 
     def chunks(self) -> Iterator[list[Fields]]:
         for start in range(0, self.count, CHUNK):
-            yield [plain(row) for row in self._rows[start : start + CHUNK]]
+            yield [plain(row, known) for row in self._rows[start : start + CHUNK]]
 
 
 class ParquetTable:
@@ -283,33 +282,4 @@ def _listed(column: Any) -> list[Any]:
         values: list[Any] = list(column) if column.dtype.kind in "Mm" else column.tolist()
     else:
         values = next((getattr(column, way)() for way in ("to_list", "to_pylist") if hasattr(column, way)), column)
-    return [value if type(value) in _PLAIN and value == value else plain(value) for value in values]
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: None for NaN and what is missing, ISO 8601 text for a time, seconds for a duration.
-
-    >>> plain([np.int64(3), float("nan"), datetime(2026, 10, 1), timedelta(minutes=1)])
-    [3, None, '2026-10-01T00:00:00', 60.0]
-    """
-    if isinstance(value, np.datetime64):
-        return None if np.isnat(value) else str(np.datetime_as_string(value))
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if value == value else None
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(part) for part in value]
-    if isinstance(value, (bytes, bytearray)):
-        return value.decode(errors="replace")
-    if str(value) in ("NaT", "<NA>"):
-        return None
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return float(value) if isinstance(value, Decimal) else str(value)
+    return [value if type(value) in _PLAIN and value == value else plain(value, known) for value in values]
