@@ -11,7 +11,6 @@ from unittest.mock import patch
 import pytest
 from confluent_kafka import KafkaError
 from pipelines import Instance, Recording, as_record, restored
-from pydantic import ValidationError
 
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
@@ -148,16 +147,3 @@ def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: py
     delivery.refuse("a", 3, 2)
     assert sent() == []
     assert "incident_sum_refused topic=a incident=0-3" in caplog.text
-
-
-# --- settings
-
-
-def test_topics_of_the_service() -> None:
-    assert ServiceSettings(topic="t").outputs == ("t-scores", "t-dead-letters")
-    assert ServiceSettings(topic="t", alerts="a").outputs == ("t-scores", "a", "t-dead-letters")
-    assert ServiceSettings(topic="t", alerts="a", out="none").outputs == ("a", "t-dead-letters")
-    with pytest.raises(ValidationError, match="--out none needs --alerts"):
-        ServiceSettings(topic="t", out="none")
-    with pytest.raises(ValidationError, match=r"--alerts t-scores, --dead-letters .* different topics"):
-        ServiceSettings(topic="t", alerts="t-scores")

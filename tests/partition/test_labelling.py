@@ -111,31 +111,6 @@ def test_a_label_is_committed_with_its_effect() -> None:
     assert commit(pipeline) == {}
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (b"{bad", b"not JSON"),
-        (b'{"partition": 1, "offset": 3, "outlier": true}', b"produce it to partition 1"),
-        (b'{"offset": 1000, "outlier": true}', b"no record t[0]@1000 yet"),
-    ],
-)
-def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: bytes) -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery)
-    score(pipeline, 0, 30)
-    bad = Record("f", 0, 4, None, b"k", value, [("trace", b"1")])
-    pipeline.receive_label(bad, lambda partition, offset: (partition, offset) < (0, 1000))
-    (letter,) = delivery.to("t-dead-letters")
-    headers = dict(letter.headers)
-    assert (letter.key, letter.value, headers["trace"]) == (b"k", value, b"1")
-    assert (headers["fomo-reason"], headers["fomo-source-topic"]) == (b"bad_feedback", b"f")
-    assert words in (headers["fomo-error"] or b"")
-    assert commit(pipeline) == {("t", 0): 30, ("f", 0): 5}  # a label is no record of the input
-    label(pipeline, 5, True, offset=3)
-    pipeline.score_due(0.0)
-    assert commit(pipeline) == {("f", 0): 6}
-
-
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effect(
     count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

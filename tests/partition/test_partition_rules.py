@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import compress, pairwise
+from itertools import pairwise
 from time import process_time
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -491,50 +491,3 @@ def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
     for n in range(20):
         made.open_windows([time + n * 97 * 24 * HOUR], [f"{n}" + "a" * 900_000])
     assert process_time() - began < 20 * 2.5  # a hundredth of it is usual
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "maintenance": {"maintenance": [{"name": "w", "from": "2026-03-27T00:00", "to": "2026-03-27T02:00"}]},
-    "learning": {
-        "maintenance": [{"name": "v", "from": "2026-03-27T00:00", "to": "2026-03-27T02:00", "skip": "learning"}]
-    },
-    "rules": {"ignore": ("b=1.0",), "only_rises": ("a",)},
-    "time features": {"time": "ts", "time_features": ("hour", "weekday")},
-    "time": {"time": "ts"},
-    "counters": {"counters": ("a",)},
-    "lags": {"lags": 2},
-    "views": {"views": ("fast",)},
-    "still": {"still": "ignore"},
-    "own": {"own_contexts": 0},
-}
-PLACKETT_BURMAN = "++-+++---+-"
-# A design of Plackett and Burman: of each two columns every combination of on and off stands in three of twelve rows.
-DESIGN = [*(PLACKETT_BURMAN[shift:] + PLACKETT_BURMAN[:shift] for shift in range(11)), "-" * 11]
-
-
-@pytest.mark.parametrize("row", DESIGN)
-def test_all_pairs_of_options_take_batches_of_few_rows(row: str) -> None:
-    has_keys, *are_on = (sign == "+" for sign in row)
-    given_options: dict[str, Any] = {name: value for name, value in QUICK.items() if name != "kind"}
-    for options in compress(OPTIONS.values(), are_on):
-        for key, value in options.items():
-            is_list = key == "maintenance"
-            given_options[key] = [*given_options.get(key, []), *value] if is_list else value
-    config = QUICK["kind"](topic="t", **given_options)
-    schema = Schema(("a", "b"), counters=frozenset(given_options.get("counters", ())))
-    columns = schema.categorical_columns, schema.counter_columns
-    partition = Running(
-        Waiting(0, config), Detector(cheap_model(), 2, config.detector_config(), None, *columns), schema
-    )
-    rng, offset = np.random.default_rng(0), 0
-    begin = datetime(2026, 3, 27, tzinfo=UTC) - timedelta(hours=1)
-    for size in [0, 1, 2] * 60:
-        items = []
-        for _ in range(size):
-            at = begin + timedelta(minutes=2 * offset)
-            fields = {"a": float(offset), "b": rng.normal(), "ts": at.isoformat()}
-            items.append(Line(offset, int(at.timestamp() * 1000), fields, f"k{offset % 3}" if has_keys else None))
-            offset += 1
-        found = partition.score(items)
-        assert len(found.results) == size
-        assert None not in found.results

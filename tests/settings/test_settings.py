@@ -102,6 +102,8 @@ OF_SERVICE: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
     ({"alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
     ({"out": "t"}, "must be different topics"),
+    ({"alerts": "t-scores"}, "topic fomo-stream-t-state must be different topics"),
+    ({"out": "none"}, "--out none needs --alerts"),
     ({"alerts": "a/b"}, "--alerts 'a/b' cannot be the name of a topic"),
     ({"dead_letters": ".."}, "--dead-letters '..' cannot be the name of a topic"),
     ({"group": "my group"}, "the state topic 'my group-t-state' cannot be the name of a topic"),
