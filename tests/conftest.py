@@ -157,7 +157,6 @@ def registry_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def client(registry_url: str) -> Any:
-    """A client of the registry."""
     from confluent_kafka.schema_registry import SchemaRegistryClient  # not for every process of a session
 
     return SchemaRegistryClient({"url": registry_url})

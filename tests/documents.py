@@ -69,7 +69,6 @@ class Document:
 
     @property
     def links(self) -> list[str]:
-        """The targets of its links."""
         return re.findall(r"\]\(([^)\s]+)\)", self.prose)
 
     @property

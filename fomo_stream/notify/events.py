@@ -91,7 +91,6 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
 
 
 def key_text(key: bytes | str | int | float | None) -> str | None:
-    """A key as printable text."""
     return _text(key.decode("utf-8", "replace") if isinstance(key, bytes) else None if key is None else str(key), NAME)
 
 

@@ -29,7 +29,6 @@ class Record(NamedTuple):
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     def size(self) -> int:
-        """Its size in bytes."""
         of_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
         return len(self.value or b"") + len(self.key or b"") + of_headers
 

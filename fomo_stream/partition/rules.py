@@ -146,7 +146,6 @@ class Rules:
 
     @classmethod
     def of(cls, config: RulesConfig) -> Rules:
-        """Those of the config."""
         return cls(config.all_rules, config.windows)
 
     def __eq__(self, other: object) -> bool:

@@ -70,7 +70,6 @@ class AvroWriter:
         return fields
 
     def read_value(self, body: bytes) -> Any:
-        """See `Writer.read_value`."""
         stream = BytesIO(body)
         value = self.read_next(stream)
         left = len(body) - stream.tell()
@@ -83,7 +82,6 @@ class AvroWriter:
         return _read(stream, self._reads)
 
     def scored_schema(self) -> SchemaText:
-        """See `Writer.scored_schema`."""
         root, known = self._root, f"{NAMESPACE}.Result" in self._named
         if not isinstance(root, dict) or root.get("type") != "record":
             raise unsupported("a result can only be added to a record, not to another type")
@@ -97,7 +95,6 @@ class AvroWriter:
         return SchemaText(Kind.AVRO, json.dumps({**root, "fields": [*others, field]}), self._schema.references)
 
     def scored(self, body: bytes, result: Mapping[str, Any]) -> bytes:
-        """See `Writer.scored`."""
         if self._before is not None:
             stream = BytesIO(body)
             _read(stream, self._before)

@@ -351,7 +351,6 @@ class RecordSettings(Protocol):
 
 
 def named_schema(settings: RecordSettings) -> Schema:
-    """The schema of `settings.features`, which are named."""
     schema = Schema.of(settings.features or (), settings.categorical, settings.counter_names)
     return replace(schema, marks=settings.marks)
 
@@ -430,7 +429,6 @@ def infer_of(
     series: Sequence[Hashable] | None,
     source: str = "",
 ) -> tuple[Schema, dict[str, str]]:
-    """`infer_schema` with these settings."""
     result, categorical = settings.result_field, settings.categorical
     return infer_schema(records, result, categorical, roles, source, settings.counters, series, settings.marks)
 

@@ -48,13 +48,11 @@ class JsonCodec:
             raise
 
     def key(self, key: bytes | None, headers: Headers = ()) -> tuple[bytes | None, Mapping[str, Any]]:
-        """The key as it is."""
         return key, {}
 
     def encode(
         self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""
     ) -> bytes:
-        """See `encode`."""
         return encode(fields, result, self._field, self._scores_only, raw)
 
     def summary(self, summary: Mapping[str, Any], last: Mapping[str, Any], topic: str) -> bytes:

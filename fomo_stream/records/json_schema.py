@@ -50,7 +50,6 @@ class JsonSchemaWriter:
             raise RecordError("not_json", "it is not JSON") from None
 
     def scored_schema(self) -> SchemaText:
-        """See `Writer.scored_schema`."""
         root = self._root
         target = self._resolved(root)
         if target is not root and target.get("additionalProperties") is False:  # a new property needs to be beside it
@@ -62,7 +61,6 @@ class JsonSchemaWriter:
         return SchemaText(Kind.JSON, json.dumps({**root, "properties": properties}), self._references)
 
     def scored(self, body: bytes, result: Mapping[str, Any]) -> bytes:
-        """See `Writer.scored`."""
         return encode(self.read(body), result, self._field, raw=body)
 
     def _resolved(self, node: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,6 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def base64_text(value: bytes) -> str:
-    """Bytes as base64."""
     return b64encode(value).decode()
 
 

@@ -68,7 +68,6 @@ class ProtobufWriter:
     read_value = read
 
     def scored_schema(self) -> SchemaText:
-        """See `Writer.scored_schema`."""
         files = FileDescriptorSet()
         files.CopyFrom(self._files)
         own = files.file[-1]
@@ -86,7 +85,6 @@ class ProtobufWriter:
         return SchemaText(Kind.PROTOBUF, text, self._schema.references, files.SerializeToString())
 
     def scored(self, body: bytes, result: Mapping[str, Any]) -> bytes:
-        """See `Writer.scored`."""
         if self._result is None:
             scored = self.scored_schema()
             descriptor = _message_of(FileDescriptorSet.FromString(scored.compiled), self._indexes)

@@ -28,7 +28,6 @@ class SchemaCodec:
         self._as_json = as_json
 
     def decode(self, value: bytes | None, headers: Headers = ()) -> dict[str, Any]:
-        """See `Codec.decode`."""
         known, body = self._find(checked(value, self._max_bytes), headers, VALUE_HEADER)
         return WrittenFields(known.writer.read(body), known, body)
 
@@ -47,7 +46,6 @@ class SchemaCodec:
     def encode(
         self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""
     ) -> bytes:
-        """See `Codec.encode`."""
         assert isinstance(fields, WrittenFields)
         known = fields.writer
         if not self._as_json:

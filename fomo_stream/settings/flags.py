@@ -372,7 +372,6 @@ class RecordFlags(DetectorFlags):
 
     @property
     def counter_names(self) -> tuple[str, ...]:
-        """The counters that are named."""
         return () if self.counters in (("auto",), ("none",)) else self.counters
 
     @field_validator("missing_values")

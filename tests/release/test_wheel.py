@@ -60,7 +60,6 @@ def wheel(dist: Path) -> Path:
 
 
 def package() -> set[str]:
-    """All files of the package."""
     files = (path for path in (ROOT / "fomo_stream").rglob("*") if path.is_file())
     return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts} - NOT_IN_WHEEL
 

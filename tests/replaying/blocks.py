@@ -148,7 +148,6 @@ def explained(one: Block, columns: Sequence[int], said: str = "{} is 9, usually 
 
 
 def spec_of(blocks: list[Block], **more: Any) -> Spec:
-    """A spec that fits blocks."""
     features = tuple(f"f{i}" for i in range(blocks[0].rows.shape[1]))
     given = {"features": features, "alert_rate": 0.01, "has_labels": True, "axis": "time", **more}
     return Spec(tuple(blocks[0].judgements), **given)

@@ -113,7 +113,6 @@ class CtrlC(Progress):
 
 
 def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1) -> list[Outcome]:
-    """The outcomes of all partitions."""
     progress = progress or Progress()
     numbers = plan.source.partitions
     folder = Path(tempfile.mkdtemp(dir=NOTES.name))
