@@ -63,8 +63,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "shifts": {"adapt_after": 0, "alert_rate": 0.01},
 }
 # A design of Plackett and Burman: of each two changes every combination of on and off stands in three of twelve rows.
-PAIRED = ("counters", "weekdays of a field", "lags", "fast", "explain all", "still", "rules", "flags of rules")
-PAIRED += ("window both", "keys", "silence")
+PAIRED = [
+    *("counters", "weekdays of a field", "lags", "fast", "explain all", "still", "rules", "flags of rules"),
+    *("window both", "keys", "silence"),
+]
 PLACKETT_BURMAN = "++-+++---+-"
 DESIGN = [PLACKETT_BURMAN[shift:] + PLACKETT_BURMAN[:shift] for shift in range(11)]
 TOGETHER = ["+".join(compress(PAIRED, (sign == "+" for sign in row))) for row in DESIGN]
