@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from copy import copy
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.changelog import State
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import WHOLE, Keys
@@ -103,7 +101,7 @@ class Memory:
         return out
 
 
-class Alerts:
+class Alerts(State):
     """Compares records with those before the last step, and says which of them are outliers.
 
     A step is every `STEP` records. Between two steps nothing that records are compared with changes, so that a result
@@ -123,6 +121,9 @@ class Alerts:
     many times as many as of all, its records are left out of what those of other keys are compared with. So are records
     with a far value, such as a -9999: however many they are, the others are judged as if there were none.
     """
+
+    parts: ClassVar = {"_rarity": ""}
+    scalars: ClassVar = ("stepped", "_count", "_load", "_rarity.weight")
 
     def __init__(self, config: DetectorConfig, keys: Keys) -> None:
         """keys: of the series, of which each remembers in how many more records an incident can continue."""
@@ -240,24 +241,11 @@ class Alerts:
 
     def copy(self, keys: Keys | None = None) -> Alerts:
         """Alerts in the same state: independent, if `keys` are, for what they remember of series; None: the same."""
-        twin = copy(self)
-        twin._rarity = self._rarity.copy()
+        twin = super().copy()
         twin.memory = Memory(self.memory.weight, self.memory.keys if keys is None else keys)
         return twin
 
-    def counters(self) -> dict[str, Any]:
-        """The state that is plain numbers."""
-        counters = {"stepped": self.stepped, "alerts": self._count, "load": self._load}
-        return counters | {"weight": self._rarity.weight}
-
-    def changes(self) -> Entries:
-        """Entries that the log does not have yet; not the counters."""
-        return self._rarity.changes()
-
-    def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
-        """Take the state from entries and counters. Raises StateError when they do not fit."""
-        self.stepped, self._count, self._load = counters["stepped"], counters["alerts"], counters["load"]
-        self._rarity.recover(entries, counters["weight"])
+    def _recovered(self) -> None:
         self._recent = None
 
 

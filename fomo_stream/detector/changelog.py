@@ -2,15 +2,18 @@
 
 In every class with state, `changes` returns the entries changed since the last call; `recover` restores the state from
 the entries that the log still has. So the cost of a commit depends on the changes, not on the size
-of the state. A `copy` has an empty log: its first `changes` are its whole state.
+of the state. A `copy` has an empty log: its first `changes` are its whole state. A class says what its state is, and
+has the three from `State`; `Table`, `Document` and `Entry` are what states are made of.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from hashlib import blake2b
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,15 +73,18 @@ class Table:
         self.size = len(next(iter(columns.values())))
         self.block = block
         n_blocks = -(-self.size // block)
-        self._whole: Arrays = {}  # columns (n_blocks * block, ...), so that all blocks have the same length
-        self._columns: Arrays = {}  # (size, ...), read-only views of them
-        for name, column in columns.items():
-            self._whole[name] = np.repeat(column[:1], n_blocks * block, axis=0)
-            self._columns[name] = self._whole[name][: self.size]
-            self._columns[name].flags.writeable = False
         self._initial = {name: column[:1].copy() for name, column in columns.items()}
-        self._written = np.zeros(n_blocks, dtype=bool)  # since the last call of `changes`
-        self._logged = np.zeros(n_blocks, dtype=bool)  # in the log
+        whole = {name: np.repeat(column, n_blocks * block, axis=0) for name, column in self._initial.items()}
+        self._begin(whole, np.zeros(n_blocks, dtype=bool))
+
+    def _begin(self, whole: Arrays, written: NDArray[np.bool_]) -> None:
+        """Start with an empty log."""
+        self._whole = whole  # columns (n_blocks * block, ...), so that all blocks have the same length
+        self._columns = {name: column[: self.size] for name, column in whole.items()}  # read-only views of them
+        for column in self._columns.values():
+            column.flags.writeable = False
+        self._written = written  # since the last call of `changes`
+        self._logged = np.zeros_like(written)  # in the log
         self._is_new = True  # to the log: then the mask is written even if it is empty
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -96,6 +102,12 @@ class Table:
         for name, value in values.items():
             self._whole[name][slots] = value
         self._written[slots // self.block] = True
+
+    def copy(self) -> Table:
+        """An independent table with the same values."""
+        twin = copy(self)
+        twin._begin({name: whole.copy() for name, whole in self._whole.items()}, self._written | self._logged)
+        return twin
 
     def changes(self, name: str) -> Entries:
         """The blocks that were written since the last call."""
@@ -162,6 +174,10 @@ class Document:
         self._parts = 0  # in the log
         self._digest = b""  # of the document in the log
 
+    def copy(self) -> Document:
+        """One of which the log has nothing."""
+        return Document()
+
     def changes(self, name: str, data: bytes) -> Entries:
         """The parts to write, and old ones to delete; nothing if the log has the same document."""
         n = -(-(HEAD_BYTES + len(data)) // PART_BYTES)
@@ -187,7 +203,104 @@ class Document:
         return data
 
 
+class Entry:
+    """Bytes that are one entry, written if the log has others. Empty: there is none."""
+
+    def __init__(self) -> None:
+        self._logged = b""
+
+    def copy(self) -> Entry:
+        """One of which the log has nothing."""
+        return Entry()
+
+    def changes(self, name: str, data: bytes) -> Entries:
+        """The entry; nothing if the log has the same."""
+        if data == self._logged:
+            return {}
+        self._logged = data
+        return {name: data or None}
+
+    def recover(self, entries: StoredEntries, name: str) -> bytes:
+        """What the log has."""
+        self._logged = entries.get(name, b"")
+        return self._logged
+
+
 def _digest(count: bytes, data: bytes) -> bytes:
     hashed = blake2b(count, digest_size=DIGEST_BYTES)
     hashed.update(data)
     return hashed.digest()
+
+
+class State:
+    """State that is declared: `changes`, `recover` and `copy` follow from what a class says of itself.
+
+    parts: attributes that have these three, and the name of each in the log, below that of the whole. documents: those
+    that are arrays (n, ...) or bytes, each written as a whole. What is None has no entries. scalars: attributes,
+    perhaps of parts, that the detector writes in one entry with those of others. All else never changes, or follows
+    from these: see `_recovered`.
+    """
+
+    parts: ClassVar[Mapping[str, str]] = {}
+    documents: ClassVar[Mapping[str, str]] = {}
+    scalars: ClassVar[tuple[str, ...]] = ()
+
+    def counters(self) -> dict[str, Any]:
+        """The scalars by name, for JSON."""
+        found = {name: attrgetter(name)(self) for name in self.scalars}
+        return {name: sorted(one.items()) if isinstance(one, dict) else one for name, one in found.items()}
+
+    def changes(self, name: str = "") -> Entries:
+        """The entries changed since the last call, at first all; without the scalars."""
+        entries: Entries = {}
+        for log, its, attribute in self._in_log(self.documents, name):
+            value = getattr(self, attribute)
+            entries |= log.changes(its, value if isinstance(value, bytes) else value.tobytes())
+        for part, its, _ in self._in_log(self.parts, name):
+            entries |= part.changes(its)
+        return entries
+
+    def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
+        """Take the state from the entries, and the values of `counters`. Raises StateError when they do not fit.
+
+        What is None here has to be so in the log.
+        """
+        for path, value in zip(self.scalars, scalars, strict=bool(scalars)):
+            owner, _, attribute = f".{path}".rpartition(".")
+            one = attrgetter(owner[1:])(self) if owner else self
+            setattr(one, attribute, type(getattr(one, attribute))(value))
+        self._logs: dict[str, Document] = {}
+        for log, its, attribute in self._in_log(self.documents, name):
+            data, before = log.recover(entries, its), getattr(self, attribute)
+            if not isinstance(before, bytes):
+                data = np.frombuffer(data, before.dtype).reshape(-1, *before.shape[1:]).copy()
+            setattr(self, attribute, data)
+        for part, its, _ in self._in_log(self.parts, name):
+            part.recover(entries, its)
+        self._recovered()
+
+    def copy(self) -> Self:
+        """The same, independent; what never changes is shared."""
+        twin = copy(self)
+        vars(twin).update((name, _copied(value)) for name, value in vars(self).items())
+        twin._recovered()
+        return twin
+
+    def _recovered(self) -> None:
+        """Compute what follows from the state, after `recover` and for a copy."""
+
+    def _in_log(self, names: Mapping[str, str], name: str) -> Iterator[tuple[Any, str, str]]:
+        """The part, or the log of the document, its name, and the attribute, of those that are not None."""
+        logs = vars(self).setdefault("_logs", {})
+        for attribute, its in names.items():
+            if (value := getattr(self, attribute)) is not None:
+                one = value if names is self.parts else logs.setdefault(attribute, Document())
+                yield one, f"{name}/{its}".strip("/"), attribute
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_copied(one) for one in value]
+    return value.copy() if isinstance(value, (State, Table, Document, Entry, np.ndarray, set)) else value

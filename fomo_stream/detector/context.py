@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Document, Entries, StoredEntries
+from fomo_stream.detector.changelog import State
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import History, Reservoir
@@ -29,13 +28,17 @@ FEW_OF_TIME = 100  # rows with what is usual at their time, which begins only af
 OUTLIERS_KEPT = 500  # rows that feedback called outliers
 
 
-class Context:
+class Context(State):
     """The reservoir of one partition, its known outliers, and the history of its last records.
 
     A record enters the reservoir at the next step, if the policy admits it, with the logit that it had in the trimmed
     view when it came. Contexts of the history are the whole reservoir; those of recent records are the end of the
     history. views: those in use.
     """
+
+    parts: ClassVar = {"history": "history", "pool": "pool", "outliers": "outliers", "relatives": "relatives"}
+    documents: ClassVar = {"confirmed": "confirmed"}
+    scalars: ClassVar = ("history.records", "_changes", "_at_trigger", "_pending")
 
     def __init__(
         self,
@@ -60,7 +63,6 @@ class Context:
         self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative, prior)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
         self._pending: dict[int, int] = {}  # by record with a new verdict: the verdict before it
-        self._confirmed_log = Document()
         self._changes = [0, 0]  # of slots of the pool, and of the relatives, so far
         self._at_trigger = [0] * len(views)  # for each view: these changes, or the number of records
 
@@ -289,38 +291,3 @@ class Context:
         history = [i for i in plain if views[i].of == "history"]
         extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].of != "history"), default=-1)
         return extremes, min(history, key=lambda i: views[i].trim > 0, default=-1)
-
-    # -- log -----------------------------------------------------------------------------------------------------
-
-    def counters(self) -> dict[str, Any]:
-        """The part of the state that is plain numbers."""
-        sizes = {"records": self.history.records, "changes": self._changes, "at_trigger": self._at_trigger}
-        return sizes | {"pending": sorted(self._pending.items())}
-
-    def changes(self) -> Entries:
-        """Entries that the log does not have yet; not the counters."""
-        entries = self._confirmed_log.changes("confirmed", self.confirmed.tobytes()) | self.history.changes("history")
-        reservoirs = {"pool": self.pool, "outliers": self.outliers, "relatives": self.relatives}
-        for name, reservoir in reservoirs.items():
-            entries |= reservoir.changes(name)
-        return entries
-
-    def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
-        """Take the state from entries and counters. Raises StateError when they do not fit."""
-        self.pool.recover(entries, "pool")
-        self.outliers.recover(entries, "outliers")
-        self.relatives.recover(entries, "relatives")
-        self.history.recover(entries, "history", counters["records"])
-        self._changes, self._at_trigger = list(counters["changes"]), list(counters["at_trigger"])
-        self.confirmed = np.frombuffer(self._confirmed_log.recover(entries, "confirmed"), np.int64)
-        self._pending = dict(counters["pending"])
-
-    def copy(self) -> Context:
-        """An independent context in the same state."""
-        twin = copy(self)
-        twin.pool, twin.outliers, twin.relatives = self.pool.copy(), self.outliers.copy(), self.relatives.copy()
-        twin._changes = self._changes.copy()
-        twin.history = self.history.copy()
-        twin._pending, twin._confirmed_log = self._pending.copy(), Document()
-        twin._at_trigger = self._at_trigger.copy()
-        return twin

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import State, Table
 from fomo_stream.detector.quantiles import Quantiles
 from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
@@ -36,7 +36,7 @@ def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-class Reservoir:
+class Reservoir(State):
     """A random sample of at most `capacity` rows of those admitted, each with its record's number and a logit.
 
     Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
@@ -47,24 +47,33 @@ class Reservoir:
     is discarded this no longer holds: rows that were dropped earlier do not come back.
     """
 
+    parts: ClassVar = {"_slots": ""}
+
     def __init__(self, capacity: int, n_features: int, seed: int = 0, fitted: int = 0) -> None:
         """fitted: how many of the features, the first ones, have their quantiles kept."""
         if not 2 <= capacity <= MAX_CONTEXT:
             raise ValueError(f"a reservoir holds 2 to {MAX_CONTEXT} rows, not {capacity}")
         self.capacity = capacity
         self.seed = seed
-        self._fitted, self._quantiles = fitted, Quantiles(np.empty((0, fitted)))
+        self._fitted = fitted
         self._slots = Table(
             max(1, BLOCK_BYTES // (8 * n_features)),
             rows=np.zeros((capacity, n_features)),
             numbers=np.full(capacity, EMPTY, dtype=np.int64),
             logits=np.full(capacity, np.nan, dtype=np.float32),
         )
-        self._priorities = np.full(capacity, np.inf)  # of the rows; inf: an empty slot
-        self._count = 0  # rows
-        self._lowest = -np.inf  # priority that a further row needs to enter
-        self._newest = EMPTY  # no row has a higher number
+        self._recovered()
         self._ahead_of, self._ahead = 0, np.zeros(0)  # priorities of the records from this number on
+
+    def _recovered(self) -> None:
+        numbers, taken = self._slots["numbers"], self._taken
+        # of the rows; inf: an empty slot
+        self._priorities = np.where(taken, self._priority(np.where(taken, numbers, 0)), np.inf)
+        self._count = int(taken.sum())  # rows
+        self._quantiles = Quantiles(self._slots["rows"][taken, : self._fitted])
+        # priority that a further row needs to enter
+        self._lowest = float(self._priorities.min()) if self._count == self.capacity else -np.inf
+        self._newest = int(numbers.max())  # no row has a higher number
 
     def __len__(self) -> int:
         return self._count
@@ -169,39 +178,13 @@ class Reservoir:
         self._empty(slots)
         return slots
 
-    def copy(self) -> Reservoir:
-        """An independent reservoir with the same rows."""
-        at = np.flatnonzero(self._taken)
-        twin = Reservoir(self.capacity, self._slots["rows"].shape[1], self.seed, self._fitted)
-        twin._slots.put(at, **{name: self._slots[name][at] for name in self._slots})
-        twin._look_over()
-        return twin
-
-    def changes(self, name: str) -> Entries:
-        """Entries of the slots that were written since the last call, at first of all."""
-        return self._slots.changes(name)
-
-    def recover(self, entries: StoredEntries, name: str) -> None:
-        """Take the state from the entries. Raises StateError when they do not fit."""
-        self._slots.recover(entries, name)
-        self._look_over()
-
-    def _look_over(self) -> None:
-        """Compute what follows from the numbers in the slots."""
-        numbers, taken = self._slots["numbers"], self._taken
-        self._priorities[:] = np.where(taken, self._priority(np.where(taken, numbers, 0)), np.inf)
-        self._count = int(taken.sum())
-        self._quantiles = Quantiles(self._slots["rows"][taken, : self._fitted])
-        self._lowest = float(self._priorities.min()) if self._count == self.capacity else -np.inf
-        self._newest = int(numbers.max())
-
 
 # a commit may be of a few records, and each entry that they touch is written as a whole
 ROW_BYTES = 400  # of rows to an entry of the log, about
 SCORE_BLOCK = 8  # scores to an entry
 
 
-class History:
+class History(State):
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
     A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32; beside it is
@@ -209,6 +192,9 @@ class History:
     because feedback may come late. Of every record its logits by view, its remembered logit and whether it was called
     an outlier are kept, as they were when it came: later records are compared with them.
     """
+
+    parts: ClassVar = {"_rows": "rows", "_relative": "relative", "_scores": "scores"}
+    scalars: ClassVar = ("records",)
 
     def __init__(
         self,
@@ -225,8 +211,7 @@ class History:
         if not 1 <= rows <= scores:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
         self.records = 0  # so far; the next record has this number
-        self._shape = n_features, n_views, rows, scores, lags, movement, relative, prior
-        self._prior = prior
+        self._n_features, self._prior = n_features, prior
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
         vectors: dict[str, NDArray[Any]] = {
             "rows": np.full((rows, 1 + lags, n_features), np.nan),
@@ -249,9 +234,12 @@ class History:
         block = max(1, ROW_BYTES // (4 * RELATIVE * max(1, n_features)))
         shape = rows, RELATIVE if relative else 0, n_features
         self._relative = Table(block, relative=np.full(shape, np.nan, dtype=np.float32))
-        # for the kernels
-        (seen, written), ((of_keys,), marks) = self._rows.whole(*vectors), self._relative.whole("relative")
-        moves = seen[2] if movement else np.zeros((0, MOVEMENT, n_features), np.float32)
+        self._recovered()
+
+    def _recovered(self) -> None:
+        """For the kernels."""
+        (seen, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
+        moves = seen[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
         self._seen = kernels.Seen(seen[0], seen[1], moves, written, of_keys, marks)
         said, written = self._scores.whole(*self._scores)
         self._said = kernels.Scored._make([*said, written])
@@ -284,16 +272,13 @@ class History:
         parts = [self._rows[name][at] for name in ("rows", "moves") if name in self._rows]
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
-    def _put_relative(self, at: Int, relative: Float) -> None:
+    def note_relative(self, numbers: Int, relative: Float) -> None:
+        """Note how far known records are from what is usual for their keys."""
+        at = numbers % self._rows.size
         if not self._relative["relative"].shape[1]:
             return
         changed = ~(np.isnan(relative) & np.isnan(self._relative["relative"][at])).all(axis=(1, 2))
-        if changed.any():
-            self._relative.put(at[changed], relative=relative[changed])
-
-    def note_relative(self, numbers: Int, relative: Float) -> None:
-        """Note how far known records are from what is usual for their keys."""
-        self._put_relative(numbers % self._rows.size, relative)
+        self._relative.put(at[changed], relative=relative[changed])
 
     def relative(self, numbers: Int) -> Float:
         """How far known records are from what is usual for their keys (n, RELATIVE, d); NaN: unknown."""
@@ -301,12 +286,12 @@ class History:
 
     def gaps(self, numbers: Int) -> NDArray[np.bool_]:
         """Which values (n, d) of known records are missing."""
-        bits = np.unpackbits(self._rows["gaps"][numbers % self._rows.size], axis=1, count=self._shape[0])
+        bits = np.unpackbits(self._rows["gaps"][numbers % self._rows.size], axis=1, count=self._n_features)
         return bits.astype(bool)
 
     def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
         """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
-        usual, gaps = np.full((len(numbers), 3, self._shape[0]), np.nan), self.gaps(numbers)
+        usual, gaps = np.full((len(numbers), 3, self._n_features), np.nan), self.gaps(numbers)
         still, far, ordinary = np.zeros(gaps.shape, np.int64), self.far(numbers), np.zeros(gaps.shape, bool)
         return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still, far, ordinary)
 
@@ -393,26 +378,3 @@ class History:
         kept = numbers >= self.oldest_scored
         noted = {"logits": logits[kept], "remembered": remembered[kept], "outlier": outlier[kept]}
         self._scores.put(numbers[kept] % self._scores.size, **noted)
-
-    def copy(self) -> History:
-        """An independent history of the same records."""
-        twin = History(*self._shape)
-        twin.records = self.records
-        at = np.arange(min(self.records, self._rows.size))
-        twin._rows.put(at, **{name: self._rows[name][at] for name in self._rows})
-        twin._put_relative(at, self._relative["relative"][at])
-        at = np.arange(min(self.records, self._scores.size))
-        twin._scores.put(at, **{name: self._scores[name][at] for name in self._scores})
-        return twin
-
-    def changes(self, name: str) -> Entries:
-        """Entries of all changes since the last call, at first of everything; without the number of records."""
-        rows, relative = self._rows.changes(f"{name}/rows"), self._relative.changes(f"{name}/relative")
-        return {**rows, **relative, **self._scores.changes(f"{name}/scores")}
-
-    def recover(self, entries: StoredEntries, name: str, records: int) -> None:
-        """Take the state after `records` records from the entries. Raises StateError when they do not fit."""
-        self.records = records
-        self._rows.recover(entries, f"{name}/rows")
-        self._relative.recover(entries, f"{name}/relative")
-        self._scores.recover(entries, f"{name}/scores")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from copy import copy
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import State, Table
 from fomo_stream.detector.config import STEP
 from fomo_stream.detector.step.judge import BINS, ODD, count_logits, shares_above
 
@@ -100,11 +100,14 @@ def far_outside(logits: Float, clear: float = CLEAR) -> Bool:
     return np.asarray(logits >= ascending[beyond[0]] if len(beyond) else np.zeros(n, dtype=bool))
 
 
-class Rarity:
+class Rarity(State):
     """Counts remembered logits in bins; each older record counts half every HALF_LIFE records.
 
     Weights of new records grow in place of those of older ones falling, so that a step changes few bins.
     """
+
+    parts: ClassVar = {"_bins": "rarity"}
+    scalars: ClassVar = ("weight",)
 
     def __init__(self) -> None:
         self._bins = Table(BINS_OF_ENTRY, counts=np.zeros(BINS + 2))
@@ -150,18 +153,5 @@ class Rarity:
             self.weight = 1.0
         self._above = None
 
-    def copy(self) -> Rarity:
-        """The same, independent."""
-        twin = copy(self)
-        twin._bins = Table(BINS_OF_ENTRY, counts=np.zeros(BINS + 2))
-        twin._bins.put(np.flatnonzero(self._bins["counts"]), counts=self._bins["counts"][self._bins["counts"] != 0])
-        return twin
-
-    def changes(self) -> Entries:
-        """Entries of the bins that changed since the last call, at first of all; without the weight."""
-        return self._bins.changes("rarity")
-
-    def recover(self, entries: StoredEntries, weight: float) -> None:
-        """Take the state from the entries. Raises StateError when they do not fit."""
-        self._bins.recover(entries, "rarity")
-        self.weight, self._above = weight, None
+    def _recovered(self) -> None:
+        self._above = None

@@ -525,10 +525,10 @@ class SingleDetector:
         check_entries(self._fingerprint_log, entries, self._fingerprint)
         values = json.loads(self._counters_log.recover(entries, "counters"))
         counters = dict(zip(self._counters(), values, strict=True))
-        self._context.recover(entries, counters)
+        self._context.recover(entries, "", *(counters[name] for name in self._context.scalars))
         panel = known._panel if known is not None and known.model is self.model else None
         self._panel.recover(entries, counters["views"], self._context, panel)
-        self._alerts.recover(entries, counters)
+        self._alerts.recover(entries, "", *(counters[name] for name in self._alerts.scalars))
         self._shifts = Shifts(self.config.adapt_after)
         self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
         self._scaled = counters["scaled"]
