@@ -236,16 +236,16 @@ class State:
     """State that is declared: `changes`, `recover` and `copy` follow from what a class says of itself.
 
     parts: attributes that have these three, and the name of each in the log, below that of the whole. documents: those
-    that are arrays (n, ...) or bytes, each written as a whole. What is None has no entries. scalars: attributes,
-    perhaps of parts, that the detector writes in one entry with those of others. All else never changes, or follows
-    from these: see `_recovered`.
+    that are bytes or arrays, each written as a whole; the length of an array (n,) may change. What is None has no
+    entries. scalars: attributes, perhaps of parts, that the detector writes in one entry with those of others. All else
+    never changes, or follows from these: see `_recovered`.
     """
 
     parts: ClassVar[Mapping[str, str]] = {}
     documents: ClassVar[Mapping[str, str]] = {}
     scalars: ClassVar[tuple[str, ...]] = ()
 
-    def counters(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """The scalars by name, for JSON."""
         found = {name: attrgetter(name)(self) for name in self.scalars}
         return {name: sorted(one.items()) if isinstance(one, dict) else one for name, one in found.items()}
@@ -261,7 +261,7 @@ class State:
         return entries
 
     def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
-        """Take the state from the entries, and the values of `counters`. Raises StateError when they do not fit.
+        """Take the state from the entries, and the values of `plain`. Raises StateError when they do not fit.
 
         What is None here has to be so in the log.
         """
@@ -273,7 +273,7 @@ class State:
         for log, its, attribute in self._in_log(self.documents, name):
             data, before = log.recover(entries, its), getattr(self, attribute)
             if not isinstance(before, bytes):
-                data = np.frombuffer(data, before.dtype).reshape(-1, *before.shape[1:]).copy()
+                data = np.frombuffer(data, before.dtype).reshape(before.shape if before.ndim > 1 else -1).copy()
             setattr(self, attribute, data)
         for part, its, _ in self._in_log(self.parts, name):
             part.recover(entries, its)

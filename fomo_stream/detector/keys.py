@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.changelog import Entries, State, StoredEntries
 from fomo_stream.detector.step import slots as table
 from fomo_stream.errors import DamagedStateError
 
@@ -38,7 +37,7 @@ def digests_of(keys: Sequence[Key]) -> NDArray[np.uint64]:
     return np.frombuffer(data, np.uint64).reshape(len(keys), 2)
 
 
-class Keys:
+class Keys(State):
     """A row of `columns` for each series, zeros at first: number 0 is the whole partition's, the others are of keys.
 
     `forget` leaves at most `max_keys` keys, those that were used last. Rows are written with `write`, or in place by
@@ -61,9 +60,8 @@ class Keys:
         self.columns: dict[str, NDArray[Any]] = {
             name: np.zeros((FIRST_ROWS, *(shape[0] if shape else ())), dtype) for name, dtype, *shape in layout
         }
-        self._logged = self._written = np.zeros(0, dtype=bool)  # rows that have an entry, and whose is out of date
         self._begin()
-        self._begin_log()
+        self._recovered()
 
     def _begin(self) -> None:
         """With the keys in use alone."""
@@ -74,6 +72,12 @@ class Keys:
         self._free[: len(free)] = free
         self._n_free, self._n_used = len(free), len(in_use)
         self._table = table.new_table(self.columns["digest"], in_use)
+
+    def _recovered(self) -> None:
+        """Start with an empty log."""
+        self._logged = np.zeros(self.size, dtype=bool)  # rows that have an entry
+        self._written = self.columns["used"] > 0  # those whose entry is out of date
+        self._written[WHOLE] = True
 
     @property
     def size(self) -> int:
@@ -172,24 +176,9 @@ class Keys:
         """The numbers of the series of keys, ascending."""
         return 1 + np.flatnonzero(self.columns["used"][1:] > 0)
 
-    def copy(self) -> Keys:
-        """Independent keys in the same state."""
-        twin = copy(self)
-        twin.columns = {name: column.copy() for name, column in self.columns.items()}
-        twin._free, twin._table = self._free.copy(), self._table.copy()
-        twin._begin_log()
-        return twin
-
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def _begin_log(self) -> None:
-        """Start with an empty log."""
-        self._logged = np.zeros(self.size, dtype=bool)
-        self._written = np.zeros(self.size, dtype=bool)
-        self._written[WHOLE] = True
-        self._written[self.in_use] = True
-
-    def changes(self, name: str) -> Entries:
+    def changes(self, name: str = "") -> Entries:
         """Entries of the rows that were written or forgotten since the last call; at first of all."""
         at = np.flatnonzero(self._written)
         if not len(at):
@@ -205,9 +194,9 @@ class Keys:
         self._written[at] = False
         return entries
 
-    def recover(self, entries: StoredEntries, name: str, count: int) -> None:
-        """Take the state from the entries, which are of `count` keys. Raises DamagedStateError when they are not."""
-        prefix = f"{name}/"
+    def recover(self, entries: StoredEntries, name: str = "", *scalars: int) -> None:
+        """Take the state from the entries, which are of so many keys. Raises DamagedStateError when they are not."""
+        prefix, (count,) = f"{name}/", scalars
         found = {int(key[len(prefix) :]): value for key, value in entries.items() if key.startswith(prefix)}
         slots = np.array(sorted(found), dtype=np.int64)
         if len(slots) != count + 1 or slots[0] != WHOLE:
@@ -228,7 +217,7 @@ class Keys:
         if not known.all():
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {sum(widths.values())} bytes")
         self._begin()
-        self._begin_log()
+        self._recovered()
         self._logged[slots], self._written[slots] = True, False
 
 

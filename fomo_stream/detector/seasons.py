@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Document, Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import Document, Entries, State, StoredEntries, Table
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.step.follow import Profiles, find_mean, follow_seasons
 from fomo_stream.errors import DamagedStateError
@@ -38,7 +37,7 @@ class Usual(NamedTuple):
     spread: Float  # else 1
 
 
-class Seasons:
+class Seasons(State):
     """Profiles over cycles of d features: for each bin (an hour of the day), the mean over visits in earlier cycles.
 
     A visit becomes part of the profile half a cycle after it, so a prediction knows only earlier cycles. It is the
@@ -75,7 +74,7 @@ class Seasons:
             of_mean=np.full((p, d), np.nan),
             of_variance=cycle[4],
         )
-        self._begin_log()
+        self._recovered()
 
     def follow(self, scores: Float, places: Float) -> Usual:
         """What is usual for the next records, which are learned. scores: (n, d), NaN = unknown; places: (n, cycles).
@@ -99,27 +98,21 @@ class Seasons:
         its.written[:] = True
         self._find_means()
 
-    def copy(self) -> Seasons:
-        """An independent twin, the same now."""
-        twin = copy(self)
-        twin.profiles = Profiles._make(array.copy() for array in self.profiles)
-        twin.profiles.written[:] = ((self.profiles.visits > 0) | (self.profiles.open > 0)).any(axis=1)
-        twin._begin_log()
-        return twin
-
     def _find_means(self) -> None:
         for p in range(len(self.cycles)):
             find_mean(p, self.profiles)
 
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def _begin_log(self) -> None:
-        self._log, its = Document(), self.profiles
-        self._tables = []
+    def _recovered(self) -> None:
+        """Arrays of its own, and an empty log."""
+        its = self.profiles = Profiles._make(array.copy() for array in self.profiles)
+        its.written[:] = ((its.visits > 0) | (its.open > 0)).any(axis=1)
+        self._log, self._tables = Document(), []
         for first, stop in zip(its.first[:-1].tolist(), its.first[1:].tolist(), strict=True):
             self._tables.append(Table(1, **{name: np.zeros_like(getattr(its, name)[first:stop]) for name in BINS}))
 
-    def changes(self, name: str) -> Entries:
+    def changes(self, name: str = "") -> Entries:
         """The entries that have changed since the last call."""
         its, cycles = self.profiles, range(len(self.cycles))
         arrays = {f"{p}/{key}": np.atleast_1d(getattr(its, one)[p]) for p in cycles for key, one in NAMES.items()}
@@ -131,9 +124,9 @@ class Seasons:
         its.written[:] = False
         return entries
 
-    def recover(self, entries: StoredEntries, name: str) -> None:
+    def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
         """Take the state from the entries. Raises StateError."""
-        self._begin_log()
+        self._recovered()
         its, arrays = self.profiles, load(self._log.recover(entries, f"{name}/now"))
         for p, table in enumerate(self._tables):
             table.recover(entries, f"{name}/{p}")

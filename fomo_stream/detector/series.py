@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
+from fomo_stream.detector.changelog import Document, Entries, Entry, State, StoredEntries, check_same, value_of
 from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digests_of
 from fomo_stream.detector.relative import RELATIVE, WITHIN, Pooled, apart_of, weights, within_keys
 from fomo_stream.detector.seasons import Cycle, Seasons
@@ -40,7 +39,7 @@ OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of th
 BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
 
 
-class Series:
+class Series(State):
     """Follows the series of a partition: the values before each record, and their level and spread.
 
     `follow` gives each record as vectors of d values: the record itself; the `lags` records before it of its series
@@ -72,6 +71,9 @@ class Series:
            [40., nan, nan]])
     """
 
+    parts: ClassVar = {"seasons": "seasons"}
+    documents: ClassVar = {"_settings": "settings", "_scale": "scale", "_still": "still/counts", "_runs": "still/runs"}
+
     def __init__(
         self,
         n_features: int,
@@ -92,11 +94,13 @@ class Series:
         self._handle: tuple[tuple[Any, ...], Handle] | None = None  # what it is of, and the handle
         self.keys = Keys(max_keys, self._columns, SINCE_PACE)
         self._set_scale(None)
-        counts = np.zeros((2, n_features), np.int64), np.zeros((SIZES, n_features), np.int64)
-        self._counts = Counts(counts[0][0], counts[0][1], counts[1], np.zeros((2, n_features)))
-        self._of_before = False  # whether the log lacks what this version adds
+        self._still, self._runs = np.zeros((2, n_features), np.int64), np.zeros((SIZES, n_features), np.int64)
+        self._firsts = np.zeros((2, n_features))
         self._totals = np.zeros(3, np.int64)  # records so far, those with a key, and those whose key was known
-        self._begin_log()
+        self._totals_log = Entry()
+        own = {"lags": lags, "movement": int(movement), "features": n_features}
+        self._settings = json.dumps({**own, "max_keys": max_keys, "relative": int(relative)}).encode()
+        self._recovered()
 
     @property
     def n_vectors(self) -> int:
@@ -236,7 +240,7 @@ class Series:
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled
         self._handle = None
-        self._scale = b"" if pooled is None else save(pooled.to_arrays())
+        self._scale = None if pooled is None else save(pooled.to_arrays())
 
     def learn_usual(self, values: Float, slots: Int) -> Float:
         """Learn what is usual for each key from its records before the first `learn_scale`: values (n, d), slots (n,).
@@ -268,77 +272,42 @@ class Series:
             self.keys.mark(unique)
         return moves
 
-    def copy(self) -> Series:
-        """Independent series, the same now."""
-        twin = copy(self)
-        twin.keys = self.keys.copy()
-        twin.seasons = None if self.seasons is None else self.seasons.copy()
-        twin._counts, twin._totals = Counts._make(array.copy() for array in self._counts), self._totals.copy()
-        twin._handle = None
-        twin._begin_log()
-        return twin
-
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def changes(self) -> Entries:
+    def changes(self, name: str = "") -> Entries:
         """Entries of the series that were used or forgotten since the last call; at first of all."""
-        entries = self._settings_log.changes("settings", json.dumps(self._settings).encode())
-        rows = self.keys.changes("key")
-        if rows or entries or self._of_before:
-            self._of_before = False
-            is_scaled = self.pooled is not None
-            counters = COUNTERS.pack(*self._totals.tolist(), len(self.keys), is_scaled)
-            entries["keys"] = counters + (self._counts.firsts.astype("<f8").tobytes() if is_scaled else b"")
-        if self.pooled is not None:
-            entries |= self._scale_log.changes("scale", self._scale)
-        if self.seasons is not None:
-            entries |= self.seasons.changes("seasons")
-        counts = np.vstack([self._counts.values, self._counts.equal]).astype("<i8")
-        entries |= self._still_log.changes("still/counts", counts.tobytes())
-        return entries | self._runs_log.changes("still/runs", self._counts.runs.astype("<i8").tobytes()) | rows
+        counters = COUNTERS.pack(*self._totals.tolist(), len(self.keys), self.pooled is not None)
+        firsts = b"" if self.pooled is None else self._counts.firsts.tobytes()
+        entries = super().changes(name) | self._totals_log.changes("keys", counters + firsts)
+        return entries | self.keys.changes("key")
 
-    def recover(self, entries: StoredEntries) -> None:
+    def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
         """Take the state from the entries, in place of the present state.
 
         Raises StateError when they are of other lags or features, or damaged; the object must not be used then.
         """
-        self._begin_log()
-        check_same(json.loads(self._settings_log.recover(entries, "settings")), self._settings, self._settings)
+        settings = json.loads(self._settings)
+        check_same(json.loads(Document().recover(entries, "settings")), settings, settings)
         try:
-            value = value_of(entries, "keys")
-            counters, firsts = value[: COUNTERS.size], value[COUNTERS.size :]
-            *totals, count, is_scaled = COUNTERS.unpack(counters)
-            self._totals[:] = totals
-            scale = load(self._scale_log.recover(entries, "scale")) if is_scaled else None
-            self._set_scale(None if scale is None else Pooled.from_arrays(scale))
+            counters, firsts = (value := value_of(entries, "keys"))[: COUNTERS.size], value[COUNTERS.size :]
+            self._totals_log.recover(entries, "keys")
+            *self._totals[:], count, is_scaled = COUNTERS.unpack(counters)
             self.keys.recover(entries, "key", count)
-            still = self._still_log.recover(entries, "still/counts") + self._runs_log.recover(entries, "still/runs")
-            table = np.frombuffer(still, "<i8").reshape(2 + SIZES, self.n_features)
-            self._counts.values[:], self._counts.equal[:], self._counts.runs[:] = table[0], table[1], table[2:]
+            self._scale = b"" if is_scaled else None
+            super().recover(entries, name)
+            scale = {} if self._scale is None else load(self._scale)
+            self._set_scale(Pooled.from_arrays(scale) if is_scaled else None)
             self._counts.firsts[:] = 0.0
-            self._of_before = scale is not None and "common" not in scale
-            if self._of_before:  # it knows keys as if all were alike
+            if is_scaled and "common" not in scale:  # of before: it knows keys as if all were alike
                 self._counts.firsts[0] = count
-            elif scale is not None or firsts:
+            elif is_scaled or firsts:
                 self._counts.firsts[:] = np.frombuffer(firsts, "<f8").reshape(2, self.n_features if is_scaled else 0)
-            if self.seasons is not None:
-                self.seasons.recover(entries, "seasons")
         except (ValueError, KeyError, struct.error) as error:
             raise DamagedStateError(f"the state is damaged: series cannot be read ({error})") from None
 
-    @property
-    def _settings(self) -> dict[str, int]:
-        return {
-            "lags": self.lags,
-            "movement": int(self.movement),
-            "features": self.n_features,
-            "max_keys": self.max_keys,
-            "relative": int(self.relative),
-        }
-
-    def _begin_log(self) -> None:
-        """Start with an empty log."""
-        self._settings_log, self._scale_log, self._still_log, self._runs_log = (Document() for _ in range(4))
+    def _recovered(self) -> None:
+        self._counts = Counts(self._still[0], self._still[1], self._runs, self._firsts)
+        self._handle = None
 
 
 def flat(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -578,7 +578,7 @@ class SingleDetector:
         """The part of the state that is plain numbers, always in the same order."""
         own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
         own["scaled"] = self._scaled
-        return self._context.counters() | self._alerts.counters() | own
+        return self._context.plain() | self._alerts.plain() | own
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
