@@ -51,7 +51,29 @@ def check_same(found: Mapping[str, Any], now: Mapping[str, Any], names: Iterable
         )
 
 
-class Table:
+class Copied:
+    """What has independent copies: of arrays, lists, dicts, sets and what else is `Copied`; all else is shared."""
+
+    def copy(self) -> Self:
+        """The same, independent, and with an empty log."""
+        twin = copy(self)
+        vars(twin).update((name, _copied(value)) for name, value in vars(self).items())
+        twin._recovered()
+        return twin
+
+    def _recovered(self) -> None:
+        """Compute what follows from the state, after `recover` and for a copy."""
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_copied(one) for one in value]
+    return value.copy() if isinstance(value, (Copied, np.ndarray, set)) else value
+
+
+class Table(Copied):
     """Arrays that share their first axis, the slots, and know which of their blocks of `block` slots were written.
 
     An entry is a block: the bytes of its slots of every column, in the order of the columns. One more entry is a mask
@@ -164,7 +186,7 @@ def _mask(entries: StoredEntries, key: str, n: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=n).astype(bool)
 
 
-class Document:
+class Document(Copied):
     """Bytes that are written as a whole, in parts of at most PART_BYTES, unless the log has the same bytes.
 
     They begin with a digest of the rest and the number of parts, so that parts of different documents are noticed.
@@ -203,7 +225,7 @@ class Document:
         return data
 
 
-class Entry:
+class Entry(Copied):
     """Bytes that are one entry, written if the log has others. Empty: there is none."""
 
     def __init__(self) -> None:
@@ -232,10 +254,10 @@ def _digest(count: bytes, data: bytes) -> bytes:
     return hashed.digest()
 
 
-class State:
-    """State that is declared: `changes`, `recover` and `copy` follow from what a class says of itself.
+class State(Copied):
+    """State that is declared: `changes` and `recover` follow from what a class says of itself.
 
-    parts: attributes that have these three, and the name of each in the log, below that of the whole. documents: those
+    parts: attributes that have these two, and the name of each in the log, below that of the whole. documents: those
     that are bytes or arrays, each written as a whole; the length of an array (n,) may change. What is None has no
     entries. scalars: attributes, perhaps of parts, that the detector writes in one entry with those of others. All else
     never changes, or follows from these: see `_recovered`.
@@ -279,16 +301,6 @@ class State:
             part.recover(entries, its)
         self._recovered()
 
-    def copy(self) -> Self:
-        """The same, independent; what never changes is shared."""
-        twin = copy(self)
-        vars(twin).update((name, _copied(value)) for name, value in vars(self).items())
-        twin._recovered()
-        return twin
-
-    def _recovered(self) -> None:
-        """Compute what follows from the state, after `recover` and for a copy."""
-
     def _in_log(self, names: Mapping[str, str], name: str) -> Iterator[tuple[Any, str, str]]:
         """The part, or the log of the document, its name, and the attribute, of those that are not None."""
         logs = vars(self).setdefault("_logs", {})
@@ -296,11 +308,3 @@ class State:
             if (value := getattr(self, attribute)) is not None:
                 one = value if names is self.parts else logs.setdefault(attribute, Document())
                 yield one, f"{name}/{its}".strip("/"), attribute
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_copied(one) for one in value]
-    return value.copy() if isinstance(value, (State, Table, Document, Entry, np.ndarray, set)) else value

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, State, StoredEntries
+from fomo_stream.detector.changelog import Copied, Entries, StoredEntries
 from fomo_stream.detector.step import slots as table
 from fomo_stream.errors import DamagedStateError
 
@@ -37,7 +37,7 @@ def digests_of(keys: Sequence[Key]) -> NDArray[np.uint64]:
     return np.frombuffer(data, np.uint64).reshape(len(keys), 2)
 
 
-class Keys(State):
+class Keys(Copied):
     """A row of `columns` for each series, zeros at first: number 0 is the whole partition's, the others are of keys.
 
     `forget` leaves at most `max_keys` keys, those that were used last. Rows are written with `write`, or in place by
@@ -178,7 +178,7 @@ class Keys(State):
 
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def changes(self, name: str = "") -> Entries:
+    def changes(self, name: str) -> Entries:
         """Entries of the rows that were written or forgotten since the last call; at first of all."""
         at = np.flatnonzero(self._written)
         if not len(at):
@@ -194,9 +194,9 @@ class Keys(State):
         self._written[at] = False
         return entries
 
-    def recover(self, entries: StoredEntries, name: str = "", *scalars: int) -> None:
-        """Take the state from the entries, which are of so many keys. Raises DamagedStateError when they are not."""
-        prefix, (count,) = f"{name}/", scalars
+    def recover(self, entries: StoredEntries, name: str, count: int) -> None:
+        """Take the state from the entries, which are of `count` keys. Raises DamagedStateError when they are not."""
+        prefix = f"{name}/"
         found = {int(key[len(prefix) :]): value for key, value in entries.items() if key.startswith(prefix)}
         slots = np.array(sorted(found), dtype=np.int64)
         if len(slots) != count + 1 or slots[0] != WHOLE:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Executor
-from copy import copy
 from functools import cached_property, reduce
 from typing import Any
 
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from fomo_stream.detector.attribution import Background
-from fomo_stream.detector.changelog import Document, Entries, StoredEntries
+from fomo_stream.detector.changelog import Copied, Document, Entries, StoredEntries
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.generation import Blueprint, Generation, confidence
 from fomo_stream.detector.looking import Look, look
@@ -80,7 +78,7 @@ class Build:
 SEEN = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
 
 
-class Timeline:
+class Timeline(Copied):
     """The generation of a view that scores the next record, and perhaps one more that takes effect later.
 
     The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the blueprint, written
@@ -95,7 +93,7 @@ class Timeline:
         self._model, self._executor = model, executor
         self.current: Build | None = None
         self.next: Build | None = None
-        self._begin_log()
+        self._recovered()
 
     @property
     def number(self) -> int:
@@ -121,8 +119,7 @@ class Timeline:
 
     def needed(self, stop: int) -> list[Build]:
         """The generations that score the records before number `stop`."""
-        later = [self.next] if self.next is not None and stop > self.next.blueprint.takes_effect else []
-        return [build for build in (self.current, *later) if build is not None]
+        return [one for one in self._builds if one is not self.next or stop > one.blueprint.takes_effect]
 
     def build_of(self, number: int) -> Build | None:
         """The generation that scores the record of this number; None without a generation."""
@@ -152,30 +149,25 @@ class Timeline:
         numbers = [0 if one is None else one.number for one in (now, later)]
         return [SEEN[self.view.sees], self.view.n_vectors(lags), cut, *addresses, *numbers]
 
-    def copy(self) -> Timeline:
-        """An independent timeline that shares the generations."""
-        twin = Timeline(self.view, self._model, self._executor)
-        for name, build in self._builds.items():
-            setattr(twin, name, build)
-        return twin
-
     # -- log -----------------------------------------------------------------------------------------------------
 
     @property
     def _is_stored(self) -> bool:
         return self.view.of == "history"
 
-    def counters(self) -> dict[str, Any]:
-        """The plain numbers of the state."""
-        builds = [build for build in self._builds.values() if build is not None]
-        counters = {name: 0 if build is None else build.blueprint.number for name, build in self._builds.items()}
-        made_from = [] if self._is_stored else [_numbers_of(build.blueprint) for build in builds]
-        return {**counters, "made_from": made_from}
+    @property
+    def _builds(self) -> list[Build]:
+        return [build for build in (self.current, self.next) if build is not None]
+
+    def plain(self) -> list[Any]:
+        """The plain numbers of the state: those of the current and the next generation, and what they are made from."""
+        numbers = [0 if build is None else build.blueprint.number for build in (self.current, self.next)]
+        return [*numbers, [] if self._is_stored else [_numbers_of(build.blueprint) for build in self._builds]]
 
     def changes(self, last: int, encoded: bool) -> Entries:
-        """Entries that the log does not have yet; not the counters. See `Panel.changes`."""
+        """Entries that the log does not have yet; not the plain numbers. See `Panel.changes`."""
         entries: Entries = {}
-        for build in (build for build in self._builds.values() if build is not None and self._is_stored):
+        for build in self._builds if self._is_stored else ():
             number, parity = build.blueprint.number, build.blueprint.number % 2
             name = f"generation/{self.view.name}/{parity}"
             if self._planned[parity] != number:
@@ -189,20 +181,20 @@ class Timeline:
         return entries
 
     def recover(
-        self, entries: StoredEntries, counters: Mapping[str, Any], context: Context, at: int, known: Timeline | None
+        self, entries: StoredEntries, plain: list[Any], context: Context, at: int, known: Timeline | None
     ) -> None:
-        """Become the timeline in the entries and counters. Raises StateError when they do not fit.
+        """Become the timeline in the entries and plain numbers. Raises StateError when they do not fit.
 
         context: it has recovered, and this is the timeline of its views[at]; known: a timeline whose generations need
         not be built again.
         """
-        self._begin_log()
-        at_hand = [] if known is None else [build for build in known._builds.values() if build is not None]
-        made_from = iter(counters["made_from"])
-        for name in ("current", "next"):
-            build, number = None, counters[name]
+        self._recovered()
+        at_hand = [] if known is None else known._builds
+        made_from = iter(plain[2])
+        for name, number in zip(("current", "next"), plain, strict=False):
+            build = None
             if number and self._is_stored:
-                build = self._recovered(entries, number, context, at_hand)
+                build = self._stored(entries, number, at_hand)
             elif number:
                 number, takes_effect, first, stop, *missing = next(made_from)
                 numbers = np.setdiff1d(np.arange(first, stop), np.array(missing, dtype=np.int64))
@@ -210,7 +202,7 @@ class Timeline:
                 build = self._match(blueprint, None, at_hand)
             setattr(self, name, build)
 
-    def _recovered(self, entries: StoredEntries, number: int, context: Context, at_hand: list[Build]) -> Build:
+    def _stored(self, entries: StoredEntries, number: int, at_hand: list[Build]) -> Build:
         name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
         blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)))
         if blueprint.number != number:
@@ -230,11 +222,7 @@ class Timeline:
         same = (build for build in at_hand if build.blueprint.equals(blueprint))
         return next(same, None) or Build(self._model, blueprint, self._executor, made)
 
-    @property
-    def _builds(self) -> dict[str, Build | None]:
-        return {"current": self.current, "next": self.next}
-
-    def _begin_log(self) -> None:
+    def _recovered(self) -> None:
         """Start with an empty log."""
         self._blueprints, self._generations = (Document(), Document()), (Document(), Document())
         self._planned, self._built = [0, 0], [0, 0]  # numbers of the blueprints and generations in the log
@@ -249,7 +237,7 @@ def _numbers_of(blueprint: Blueprint) -> list[int]:
     return [blueprint.number, blueprint.takes_effect, first, stop, *missing.tolist()]
 
 
-class Panel:
+class Panel(Copied):
     """The timelines of all views. How a record's logits in them become one: see `Scores.combined`.
 
     That of what is usual for keys comes last, and begins when enough records of known keys have come.
@@ -414,12 +402,12 @@ class Panel:
 
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def counters(self) -> list[list[Any]]:
+    def plain(self) -> list[list[Any]]:
         """The plain numbers of the state."""
-        return [list(timeline.counters().values()) for timeline in self.timelines]
+        return [timeline.plain() for timeline in self.timelines]
 
     def changes(self, last: int, encoded: bool) -> Entries:
-        """Entries that the log does not have yet; not the counters.
+        """Entries that the log does not have yet; not the plain numbers.
 
         last: generations are written, if `encoded`, that took effect up to the record of this number. Another one is
         built again by a detector that recovers.
@@ -429,16 +417,8 @@ class Panel:
             entries |= timeline.changes(last, encoded)
         return entries
 
-    def recover(self, entries: StoredEntries, counters: list[list[Any]], context: Context, known: Panel | None) -> None:
-        """Take the state from entries, counters, and the context, which has recovered. Raises StateError."""
+    def recover(self, entries: StoredEntries, plain: list[list[Any]], context: Context, known: Panel | None) -> None:
+        """Take the state from entries, plain numbers, and the context, which has recovered. Raises StateError."""
+        others = {} if known is None else {each.view: each for each in known.timelines}
         for at, timeline in enumerate(self.timelines):
-            of_timeline = dict(zip(timeline.counters(), counters[at], strict=True))
-            others = [] if known is None else known.timelines
-            other = next((each for each in others if each.view == timeline.view), None)
-            timeline.recover(entries, of_timeline, context, at, other)
-
-    def copy(self) -> Panel:
-        """An independent panel in the same state."""
-        twin = copy(self)
-        twin.timelines = [one.copy() for one in self.timelines]
-        return twin
+            timeline.recover(entries, plain[at], context, at, others.get(timeline.view))

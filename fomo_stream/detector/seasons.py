@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Document, Entries, State, StoredEntries, Table
+from fomo_stream.detector.changelog import Copied, Document, Entries, StoredEntries, Table
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.step.follow import Profiles, find_mean, follow_seasons
 from fomo_stream.errors import DamagedStateError
@@ -37,7 +37,7 @@ class Usual(NamedTuple):
     spread: Float  # else 1
 
 
-class Seasons(State):
+class Seasons(Copied):
     """Profiles over cycles of d features: for each bin (an hour of the day), the mean over visits in earlier cycles.
 
     A visit becomes part of the profile half a cycle after it, so a prediction knows only earlier cycles. It is the
@@ -112,7 +112,7 @@ class Seasons(State):
         for first, stop in zip(its.first[:-1].tolist(), its.first[1:].tolist(), strict=True):
             self._tables.append(Table(1, **{name: np.zeros_like(getattr(its, name)[first:stop]) for name in BINS}))
 
-    def changes(self, name: str = "") -> Entries:
+    def changes(self, name: str) -> Entries:
         """The entries that have changed since the last call."""
         its, cycles = self.profiles, range(len(self.cycles))
         arrays = {f"{p}/{key}": np.atleast_1d(getattr(its, one)[p]) for p in cycles for key, one in NAMES.items()}
@@ -124,7 +124,7 @@ class Seasons(State):
         its.written[:] = False
         return entries
 
-    def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
+    def recover(self, entries: StoredEntries, name: str) -> None:
         """Take the state from the entries. Raises StateError."""
         self._recovered()
         its, arrays = self.profiles, load(self._log.recover(entries, f"{name}/now"))

@@ -576,7 +576,7 @@ class SingleDetector:
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
-        own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
+        own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.plain()}
         own["scaled"] = self._scaled
         return self._context.plain() | self._alerts.plain() | own
 

@@ -11,13 +11,12 @@ import json
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.changelog import Copied, Entries, StoredEntries
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import DamagedStateError
@@ -41,7 +40,7 @@ class Notice(NamedTuple):
     summary: Result  # JSON-ready
 
 
-class Groups:
+class Groups(Copied):
     """Which alerts of one partition belong together. All that counts incidents counts them by this.
 
     quiet: an incident ends after so many records of its series without an alert, or so many of the partition without
@@ -93,7 +92,7 @@ class _Open(NamedTuple):
     summary: Result
 
 
-class Incidents:
+class Incidents(Copied):
     """The open incidents of one partition, at most one for each number of a series (see `Results.series`).
 
     quiet: as of `Groups`. topic, partition: where the records come from; without them, an incident is named by the
@@ -101,11 +100,11 @@ class Incidents:
     """
 
     def __init__(self, quiet: tuple[int, int], topic: str | None = None, partition: int | None = None) -> None:
-        self._quiet, self._groups = quiet, Groups(quiet)
+        self._groups = Groups(quiet)
         self._source = {} if topic is None else {"topic": topic, "partition": partition}
         self._prefix = "" if partition is None else f"{partition}-"
         self._open: dict[int, _Open] = {}  # by number of the series, as in the groups
-        self._begin_log()
+        self._recovered()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -163,14 +162,6 @@ class Incidents:
         self._changed.add(slot)
         return Notice(offset, found.key, found.summary["from"]["offset"], found.summary)
 
-    def copy(self) -> Incidents:
-        """The same incidents, independent of these."""
-        twin = copy(self)
-        twin._open, twin._groups = self._open.copy(), Groups(self._quiet)
-        twin._groups.open = self._groups.open.copy()
-        twin._begin_log()
-        return twin
-
     # -- log -----------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
@@ -202,11 +193,11 @@ class Incidents:
             raise DamagedStateError(f"the open incidents are not readable ({error})") from None
         self._open = {slot: incident for slot, incident, _ in found}
         self._groups.open = {slot: at for slot, _, at in sorted(found, key=lambda one: one[2])}
-        self._begin_log()
+        self._recovered()
         self._changed.clear()
         self._logged.update(self._open)
 
-    def _begin_log(self) -> None:
+    def _recovered(self) -> None:
         """Start with an empty log."""
         self._changed: set[int] = set(self._open)  # incidents that were opened, closed, or had an alert
         self._counted: set[int] = set()  # those whose series had other records
