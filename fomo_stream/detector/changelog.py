@@ -229,23 +229,21 @@ class Entry(Copied):
     """Bytes that are one entry, written if the log has others. Empty: there is none."""
 
     def __init__(self) -> None:
-        self._logged = b""
+        self.value = b""  # in the log
 
     def copy(self) -> Entry:
         """One of which the log has nothing."""
         return Entry()
 
-    def changes(self, name: str, data: bytes) -> Entries:
+    def changes(self, name: str, value: bytes) -> Entries:
         """The entry; nothing if the log has the same."""
-        if data == self._logged:
-            return {}
-        self._logged = data
-        return {name: data or None}
+        before, self.value = self.value, value
+        return {} if value == before else {name: value or None}
 
     def recover(self, entries: StoredEntries, name: str) -> bytes:
         """What the log has."""
-        self._logged = entries.get(name, b"")
-        return self._logged
+        self.value = entries.get(name, b"")
+        return self.value
 
 
 def _digest(count: bytes, data: bytes) -> bytes:

@@ -170,17 +170,16 @@ class Incidents(Copied):
         Each open incident has two entries: its summary, and the small numbers that change with every record.
         """
         entries: Entries = {}
-        for slot in self._changed:
-            if (found := self._open.get(slot)) is not None:
+        for slot in self._changed | self._counted:
+            if (found := self._open.get(slot)) is None:
+                entries |= {f"{slot}/open": None, f"{slot}/quiet": None} if slot in self._logged else {}
+                self._logged.discard(slot)
+                continue
+            seen, quiet = self._groups.open[slot]
+            entries[f"{slot}/quiet"] = b"%d %d" % (quiet, seen)
+            if slot in self._changed:
                 entries[f"{slot}/open"] = _encode(found)
                 self._logged.add(slot)
-            elif slot in self._logged:
-                entries |= {f"{slot}/open": None, f"{slot}/quiet": None}
-                self._logged.discard(slot)
-        for slot in self._changed | self._counted:
-            if slot in self._groups.open:
-                seen, quiet = self._groups.open[slot]
-                entries[f"{slot}/quiet"] = b"%d %d" % (quiet, seen)
         self._changed.clear()
         self._counted.clear()
         return entries

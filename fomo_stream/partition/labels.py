@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import Entries, Entry, StoredEntries, Table
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -287,7 +287,7 @@ class LabelQueue:
         self._last = -1  # offset that was read last
         self.committable: int | None = None  # below it everything is finished; None: nothing is yet
         self._finished: frozenset[int] = frozenset()  # offsets to be read again that were finished before a restart
-        self._written = b""  # the entry that `changes` has returned last
+        self._log = Entry()
         self.committed: int | None = None  # last offset that the group has committed
 
     def __len__(self) -> int:
@@ -362,18 +362,14 @@ class LabelQueue:
         unread = (at for at in self._finished if at > self._last)  # finished before a restart, to be read again
         ahead = sorted({*self._closed, *unread})
         value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
-        if value == self._written:
-            return {}
-        self._written = value
-        return {name: value or None}
+        return self._log.changes(name, value)
 
     def recover(self, entries: StoredEntries, name: str) -> None:
         """Load the entry, if it is about this feedback topic. Raises StateError when it is not readable."""
-        self._written = entries.get(name, b"")
-        if not self._written:
+        if not (value := self._log.recover(entries, name)):
             return
         try:
-            found = orjson.loads(self._written)
+            found = orjson.loads(value)
             if found["topic_id"] == self._topic_id:
                 self._finished = frozenset(map(int, found["finished"]))
         except (ValueError, TypeError, KeyError) as error:

@@ -6,10 +6,10 @@ Waiting: restore, offer -> begin -> Running (see `running`): offer, step
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from fomo_stream.detector.changelog import Entries
+from fomo_stream.detector.changelog import Entries, Entry
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
 from fomo_stream.partition.labels import BAD_FEEDBACK, MOST_MUTED, Label, LabelQueue, Mute, Muted, Verdict
@@ -60,7 +60,7 @@ class Partition:
     muted: Muted
     rules: RulesLog
     restored: Restored = NOTHING  # the entries of its state that are not read yet, and those to delete
-    written_rules: bytes = b""
+    rules_log: Entry = field(default_factory=Entry)
     position: int | None = None  # offset before which every record is finished; None: it is inactive
     committed: int | None = None  # last position that is committed
     learned_until: int = 0  # records before this offset are learned already
@@ -175,8 +175,8 @@ class Waiting(Partition):
             self.labels.begin(restored.feedback_start)
             self.muted.recover(restored.entries, MUTED)
         if RULES in restored.entries:
-            given, self.written_rules = self.rules.now, restored.entries[RULES]
-            self.rules = RulesLog.decode(self.written_rules)
+            given = self.rules.now
+            self.rules = RulesLog.decode(self.rules_log.recover(restored.entries, RULES))
             self.set_rules(given)
 
     def discard_state(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries
+from fomo_stream.detector.changelog import Entries, Entry
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
@@ -97,7 +97,7 @@ class Running(Partition):
         self.batch: list[Pending] = []  # the records of the last step
         self._zone = ZoneInfo(config.timezone)
         self._index_name = f"{INDEX}/{memory}"  # an index of another size has another name and is not restored
-        self._written_schema = b""
+        self._schema_log = Entry()
         self._generation = 0  # of the last scored record
         self._recover(self.restored.entries, known)
         self._next = self.detector.records  # number of the next record that is learned
@@ -106,13 +106,12 @@ class Running(Partition):
 
     def _recover(self, entries: Mapping[str, bytes], known: Detector | None) -> None:
         if SCHEMA in entries:
-            self._check_schema(entries[SCHEMA], self.schema)
+            self._check_schema(self._schema_log.recover(entries, SCHEMA), self.schema)
             self.detector.recover(_under(entries, DETECTOR), known)
             if any(name.startswith(f"{self._index_name}/") for name in entries):
                 self.index.recover(entries, self._index_name, self.detector.records)
             self.incidents.recover(_under(entries, INCIDENTS))
             self.silence.recover(_under(entries, SILENCE))
-            self._written_schema = entries[SCHEMA]
         kept = f"{self._index_name}/"
         old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
         # the entries are in the detector
@@ -312,24 +311,10 @@ class Running(Partition):
         entries |= self.index.changes(self._index_name)
         entries |= _prefixed(self.incidents.changes(), INCIDENTS)
         entries |= _prefixed(self.silence.changes(), SILENCE)
-        return entries | self._schema_changes(self.schema) | self._rules_changes()
-
-    def _schema_changes(self, schema: Schema) -> Entries:
-        names = {"categorical": sorted(schema.categorical), "counters": sorted(schema.counters)}
-        value = orjson.dumps({"features": schema.features, **names, "lags": self.config.lags})
-        if value == self._written_schema:
-            return {}
-        self._written_schema = value
-        return {SCHEMA: value}
-
-    def _rules_changes(self) -> Entries:
-        if not self.written_rules and self.rules.now == Rules():
-            return {}
-        value = self.rules.encode()
-        if value == self.written_rules:
-            return {}
-        self.written_rules = value
-        return {RULES: value}
+        names = {"categorical": sorted(self.schema.categorical), "counters": sorted(self.schema.counters)}
+        schema = orjson.dumps({"features": self.schema.features, **names, "lags": self.config.lags})
+        rules = self.rules.encode() if self.rules_log.value or self.rules.now != Rules() else b""
+        return entries | self._schema_log.changes(SCHEMA, schema) | self.rules_log.changes(RULES, rules)
 
     def _check_schema(self, value: bytes, schema: Schema) -> None:
         try:
