@@ -135,13 +135,7 @@ class Table(Copied):
         """The blocks that were written since the last call."""
         if not self._is_new and not self._written.any():
             return {}
-        at = np.flatnonzero(self._written)
-        entries: Entries = {}
-        if len(at):
-            n = len(self._written)
-            blocks = np.concatenate([_bytes(whole).reshape(n, -1)[at] for whole in self._whole.values()], axis=1)
-            data, width = blocks.tobytes(), blocks.shape[1]
-            entries = {f"{name}/{i}": data[k * width : (k + 1) * width] for k, i in enumerate(at.tolist())}
+        entries = rows_as_entries(name, self._blocks, np.flatnonzero(self._written))
         if self._is_new or (self._written & ~self._logged).any():
             self._logged |= self._written
             entries[f"{name}/blocks"] = zlib.compress(np.packbits(self._logged).tobytes(), 1)
@@ -150,26 +144,41 @@ class Table(Copied):
 
     def recover(self, entries: StoredEntries, name: str) -> None:
         """Take the state from the entries. Raises StateError when a block is missing or has another length."""
-        n = len(self._written)
-        self._logged = _mask(entries, f"{name}/blocks", n)
+        self._logged = _mask(entries, f"{name}/blocks", len(self._written))
         for column, whole in self._whole.items():
             whole[...] = self._initial[column]
-        columns = [_bytes(whole).reshape(n, -1) for whole in self._whole.values()]  # a block a row
-        widths = [column.shape[1] for column in columns]
-        there = np.flatnonzero(self._logged)
+        width, there = sum(blocks.shape[1] for blocks in self._blocks), np.flatnonzero(self._logged)
         values = [value_of(entries, f"{name}/{i}") for i in there.tolist()]
         for i, value in zip(there, values, strict=True):
-            if len(value) != sum(widths):
-                raise StateError(f"the state does not fit: {name}/{i} has {len(value)} bytes, not {sum(widths)}")
-        rows = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), sum(widths))
-        for column_bytes, part in zip(columns, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
-            column_bytes[there] = part
+            if len(value) != width:
+                raise StateError(f"the state does not fit: {name}/{i} has {len(value)} bytes, not {width}")
+        put_rows(self._blocks, there, values)
         self._written[:] = self._is_new = False
 
+    @property
+    def _blocks(self) -> list[NDArray[np.uint8]]:
+        """A block a row, of each column."""
+        return [as_bytes(whole.reshape(len(self._written), -1)) for whole in self._whole.values()]
 
-def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+
+def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     """Contiguous rows (n, ...) as bytes (n, width); a view."""
-    return rows.reshape(len(rows), -1).view(np.uint8)
+    return rows.reshape(len(rows), rows[:1].size).view(np.uint8)
+
+
+def rows_as_entries(name: str, columns: list[NDArray[np.uint8]], at: NDArray[np.int64]) -> Entries:
+    """An entry for each row at some places (k,): its bytes in all columns, side by side."""
+    rows = np.concatenate([column[at] for column in columns], axis=1)
+    data, width = rows.tobytes(), rows.shape[1]
+    return {f"{name}/{i}": data[k * width : (k + 1) * width] for k, i in enumerate(at.tolist())}
+
+
+def put_rows(columns: list[NDArray[np.uint8]], at: NDArray[np.int64], values: list[bytes]) -> None:
+    """The reverse: write values (k,), each as long as the columns are wide, into the rows at these places."""
+    ends = np.cumsum([column.shape[1] for column in columns])
+    rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(at), ends[-1])
+    for column, part in zip(columns, np.split(rows, ends[:-1], axis=1), strict=True):
+        column[at] = part
 
 
 def _mask(entries: StoredEntries, key: str, n: int) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Copied, Entries, StoredEntries
+from fomo_stream.detector.changelog import Copied, Entries, StoredEntries, as_bytes, put_rows, rows_as_entries
 from fomo_stream.detector.step import slots as table
 from fomo_stream.errors import DamagedStateError
 
@@ -183,16 +183,10 @@ class Keys(Copied):
         at = np.flatnonzero(self._written)
         if not len(at):
             return {}
-        columns = [column[at] for column in self.columns.values()]
-        rows = np.concatenate([_bytes(column) for column in columns], axis=1)
-        data, width = rows.tobytes(), rows.shape[1]
-        in_use = (self.columns["used"][at] > 0) | (at == WHOLE)
-        entries: Entries = {}
-        for k, (slot, is_used) in enumerate(zip(at.tolist(), in_use.tolist(), strict=True)):
-            entries[f"{name}/{slot}"] = data[k * width : (k + 1) * width] if is_used else None
-        self._logged[at] = in_use
+        entries = rows_as_entries(name, [as_bytes(column) for column in self.columns.values()], at)
+        self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == WHOLE)
         self._written[at] = False
-        return entries
+        return entries | {f"{name}/{slot}": None for slot in at[~in_use].tolist()}
 
     def recover(self, entries: StoredEntries, name: str, count: int) -> None:
         """Take the state from the entries, which are of `count` keys. Raises DamagedStateError when they are not."""
@@ -201,26 +195,17 @@ class Keys(Copied):
         slots = np.array(sorted(found), dtype=np.int64)
         if len(slots) != count + 1 or slots[0] != WHOLE:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
-        values = [found[slot] for slot in slots.tolist()]
-        sizes, size = np.array(list(map(len, values))), int(slots[-1]) + FIRST_ROWS
-        before = [column for column in self.columns if column not in self._added]
+        values, size = [found[slot] for slot in slots.tolist()], int(slots[-1]) + FIRST_ROWS
         self.columns = {name: np.zeros((size, *one.shape[1:]), one.dtype) for name, one in self.columns.items()}
-        widths = {name: _bytes(one[:1]).shape[1] for name, one in self.columns.items()}
-        known = np.zeros(len(slots), bool)
-        for names in ([*self.columns], before):
-            ends = np.cumsum([widths[column] for column in names])
-            at = np.flatnonzero((sizes == ends[-1]) & ~known)
-            known[at] = True
-            rows = np.frombuffer(b"".join(values[i] for i in at.tolist()), np.uint8).reshape(len(at), ends[-1])
-            for column, part in zip(names, np.split(rows, ends[:-1], axis=1), strict=True):
-                _bytes(self.columns[column])[slots[at]] = part
-        if not known.all():
-            raise DamagedStateError(f"the state is damaged: a row of {name} has not {sum(widths.values())} bytes")
+        left = np.array(list(map(len, values)))
+        for added in ((), self._added):
+            columns = [as_bytes(one) for column, one in self.columns.items() if column not in added]
+            at = np.flatnonzero(left == sum(column.shape[1] for column in columns))
+            put_rows(columns, slots[at], [values[i] for i in at.tolist()])
+            left[at] = -1
+        if left.max() >= 0:
+            width = sum(as_bytes(one).shape[1] for one in self.columns.values())
+            raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
         self._begin()
         self._recovered()
         self._logged[slots], self._written[slots] = True, False
-
-
-def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """Contiguous rows (n, ...) as bytes (n, width); a view."""
-    return rows.reshape(len(rows), rows[:1].size).view(np.uint8)
