@@ -102,6 +102,7 @@ class Table(Copied):
     def _begin(self, whole: Arrays, written: NDArray[np.bool_]) -> None:
         """Start with an empty log."""
         self._whole = whole  # columns (n_blocks * block, ...), so that all blocks have the same length
+        self._blocks = [as_bytes(column.reshape(len(written), -1)) for column in whole.values()]  # a block a row
         self._columns = {name: column[: self.size] for name, column in whole.items()}  # read-only views of them
         for column in self._columns.values():
             column.flags.writeable = False
@@ -135,7 +136,8 @@ class Table(Copied):
         """The blocks that were written since the last call."""
         if not self._is_new and not self._written.any():
             return {}
-        entries = rows_as_entries(name, self._blocks, np.flatnonzero(self._written))
+        at = np.flatnonzero(self._written)
+        entries = rows_as_entries(name, at, [blocks[at] for blocks in self._blocks])
         if self._is_new or (self._written & ~self._logged).any():
             self._logged |= self._written
             entries[f"{name}/blocks"] = zlib.compress(np.packbits(self._logged).tobytes(), 1)
@@ -155,20 +157,15 @@ class Table(Copied):
         put_rows(self._blocks, there, values)
         self._written[:] = self._is_new = False
 
-    @property
-    def _blocks(self) -> list[NDArray[np.uint8]]:
-        """A block a row, of each column."""
-        return [as_bytes(whole.reshape(len(self._written), -1)) for whole in self._whole.values()]
-
 
 def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     """Contiguous rows (n, ...) as bytes (n, width); a view."""
     return rows.reshape(len(rows), rows[:1].size).view(np.uint8)
 
 
-def rows_as_entries(name: str, columns: list[NDArray[np.uint8]], at: NDArray[np.int64]) -> Entries:
-    """An entry for each row at some places (k,): its bytes in all columns, side by side."""
-    rows = np.concatenate([column[at] for column in columns], axis=1)
+def rows_as_entries(name: str, at: NDArray[np.int64], columns: list[NDArray[np.uint8]]) -> Entries:
+    """An entry for each of the rows at some places (k,): its bytes in all columns, (k, width) each, side by side."""
+    rows = np.concatenate(columns, axis=1)
     data, width = rows.tobytes(), rows.shape[1]
     return {f"{name}/{i}": data[k * width : (k + 1) * width] for k, i in enumerate(at.tolist())}
 
@@ -282,11 +279,13 @@ class State(Copied):
     def changes(self, name: str = "") -> Entries:
         """The entries changed since the last call, at first all; without the scalars."""
         entries: Entries = {}
-        for log, its, attribute in self._in_log(self.documents, name):
-            value = getattr(self, attribute)
-            entries |= log.changes(its, value if isinstance(value, bytes) else value.tobytes())
-        for part, its, _ in self._in_log(self.parts, name):
-            entries |= part.changes(its)
+        for attribute, its in self.documents.items():
+            if (value := getattr(self, attribute)) is not None:
+                data = value if isinstance(value, bytes) else value.tobytes()
+                entries |= self._log_of(attribute).changes(_joined(name, its), data)
+        for attribute, its in self.parts.items():
+            if (part := getattr(self, attribute)) is not None:
+                entries |= part.changes(_joined(name, its))
         return entries
 
     def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
@@ -298,20 +297,23 @@ class State(Copied):
             owner, _, attribute = f".{path}".rpartition(".")
             one = attrgetter(owner[1:])(self) if owner else self
             setattr(one, attribute, type(getattr(one, attribute))(value))
-        self._logs: dict[str, Document] = {}
-        for log, its, attribute in self._in_log(self.documents, name):
-            data, before = log.recover(entries, its), getattr(self, attribute)
-            if not isinstance(before, bytes):
-                data = np.frombuffer(data, before.dtype).reshape(before.shape if before.ndim > 1 else -1).copy()
-            setattr(self, attribute, data)
-        for part, its, _ in self._in_log(self.parts, name):
-            part.recover(entries, its)
+        vars(self)["_logs"] = {}
+        for attribute, its in self.documents.items():
+            if (value := getattr(self, attribute)) is not None:
+                found: Any = self._log_of(attribute).recover(entries, _joined(name, its))
+                if not isinstance(value, bytes):
+                    found = np.frombuffer(found, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
+                setattr(self, attribute, found)
+        for attribute, its in self.parts.items():
+            if (part := getattr(self, attribute)) is not None:
+                part.recover(entries, _joined(name, its))
         self._recovered()
 
-    def _in_log(self, names: Mapping[str, str], name: str) -> Iterator[tuple[Any, str, str]]:
-        """The part, or the log of the document, its name, and the attribute, of those that are not None."""
-        logs = vars(self).setdefault("_logs", {})
-        for attribute, its in names.items():
-            if (value := getattr(self, attribute)) is not None:
-                one = value if names is self.parts else logs.setdefault(attribute, Document())
-                yield one, f"{name}/{its}".strip("/"), attribute
+    def _log_of(self, attribute: str) -> Document:
+        """Of a document."""
+        logs: dict[str, Document] = vars(self).setdefault("_logs", {})
+        return logs.setdefault(attribute, Document())
+
+
+def _joined(name: str, its: str) -> str:
+    return f"{name}/{its}" if name and its else name or its

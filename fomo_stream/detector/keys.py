@@ -183,7 +183,7 @@ class Keys(Copied):
         at = np.flatnonzero(self._written)
         if not len(at):
             return {}
-        entries = rows_as_entries(name, [as_bytes(column) for column in self.columns.values()], at)
+        entries = rows_as_entries(name, at, [as_bytes(column[at]) for column in self.columns.values()])
         self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == WHOLE)
         self._written[at] = False
         return entries | {f"{name}/{slot}": None for slot in at[~in_use].tolist()}
