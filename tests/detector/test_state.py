@@ -27,7 +27,7 @@ from streams import (
     state_of,
 )
 
-from fomo_stream.detector.changelog import PART_BYTES, Document, Table
+from fomo_stream.detector.changelog import PART_BYTES, Document, Entry, State, Table
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
@@ -81,6 +81,79 @@ def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> N
         assert other.changes("d", data) == document.changes("d", data) == {}
         if i % 3 == 2:
             document = other
+
+
+@given(st.lists(st.binary(max_size=2)))
+def test_an_entry_is_what_was_written_last(values: list[bytes]) -> None:
+    entry, log, before = Entry(), dict[str, bytes](), b""
+    for value in values:
+        changes = entry.changes("e", value)
+        assert changes == ({} if value == before else {"e": value or None})
+        log, before = compacted([*log.items(), *changes.items()]), value
+        assert Entry().recover(log, "e") == value
+
+
+class Inner(State):
+    """A table, and what follows from it."""
+
+    parts: ClassVar = {"table": ""}
+    scalars: ClassVar = ("number",)
+
+    def __init__(self) -> None:
+        self.table, self.number, self.total = Table(2, value=np.zeros(5)), 0, 0.0
+
+    def _recovered(self) -> None:
+        self.total = float(self.table["value"].sum())
+
+    def put(self, slot: int, value: float) -> None:
+        self.table.put(np.array([slot]), value=value)
+        self.number += 1
+        self._recovered()
+
+
+class Outer(State):
+    """Two of these, of which one may be missing, and documents."""
+
+    parts: ClassVar = {"first": "first", "second": "second"}
+    documents: ClassVar = {"text": "text", "list": "list", "square": "square", "nothing": "nothing"}
+    scalars: ClassVar = ("share", "seen", "first.number")
+
+    def __init__(self, has_second: bool) -> None:
+        self.first, self.second = Inner(), Inner() if has_second else None
+        self.text, self.list, self.square, self.nothing = b"", np.zeros(0, np.int64), np.zeros((2, 2)), None
+        self.share, self.seen = 0.0, dict[int, int]()
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Outer)
+        values = [(one.first.total, one.text, [*one.list], [*one.square.flat], one.plain()) for one in (self, other)]
+        return values[0] == values[1]
+
+    def change(self, at: int, to: int) -> None:
+        self.first.put(at, to)
+        self.text, self.list, self.square = b"%d" % to, np.arange(at), self.square + to
+        self.seen[at], self.share = to, to / 7
+
+
+@given(st.booleans(), st.sampled_from(["", "outer"]), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9))))
+def test_a_state_is_what_its_class_declares(has_second: bool, name: str, steps: list[tuple[int, int]]) -> None:
+    one, log = Outer(has_second), dict[str, bytes]()
+    for at, to in [(0, 0), *steps]:
+        twin = one.copy()
+        one.change(at, to)
+        log = compacted([*log.items(), *one.changes(name).items()])
+        assert one.changes(name) == {}
+        found, scalars = Outer(has_second), json.loads(json.dumps([*one.plain().values()]))
+        found.recover(log, name, *scalars)
+        assert found == one
+        assert found.changes(name) == {}
+        again = Outer(has_second)
+        again.recover(cast(dict[str, bytes], one.copy().changes(name)), name, *scalars)
+        assert again == one
+        twin.change(at, to)
+        assert twin == one  # it was the same before, and independent
+        for key in log:
+            with pytest.raises(DamagedStateError, match=f"lacks {key}$"):
+                Outer(has_second).recover({other: log[other] for other in log if other != key}, name, *scalars)
 
 
 # --- written state
