@@ -8,6 +8,7 @@ has the three from `State`; `Table`, `Document` and `Entry` are what states are 
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
@@ -102,7 +103,8 @@ class Table(Copied):
     def _begin(self, whole: Arrays, written: NDArray[np.bool_]) -> None:
         """Start with an empty log."""
         self._whole = whole  # columns (n_blocks * block, ...), so that all blocks have the same length
-        self._blocks = [as_bytes(column.reshape(len(written), -1)) for column in whole.values()]  # a block a row
+        columns, n = [as_bytes(column) for column in whole.values()], len(written)
+        self._blocks = [column.reshape(n, self.block * column.shape[1]) for column in columns]  # a block a row
         self._columns = {name: column[: self.size] for name, column in whole.items()}  # read-only views of them
         for column in self._columns.values():
             column.flags.writeable = False
@@ -160,7 +162,7 @@ class Table(Copied):
 
 def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     """Contiguous rows (n, ...) as bytes (n, width); a view."""
-    return rows.reshape(len(rows), rows[:1].size).view(np.uint8)
+    return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)
 
 
 def rows_as_entries(name: str, at: NDArray[np.int64], columns: list[NDArray[np.uint8]]) -> Entries:

@@ -65,6 +65,15 @@ def test_a_table_is_what_its_blocks_say(block: int, puts: list[list[int]]) -> No
             np.testing.assert_array_equal(found["pair"], pair)
 
 
+def test_a_table_may_have_no_slots_and_columns_no_width() -> None:
+    for slots, width in [(0, 2), (3, 0), (0, 0)]:
+        table = Table(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
+        table.put(np.arange(slots), number=1.0)
+        again = Table(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
+        again.recover(cast(dict[str, bytes], table.copy().changes("t")), "t")
+        assert again["number"].tolist() == [1.0] * slots
+
+
 @given(st.lists(st.sampled_from([0, 1, PART_BYTES - 20, PART_BYTES - 19, 2 * PART_BYTES + 5, 10**6]), min_size=1))
 def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> None:
     document, log = Document(), dict[str, bytes]()
