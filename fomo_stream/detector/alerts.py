@@ -23,8 +23,9 @@ from fomo_stream.detector.rarity import (
 )
 from fomo_stream.detector.relative import weights
 from fomo_stream.detector.results import Results, Scores, Status
-from fomo_stream.detector.step.follow import HALF_LIFE, Batch
-from fomo_stream.detector.step.judge import ODD, TOP, Standards, greedy_of, judge, remember, severities
+from fomo_stream.detector.step.follow import HALF_LIFE
+from fomo_stream.detector.step.judge import LOAD, ODD, Standards, greedy_of, remember, severities
+from fomo_stream.model.kernels.handles import Handle
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -131,31 +132,40 @@ class Alerts(State):
         self.stepped = 0  # number of records at the last step
         self._rarity = Rarity()
         self.memory = Memory(config.memory, keys)
-        self._load = 0.0  # outliers up to the last step; older ones count less
-        self._count = 0  # outliers since the last step
-        self._recent: Standards | None = None  # None: take from the history
+        # see `step.judge`; among them the load: outliers up to the last step, of which older ones count less
+        limits = config.memory, config.alert_rate, continued(config.alert_rate), 0.0, config.still == "alert"
+        self._limits, self._outliers = np.array(limits), np.zeros(1, np.int64)
+        self._recent: Handle | None = None  # None: take from the history
 
-    def judge(self, scores: Scores, batch: Batch, history: History, learn: bool) -> Results:
-        """Results of the next records from their scores.
+    @property
+    def of_step(self) -> tuple[Float, Float, Int]:
+        """What the compiled step has of it: sizes of means, limits, and the outliers since the last step, which it
+        counts. See `step.judge`."""
+        return self.memory.sizes, self._limits, self._outliers
 
-        learn: whether the following records follow these; else nothing changes.
-        """
+    @property
+    def _count(self) -> int:
+        """Outliers since the last step."""
+        return int(self._outliers[0])
+
+    @_count.setter
+    def _count(self, count: int) -> None:
+        self._outliers[0] = count
+
+    @property
+    def _load(self) -> float:
+        """Outliers up to the last step; older ones count less."""
+        return float(self._limits[LOAD])
+
+    @_load.setter
+    def _load(self, load: float) -> None:
+        self._limits[LOAD] = load
+
+    def standards(self, history: History) -> Handle:
+        """What the next records are compared with."""
         if self._recent is None:
-            self._recent = self._taken(history)
-        memory, rate, slots = self.memory, self._rate, batch.slots
-        mean, count, left = (memory.keys.column(name, slots) for name in ("mean", "logits", "open"))
-        said = scores.logit, scores.by_view, scores.by_key, scores.weights
-        follows = slots, batch.begins, batch.far, batch.ordinary, mean, count, left
-        limits = memory.weight, rate, continued(rate), self._count, self._load
-        n = len(slots)
-        out, outlier, severity = np.empty((3, n)), np.empty(n, bool), np.empty(n, np.int8)
-        outliers = judge(*said, *follows, memory.sizes, self._recent, *limits, out, outlier, severity)
-        if learn:
-            self._count = outliers
-            memory.keys.write(slots, mean=mean, logits=count, open=left)
-        status = Status.OK if math.isfinite(self._recent.peaks[1, 1, TOP]) else Status.CALIBRATING
-        remembered, score, p = out
-        return Results.of(scores, remembered, score, p, outlier, severity, status, slots, batch.begins)
+            self._recent = Handle(self._taken(history))
+        return self._recent
 
     def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
         """Results of the first records (n,) of these series, each compared with the others."""

@@ -13,10 +13,9 @@ from fomo_stream.detector.changelog import State
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import History, Reservoir
-from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import flat
-from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.step.follow import RELATIVE, Batch
 from fomo_stream.detector.step.judge import INLIER, OUTLIER
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError
@@ -99,14 +98,16 @@ class Context(State):
         for at, view in enumerate(self.views):
             self._at_trigger[at] -= int(share * self.config.recent_every) * (view.of == "recent")
 
-    def take_first(self, batch: Batch, scores: Scores | None = None, confirmed: bool = False) -> None:
-        """Records of the warm-up: all become context. scores: perhaps known by key; confirmed: they are normal."""
+    def seed(self, batch: Batch) -> None:
+        """Trusted records (n,), the first ones: all become context, and are confirmed."""
         n = len(batch.vectors)
-        numbers, scores = self.history.records + np.arange(n), scores or Scores.unknown(n, self.n_shared)
-        self.history.append(batch, scores, np.full(n, np.nan), np.zeros(n, dtype=bool))
-        self.pool.admit(numbers, flat(batch.vectors))
-        if confirmed:
-            self.confirmed = np.union1d(self.confirmed, numbers)
+        self.history.append(batch, Scores.unknown(n, self.n_shared), np.full(n, np.nan), np.zeros(n, dtype=bool))
+        self.pool.admit(np.arange(n), flat(batch.vectors))
+        self.confirmed = np.arange(n)
+
+    def admit_first(self, numbers: Int) -> None:
+        """Records of the warm-up: all become context."""
+        self.pool.admit(numbers, flat(self.history.vectors(numbers)))
 
     def note_relative(self, numbers: Int, relative: Float) -> None:
         """Note how far records of the warm-up (n, RELATIVE, d) are from what is usual for their keys."""
@@ -192,11 +193,13 @@ class Context(State):
 
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
-        logits = None if self._trimmed is None else self.history.logits_in(self._trimmed, numbers)
-        self._changes[False] += len(self.pool.admit(numbers, flat(self.history.vectors(numbers)), logits))
+        if len(entering := self.pool.may_enter(numbers)):
+            logits = None if self._trimmed is None else self.history.logits_in(self._trimmed, entering)
+            self._changes[False] += len(self.pool.admit(entering, flat(self.history.vectors(entering)), logits))
         self._admit_relative(numbers)
 
     def _admit_relative(self, numbers: Int) -> None:
+        numbers = self.relatives.may_enter(numbers)
         relative = self.history.relative(numbers)
         known = ~np.isnan(relative).all(axis=(1, 2))
         if known.any():

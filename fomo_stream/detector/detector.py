@@ -1,32 +1,46 @@
 """The detector of one partition: scores every record, then learns it. A pure state machine.
 
-Records of the busiest keys are scored and learned by detectors of their own (`own`), all others by one that they share
-(`single`). A record is scored in several *views*, each by its *generation*: an immutable context and its encoding. A
-new generation takes effect a fixed number of records after the record that triggered it. Every `STEP` records a
-detector updates its reservoir, and what scores and alerts refer to. So a result depends only on earlier records and
-feedback: not on time, not on how records are split over calls, and not on how long an encoding took.
+Every record belongs to a *series*, by its key, and is followed there (`series`). It is scored, judged and learned by a
+*scope*: that of the partition, or, for the busiest keys, one of their own (`scope`, `key_scopes`). A scope scores in
+several *views*, each by its *generation*: an immutable context and its encoding. A new generation takes effect a fixed
+number of records after the record that triggered it. Every `STEP` records a scope updates its reservoir, and what
+scores and alerts refer to. So a result depends only on earlier records and feedback: not on time, not on how records
+are split over calls, and not on how long an encoding took.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
-from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.format_12 import changes_since
-from fomo_stream.detector.keys import Key, digest_of
-from fomo_stream.detector.own import DECIDE, NOWHERE, Own, Owns, Routes, own_reasons
-from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
-from fomo_stream.detector.single import Inspection, SingleDetector
+from fomo_stream.detector.key_scopes import DECIDE, NOWHERE, KeyScopes, Routes, own_reasons
+from fomo_stream.detector.keys import WHOLE, Digests, Key
+from fomo_stream.detector.looking import look
+from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, Status
+from fomo_stream.detector.row_spec import RowSpec
+from fomo_stream.detector.scope import Inspection, Scope, fitting_views
+from fomo_stream.detector.seasons import Cycle
+from fomo_stream.detector.series import MOVEMENT, Series
+from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.step.judge import ODD, settle
+from fomo_stream.detector.step.look import columns_of, combine
+from fomo_stream.detector.step.route import route
+from fomo_stream.detector.step.work import Judged, Visits, VisitScores, Work
 from fomo_stream.detector.views import LeftOut, View
-from fomo_stream.errors import DamagedStateError, SchemaError
+from fomo_stream.errors import DamagedStateError, SchemaError, StateError
 from fomo_stream.model.config import Model
+from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -35,6 +49,9 @@ Int = NDArray[np.int64]
 # contexts of their own
 COUNTERS = struct.Struct("<qqq")
 OWN = "own/"  # begins the names of entries about contexts of their own
+ALL: Int = np.zeros(0, np.int64)  # visits
+LEAST_WORK, MOST_WORK = 64, 4096  # records that there is memory for, at least, and when it is kept
+STATUS = (Status.WARMING_UP, Status.CALIBRATING, Status.OK)  # by the number that the compiled step writes
 
 
 class Detector:
@@ -63,34 +80,27 @@ class Detector:
         categorical: tuple[int, ...] = (),
         counters: tuple[int, ...] = (),
     ) -> None:
-        config = config or DetectorConfig()
-        self._shared = SingleDetector(model, n_features, config, executor, categorical, counters)
-        self._owns = Owns(model, n_features, config, executor, categorical, counters)
+        self.model, self.config = model, config or DetectorConfig()
+        self._spec = RowSpec(n_features, categorical, counters, len(self.config.cycles))
+        self._series = _series(model, self._spec, self.config)
+        self._shared = Scope(model, self._spec, self.config, executor, self._series)
+        self._owns = KeyScopes(self._shared, model, self._spec, self.config, executor)
         self._routes: Routes | None = None  # None: no key ever had contexts of its own
-        self._apart = 0  # records that were learned by detectors of keys alone
+        self._apart = 0  # records that were learned by scopes of keys alone
         self._decided = 0  # shared records at the last decision
         self._shifts = 0  # lasting shifts that were announced for keys with contexts of their own
+        self._works: list[Work] = []  # memory that no call works in
         self._converted: Entries = {}  # what the log has in the format before
-
-    @property
-    def model(self) -> Model:
-        """The model."""
-        return self._shared.model
 
     @property
     def n_features(self) -> int:
         """Columns of rows."""
-        return self._shared.n_features
+        return self._spec.n_features
 
     @property
     def categorical(self) -> tuple[int, ...]:
         """Columns that hold category codes."""
-        return self._shared.categorical
-
-    @property
-    def config(self) -> DetectorConfig:
-        """The settings."""
-        return self._shared.config
+        return self._spec.categorical
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -110,12 +120,16 @@ class Detector:
     @property
     def context_numbers(self) -> Int:
         """Numbers (n,) of the shared records in the present context of the first view; empty while warming up."""
-        return self._shared.context_numbers
+        current = self._shared.panel.timelines[0].current
+        return np.zeros(0, dtype=np.int64) if current is None else current.result().numbers
 
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        return self._shared.summary._replace(records=self.records, own_contexts=len(self._owns))
+        shared, panel, keys = self._shared, self._shared.panel, self._series.keys
+        age = panel.generation_age(shared.records)
+        counts = self.records, shared.context_rows, panel.trimmed_rows, panel.generation, age
+        return DetectorSummary(*counts, shared.drift, len(keys), keys.forgotten, len(self._owns))
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
@@ -143,9 +157,12 @@ class Detector:
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
-        _, owned = self._owned(keys, len(keys))
-        apart = sum(len(at) - int(own.is_shared(len(at)).sum()) for own, at in owned)
-        return self._shared.is_ready(len(keys) - apart) and all(own.detector.is_ready(len(at)) for own, at in owned)
+        if not len(self._owns):
+            return self._shared.is_ready(len(keys))
+        call = self._visited(len(keys), Digests.of(keys), learn=True, is_bounded=False)
+        is_ready = all(self._owns.scopes[s].is_ready(n) for s, n in self._scopes_of(call))
+        self._keep(call.work)
+        return is_ready
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
@@ -159,7 +176,7 @@ class Detector:
         Raises SchemaError when the rows have another number of features than the detector.
         """
         _check_lengths(rows, keys=keys)
-        return self._process(rows, keys, None)
+        return Results.concatenate([call.results() for call in self._process(rows, keys, None)])
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
@@ -169,18 +186,9 @@ class Detector:
         take effect together.
         """
         _check_lengths(rows, keys=keys)
-        batch = self._shared.peek(rows, keys)
-        is_own, owned = self._owned(keys, len(rows))
-        if not owned:
-            return self._shared.score(batch)
-        shared_at = np.flatnonzero(~is_own)
-        parts, places = [self._shared.score(batch.part(shared_at))], [shared_at]
-        for own, at in owned:
-            if own.is_ready:
-                by_key = self._shared.by_key(batch.part(at))
-                parts.append(own.results(own.detector.score(own.batch(batch, at), by_key)))
-                places.append(at)
-        return Results.merged(parts, places)
+        call = self._peek(rows, keys)
+        self._judge(call, None, learn=False)
+        return self._done(call)
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are no stream, each against the shared contexts alone, without learning them.
@@ -188,7 +196,14 @@ class Detector:
         The outliers are those with a p-value of at most the alert rate. Nothing remembers the records before.
         """
         _check_lengths(rows, keys=keys)
-        return self._shared.score_apart(rows, keys)
+        call, shared = self._peek(rows, keys, owners=np.zeros(len(rows), np.int64)), self._shared
+        self._owns.seat(0, call.k)
+        self._score(call, None)
+        scores, is_scored = call.results().scores, shared.has_contexts
+        found = shared.asked.judge_apart(scores, shared.history) if is_scored else Results.nothing(scores)
+        call.judged.status[:], call.judged.outlier[:] = is_scored, found.outlier
+        self._explain(call, 0, call.k)
+        return replace(found, reasons=self._done(call).reasons)
 
     def explain(
         self, rows: Float, keys: Sequence[Key] | None = None, scored: Results | None = None
@@ -200,18 +215,9 @@ class Detector:
         """
         _check_lengths(rows, keys=keys, results=scored)
         scored = self.score_rows(rows, keys) if scored is None else scored
-        found: list[tuple[Reason, ...]] = [()] * len(rows)
-        batch = self._shared.peek(rows, keys)
-        is_own, owned = self._owned(keys, len(rows))
-        shared_at = np.flatnonzero(~is_own)
-        explained = [(shared_at, self._shared.explain(batch.part(shared_at), scored.scores[shared_at]))]
-        for own, at in owned:
-            if own.is_ready:
-                reasons = own.detector.explain(own.batch(batch, at), scored.scores[at])
-                explained.append((at, list(map(own_reasons, reasons))))
-        for at, of_part in explained:
-            for i, reasons_of in zip(at.tolist(), of_part, strict=True):
-                found[i] = reasons_of
+        call, scores = self._peek(rows, keys), scored.scores
+        found = [self._reasons(call, i, scores[i : i + 1]) for i in range(len(scored))]
+        self._done(call)
         return found
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
@@ -220,12 +226,13 @@ class Detector:
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
         _check_lengths(rows, keys=keys, results=scored)
-        self._process(rows, keys, scored.scores)
+        for _ in self._process(rows, keys, scored.scores):
+            pass
 
     def pass_over(self, rows: Float, keys: Sequence[Key]) -> None:
         """Rows (n, d) that nothing is learned of, as in maintenance; but counters go on from their totals."""
         _check_lengths(rows, keys=keys)
-        self._shared.pass_over(rows, keys)
+        self._series.pass_over(self._spec.checked(rows), keys)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
@@ -233,7 +240,12 @@ class Detector:
         Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
         """
         _check_lengths(rows, keys=keys)
-        self._shared.seed_context(rows, keys)
+        rows = self._spec.checked(rows)
+        if self.records:
+            raise StateError("a context can be seeded only before the first record")
+        if len(rows) < LEAST_CONTEXT:
+            raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
+        self._shared.seed(self._series.follow(rows, keys))
         self._decided = self.records // DECIDE * DECIDE
 
     def flush_warm_up(self) -> None:
@@ -247,78 +259,208 @@ class Detector:
         """
         return self._shared.cross_scored()
 
-    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
-        """Score and learn the next records (n, d). known: their scores, if no record was learned since."""
-        parts: list[Results] = []
-        start = 0
-        while start < len(rows) or not parts:
-            part = slice(start, start + DECIDE - self.records % DECIDE)
-            of_part = None if keys is None else keys[part]
-            parts.append(self._learn(rows[part], of_part, known if known is None or start else known[part]))
-            start = part.stop
-            known = None
-            if len(rows) and self.records % DECIDE == 0:
-                self._decide()
-        return Results.concatenate(parts)
+    # -- a call --------------------------------------------------------------------------------------------------
 
-    def _learn(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
-        """Score and learn records between two decisions."""
-        if self._routes is None:
-            return self._shared.process(rows, keys, known)[0]
-        first, n = self.records, len(rows)
-        is_own, owned = self._owned(keys, n)
-        numbers, of_own = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
-        are_known_for_own = n <= self._shared.room  # else what is usual for a key may change among them
-        is_shared = ~is_own
-        for own, at in owned:
-            is_shared[at] = own.is_shared(len(at))
-        shared_at, judged_at = np.flatnonzero(is_shared), np.flatnonzero(~is_own)
-        numbers[0, shared_at] = self._shared.records + np.arange(len(shared_at))
-        self._apart += n - len(shared_at)
-        judged = ~is_own[shared_at]
-        of_shared = _at(known, shared_at) if judged.all() else None
-        results, by_key, batch = self._shared.process(rows, keys, of_shared, is_shared, judged)
-        parts, places = [results], [judged_at]
-        for own, at in owned:
-            first_own, before = own.detector.records, own.detector.shifts
-            of_own[at], numbers[1, at] = own.number, first_own + np.arange(len(at))
-            of_own_known = _at(known, at) if own.is_ready and are_known_for_own else None
-            results = own.detector.learn(own.batch(batch, at), of_own_known, by_key[at])
-            self._owns.touch(own)
-            if own.is_ready:
-                self._shifts += own.detector.shifts - before
-                parts.append(own.results(results))
-                places.append(at)
-        self._routes.note(first, numbers[0], of_own, numbers[1])
-        return Results.merged(parts, places)
+    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Iterator[Call]:
+        """Score and learn the next records (n, d), part by part: each has to be read before the next one.
+
+        known: their scores, if none was learned since.
+        """
+        values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
+        start, n, basis = 0, len(values), self._basis
+        while True:
+            stop = min(n, start + DECIDE - self.records % DECIDE)
+            of_keys = None if digests is None else digests.part(slice(start, stop))
+            call = self._visited(stop - start, of_keys, learn=True)
+            part = slice(start, start + call.n)
+            of_keys = None if of_keys is None else of_keys.part(slice(0, call.n))
+            bulk = self._shared.panel.bulk(self._shared.records)
+            self._series.note(values[part], of_keys, bulk, True, call.work.address)
+            is_good = start == 0 or (self._basis == basis and not len(self._owns))
+            self._learn(call, known[part] if known is not None and is_good else None)
+            yield call
+            self._keep(call.work)
+            start += call.n
+            if call.n and self.records % DECIDE == 0:
+                self._decide()
+            if start == n:
+                return
+
+    @property
+    def _basis(self) -> tuple[Any, ...]:
+        """What the scores of later records follow from: while it is the same, known ones stay good."""
+        shared = self._shared
+        return [(one.current, one.next) for one in shared.panel.timelines], self._series.keys.forgotten, shared.scaled
+
+    def _peek(self, rows: Float, keys: Sequence[Key] | None, owners: Int | None = None) -> Call:
+        """Rows (n, d) as the next n records, and what would score them. owners: as of `KeyScopes.owners`."""
+        values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
+        call = self._visited(len(values), digests, learn=False, owners=owners)
+        self._series.note(values, digests, self._shared.panel.bulk(self._shared.records), False, call.work.address)
+        return call
+
+    def _visited(
+        self, n: int, keys: Digests | None, learn: bool, is_bounded: bool = True, owners: Int | None = None
+    ) -> Call:
+        """The visits of the next records: of n, or of as many as there is room for, if they are to be learned.
+
+        is_bounded: whether room counts.
+        """
+        owns, work = self._owns, self._works.pop() if self._works else None
+        if work is None or work.size < n:
+            work = self._new_work(n)
+        if owners is None:
+            owners = np.zeros(n, np.int64) if keys is None else owns.owners(keys.digests)
+        numbers = np.array([scope.records for scope in owns.scopes])
+        rooms = np.array([scope.room for scope in owns.scopes]) if is_bounded and learn else numbers + n + 1
+        k, n = route(work.address, owners, numbers, rooms, owns.are_ready, owns.prior, learn)
+        return Call(work, n, k)
+
+    def _new_work(self, n: int) -> Work:
+        panel = self._shared.panel
+        shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, panel.columns
+        return Work(max(n, LEAST_WORK), *shape)
+
+    def _keep(self, work: Work) -> None:
+        """Keep the memory for another call, unless it is large."""
+        if work.size <= MOST_WORK:
+            self._works.append(work)
+
+    def _done(self, call: Call) -> Results:
+        """The results of a call, which ends."""
+        results = call.results()
+        self._keep(call.work)
+        return results
+
+    def _scopes_of(self, call: Call) -> list[tuple[int, int]]:
+        """The scopes that are visited, and how often."""
+        if len(self._owns.scopes) == 1:
+            return [(0, call.k)] if call.k else []
+        counts = np.bincount(call.visits.scope)
+        return [(s, int(counts[s])) for s in np.flatnonzero(counts).tolist()]
+
+    def _learn(self, call: Call, known: Scores | None) -> None:
+        """Score and learn records that there is room for. known: see `_process`."""
+        first, owns, its = self.records, self._owns, self._scopes_of(call)
+        for s, _ in its:
+            if owns.scopes[s].context.has_new_verdicts:
+                owns.scopes[s].apply_verdicts()
+        self._judge(call, known, learn=True)
+        for s, _ in its:
+            if not owns.scopes[s].has_contexts:
+                owns.scopes[s].admit_first()
+            if s:
+                owns.touch(s)
+        if self._routes is not None:
+            self._apart += call.n - int((call.visits.scope == 0).sum())
+            self._routes.note(first, call.visits, owns.numbers)
+
+    def _judge(self, call: Call, known: Scores | None, learn: bool) -> None:
+        """Score and judge records, and keep them if `learn`. known: (n,) their scores."""
+        owns, done = self._owns, 0
+        if len(owns) and call.k:  # it says what is usual for the keys, also if only scopes of keys are visited
+            owns.seat(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
+        for s, visits in self._scopes_of(call):
+            owns.seat(s, visits)
+        self._score(call, known)
+        while done < call.k:
+            start, done = done, settle(call.work.address, call.n, call.k, done, owns.seats, learn)
+            if self.config.explain != "none":
+                self._explain(call, start, done)
+            scope = owns.scopes[last := int(call.work.visits.scope[done - 1])]
+            if learn and scope.records == scope.bound:  # before the next visit there is more to do
+                before = scope.shifts
+                scope.arrive()
+                self._shifts += (scope.shifts - before) * bool(owns.are_ready[last])
+                if visits := int((call.visits.scope[done:] == last).sum()):
+                    owns.seat(last, visits)
+
+    def _score(self, call: Call, known: Scores | None) -> None:
+        """Find the scores of all visits. known: see `_judge`."""
+        at, scores = ALL, call.work.scores
+        if known is not None:
+            given: Int | slice = slice(0, call.n)
+            if call.k > call.n:  # some are learned by a scope that has not scored them
+                given, at = np.flatnonzero(call.visits.given), np.flatnonzero(~call.visits.given)
+            scores.logit[given], scores.by_view[given], scores.by_key[given] = known.logit, known.by_view, known.by_key
+            scores.confidence[given], scores.generation[given] = known.confidence, known.generation
+            if at is ALL:
+                return
+        if self._look(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
+            self._spare_usual(call, at if len(at) else np.arange(call.k))
+
+    def _look(self, call: Call, at: Int, vectors: Float) -> int:
+        """Find the scores of some visits, at (q,), or of ALL; returns how many of the partition's scope are odd.
+
+        vectors: of the records, or others to look at.
+        """
+        model, panel, owns, work, k = self.model, self._shared.panel, self._owns, call.work, call.k
+        if model.kernel == "numba" and not self.categorical:
+            columns_of(work.address, call.n, k, at, vectors, self._spec.numeric, owns.plans)
+            q, columns = len(at) or k, panel.columns
+            contexts = work.contexts[: len(columns) * q].reshape(len(columns), q)
+            found = score_in_views(model, work.rows[:q], work.without[:q], columns, contexts)
+            return int(combine(work.address, k, at, found))
+        odd, of_keys, visits, at = 0, panel.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
+        for s in np.unique(visits.scope[at]).tolist():
+            mine = at[visits.scope[at] == s]
+            asked = call.batch, vectors, visits.at[mine], visits.number[mine], visits.shared[mine]
+            looks = owns.scopes[s].panel.looks(*asked)
+            work.scores.generation[mine] = owns.scopes[s].panel.generations(looks)
+            looks += panel.looks(*asked)[-1:] if s and of_keys else []
+            odd += combine(work.address, k, mine, np.stack(look(model, looks)))
+        return odd
+
+    def _spare_usual(self, call: Call, at: Int) -> None:
+        """Lower the logits of visits, at (q,), that are odd among all although it is usual for their keys."""
+        pooled, batch, scores, visits = self._series.pooled, call.batch, call.work.scores, call.visits
+        is_odd = (visits.scope[at] == 0) & (scores.logit[at] > ODD) & (batch.slots[visits.at[at]] > WHOLE)
+        i = visits.at[at := at[is_odd]]
+        if pooled is None or not len(at):
+            return
+        moves = MOVEMENT if self._series.movement else 0
+        vectors = pooled.typical(batch.vectors[i], moves, batch.usual[i], self._series.is_numeric)
+        changed = (vectors != batch.vectors[i]).any(axis=(1, 2))
+        if changed.any():
+            at, typical, before = (
+                at[changed],
+                batch.vectors.copy(),
+                VisitScores._make(array[at[changed]] for array in scores),
+            )
+            typical[i[changed]] = vectors[changed]
+            self._look(call, at, typical)
+            like = scores.logit[at]
+            for now, one in zip(scores, before, strict=True):
+                now[at] = one
+            scores.logit[at] = np.minimum(before.logit, like)
+
+    def _explain(self, call: Call, start: int, stop: int) -> None:
+        """Find the reasons of those of some visits that get any."""
+        part, judged = slice(start, stop), call.judged
+        wanted = call.visits.given[part] & (judged.status[part] > 0)
+        if self.config.explain != "all":
+            wanted &= judged.outlier[part] & (self.config.explain == "alerts")
+        for e in (start + np.flatnonzero(wanted)).tolist():
+            call.reasons[e] = self._reasons(call, e, call.scores_of(e))
+
+    def _reasons(self, call: Call, e: int, scores: Scores) -> tuple[Reason, ...]:
+        """The reasons of visit e, with these scores (1,)."""
+        visits = call.work.visits
+        s = int(visits.scope[e])
+        found = self._owns.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
+        return own_reasons(found) if s else found
 
     def _decide(self) -> None:
-        """Every `DECIDE` records: which keys have contexts of their own."""
-        shared = self._shared
-        slots, _ = shared.history.series(self._decided, shared.records)
-        self._decided = shared.records
-        self._owns.decide(shared, slots, self.records)
+        """Every `DECIDE` records: which keys have scopes of their own."""
+        slots, _ = self._shared.history.series(self._decided, self._shared.records)
+        self._decided = self._shared.records
+        self._owns.decide(slots, self.records)
         if self._owns.entered and self._routes is None:
             self._routes = self._new_routes()
             self._routes.begin(self.records)
 
     def _new_routes(self) -> Routes:
         return Routes(self.config.history_rows)
-
-    def _owned(self, keys: Sequence[Key] | None, n: int) -> tuple[NDArray[np.bool_], list[tuple[Own, Int]]]:
-        """Which of records with these keys (n,) are scored by contexts of their key alone (n,).
-
-        And each key with contexts of its own, with the positions (m,) of its records, which these learn.
-        """
-        is_own, places = np.zeros(n, dtype=bool), dict[int, list[int]]()
-        owns: dict[int, Own] = {}
-        if len(self._owns) and keys is not None:
-            for i, key in enumerate(keys):
-                if key is not None and (own := self._owns.find(digest_of(key))) is not None:
-                    owns[own.number] = own
-                    places.setdefault(own.number, []).append(i)
-                    is_own[i] = own.is_ready
-        return is_own, [(own, np.array(places[number])) for number, own in owns.items()]
 
     # -- feedback ------------------------------------------------------------------------------------------------
 
@@ -340,23 +482,24 @@ class Detector:
         shared, of_own, own_numbers = self._routes.find(numbers)
         is_shared = shared != NOWHERE
         changed = self._shared.feedback(shared[is_shared], outlier[is_shared])
-        for own in self._owns:
+        for s, own in enumerate(self._owns, start=1):
             at = of_own == own.number
             if at.any():
-                own.detector.feedback(own_numbers[at & is_shared], outlier[at & is_shared])
-                changed += own.detector.feedback(own_numbers[at & ~is_shared], outlier[at & ~is_shared])
-                self._owns.touch(own)
+                own.scope.feedback(own_numbers[at & is_shared], outlier[at & is_shared])
+                changed += own.scope.feedback(own_numbers[at & ~is_shared], outlier[at & ~is_shared])
+                self._owns.touch(s)
         return changed
 
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
+        rows = self._spec.checked(rows)
         found = self._shared.numbers_of(rows)
         if self._routes is None:
             return found
         routes, records = self._routes, self.records
         all_found = [[routes.numbers(records, 0, numbers)] for numbers in found]
         for own in self._owns:
-            for numbers, of_own in zip(all_found, own.detector.numbers_of(rows), strict=True):
+            for numbers, of_own in zip(all_found, own.scope.numbers_of(rows), strict=True):
                 numbers.append(routes.numbers(records, own.number, of_own))
         return [np.unique(np.concatenate(numbers)) for numbers in all_found]
 
@@ -368,7 +511,7 @@ class Detector:
         known: NDArray[np.bool_] = self._shared.has_verdict(shared) & (shared != NOWHERE)
         for own in self._owns:
             at = (of_own == own.number) & (shared == NOWHERE)
-            known[at] = own.detector.has_verdict(own_numbers[at])
+            known[at] = own.scope.has_verdict(own_numbers[at])
         return known
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -410,8 +553,10 @@ class Detector:
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
         twin = copy(self)
-        twin._converted = {}
-        twin._shared, twin._owns = self._shared.copy(), self._owns.copy()
+        twin._converted, twin._works = {}, []
+        twin._series = self._series.copy()
+        twin._shared = self._shared.copy(twin._series)
+        twin._owns = self._owns.copy(twin._shared)
         twin._routes = None if self._routes is None else self._routes.copy()
         return twin
 
@@ -422,8 +567,51 @@ class Detector:
         partitions whose records come at the same rate do not build their contexts all at the same moment.
         """
         twin = self.copy()
-        twin._shared = self._shared.for_partition(number)
+        twin._shared.stagger(number)
         return twin
+
+
+@dataclass
+class Call:
+    """n records that are looked at in k visits, in the memory that is worked in."""
+
+    work: Work
+    n: int
+    k: int
+    reasons: dict[int, tuple[Reason, ...]] = field(default_factory=dict)  # of some visits
+
+    @cached_property
+    def batch(self) -> Batch:
+        """The records."""
+        return self.work.batch.part(slice(0, self.n))
+
+    @cached_property
+    def visits(self) -> Visits:
+        """The visits."""
+        return Visits._make(array[: self.k] for array in self.work.visits)
+
+    @cached_property
+    def judged(self) -> Judged:
+        """What is said of the visits."""
+        return Judged._make(array[: self.k] for array in self.work.judged)
+
+    def scores_of(self, e: int) -> Scores:
+        """The scores (1,) of a visit."""
+        at, its = slice(e, e + 1), self.work.scores
+        return Scores(its.logit[at], its.by_view[at], its.by_key[at], its.generation[at], its.confidence[at])
+
+    def results(self) -> Results:
+        """The results of the records."""
+        at = slice(0, self.n) if self.k == self.n else np.flatnonzero(self.visits.given)
+        its, judged = self.work.given(at)
+        reasons: list[tuple[Reason, ...] | None] = [None] * self.n
+        if self.reasons:
+            reasons = [self.reasons.get(e) for e in np.arange(self.k)[at].tolist()]
+        status = [STATUS[code] for code in judged.status.tolist()]
+        said = judged.score, judged.remembered, its.logit, its.by_view, its.by_key, judged.p, judged.outlier
+        return Results(
+            *said, its.generation, judged.severity, its.confidence, judged.series, judged.begins, status, reasons
+        )
 
 
 def _check_lengths(rows: Float, **given: Sequence[Key] | Results | None) -> None:
@@ -432,5 +620,10 @@ def _check_lengths(rows: Float, **given: Sequence[Key] | Results | None) -> None
             raise SchemaError(f"{len(rows)} rows with {len(one)} {name}; give one for each row")
 
 
-def _at(scores: Scores | None, at: Int) -> Scores | None:
-    return None if scores is None else scores[at]
+def _series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:
+    """The series of a partition."""
+    views, _ = fitting_views(model, spec, config)
+    movement, relative = any(view.sees == "movement" for view in views), any(view.is_of_keys for view in views)
+    cycles = tuple(Cycle(*cycle) for cycle in config.cycles)
+    shape = spec.n_features, config.lags, movement, config.keys, relative
+    return Series(*shape, spec.categorical, spec.counters, cycles)

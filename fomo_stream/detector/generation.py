@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -235,10 +235,10 @@ class Generation:
         ranges = unflatten(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
         return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, own, first)
 
-    @property
+    @cached_property
     def usual(self) -> float:
         """The logit that few of the context's own rows exceed."""
-        return float(np.quantile(self.own, USUAL, method="lower"))
+        return float(self.own[int(USUAL * (len(self.own) - 1))])
 
     def logits(self, model: Model, rows: Float, gaps: Bool | None = None) -> Float:
         """Logits (q,) of new rows (q, d) of the view.

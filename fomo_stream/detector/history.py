@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import State, Table
 from fomo_stream.detector.quantiles import Quantiles
-from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MOVEMENT
 from fomo_stream.detector.step import judge as kernels
-from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.step.follow import RELATIVE, Batch
 from fomo_stream.detector.step.judge import BEGINS, FAR, LESS, OUTLIER, UNKNOWN
 from fomo_stream.limits import MAX_CONTEXT
 
@@ -124,6 +123,12 @@ class Reservoir(State):
             self._ahead_of, self._ahead = first, self._priority(np.arange(first, first + AHEAD))
         return self._ahead[numbers - self._ahead_of]
 
+    def may_enter(self, numbers: Int) -> Int:
+        """Those of these records, ascending, that `admit` may let in: in a long stream few, so few rows are read."""
+        if not len(numbers) or (first := int(numbers[0])) <= self._newest:
+            return numbers
+        return numbers[self._priority_of_next(numbers, first) > self._lowest]
+
     def admit(self, numbers: Int, rows: Float, logits: Float | None = None) -> Int:
         """Offer rows (n, n_features) of the records of these numbers (n,), all different, with their logits (n,).
 
@@ -210,7 +215,7 @@ class History(State):
         """prior: records that what is usual for the key counts as, if all are of one key; 0: they are not."""
         if not 1 <= rows <= scores:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
-        self.records = 0  # so far; the next record has this number
+        self.tally = np.zeros(2, np.int64)  # records so far, and the bound of `step.judge.settle`, which counts them
         self._n_features, self._prior = n_features, prior
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
         vectors: dict[str, NDArray[Any]] = {
@@ -237,12 +242,31 @@ class History(State):
         self._recovered()
 
     def _recovered(self) -> None:
-        """For the kernels."""
+        """For the compiled step."""
         (seen, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
         moves = seen[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
-        self._seen = kernels.Seen(seen[0], seen[1], moves, written, of_keys, marks)
-        said, written = self._scores.whole(*self._scores)
-        self._said = kernels.Scored._make([*said, written])
+        said, marked = self._scores.whole(*self._scores)
+        self._said = kernels.Scored._make([*said, marked])
+        blocks = self._rows.block, self._relative.block, self._scores.size, SCORE_BLOCK
+        self.rings = (
+            *self._said,
+            *seen[:2],
+            moves,
+            written,
+            of_keys,
+            marks,
+            np.array([self._rows.size, *blocks]),
+            self.tally,
+        )
+
+    @property
+    def records(self) -> int:
+        """So far: the number of the next one."""
+        return int(self.tally[0])
+
+    @records.setter
+    def records(self, records: int) -> None:
+        self.tally[0] = records
 
     @property
     def oldest(self) -> int:
@@ -256,15 +280,21 @@ class History(State):
 
     def append(self, batch: Batch, scores: Scores, remembered: Float, outlier: NDArray[np.bool_]) -> None:
         """Append the next records, with scores and remembered logits (n,), NaN while warming up, and whether each is an
-        outlier (n,).
+        outlier (n,). `step.judge.settle` does the same.
         """
-        size, blocks = self._rows.size, (self._rows.block, self._relative.block)
-        relative = np.ascontiguousarray(batch.relative)
-        kernels.note_seen(self._seen, size, *blocks, self.records, batch.vectors, batch.gaps, relative)
-        said = scores.logit, scores.by_view, scores.by_key, scores.weights
-        of_series, judged = (batch.slots, batch.begins, batch.far), (remembered, outlier)
-        kernels.note_scored(self._said, self._scores.size, SCORE_BLOCK, self.records, *said, *of_series, *judged)
-        self.records += len(batch.vectors)
+        numbers = self.records + np.arange(len(batch.vectors))
+        self.records += len(numbers)
+        new = slice(-self._rows.size, None)
+        at, n_plain = numbers[new] % self._rows.size, self._rows["rows"].shape[1]
+        moves = {"moves": batch.vectors[new, n_plain:]} if "moves" in self._rows else {}
+        gaps = np.packbits(batch.gaps[new], axis=1)
+        self._rows.put(at, rows=batch.vectors[new, :n_plain], gaps=gaps, **moves)
+        self.note_relative(numbers[new], batch.relative[new])
+        new = slice(-self._scores.size, None)
+        series = batch.slots + BEGINS * batch.begins + FAR * batch.far + LESS * scores.is_less
+        said = {"logits": scores.by_view, "remembered": remembered, "by_key": scores.by_key, "series": series}
+        said = {name: values[new] for name, values in (said | {"outlier": outlier}).items()}
+        self._scores.put(numbers[new] % self._scores.size, verdict=UNKNOWN, **said)
 
     def vectors(self, numbers: Int) -> Float:
         """Rows (n, vectors, d) of known records."""

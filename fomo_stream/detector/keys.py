@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,23 @@ def digest_of(key: bytes | str) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-def digests_of(keys: Sequence[Key]) -> NDArray[np.uint64]:
-    """The digests (n, 2) of keys; zeros of None."""
-    none = bytes(DIGEST_BYTES)
-    data = bytearray().join(none if key is None else digest_of(key) for key in keys)
-    return np.frombuffer(data, np.uint64).reshape(len(keys), 2)
+class Digests(NamedTuple):
+    """The keys of n records."""
+
+    digests: NDArray[np.uint64]  # (n, 2), zeros of None
+    is_keyed: Bool  # (n,) whether a record has a key
+
+    @classmethod
+    def of(cls, keys: Sequence[Key]) -> Digests:
+        """Of keys (n,)."""
+        none = bytes(DIGEST_BYTES)
+        data = bytearray().join([none if key is None else digest_of(key) for key in keys])
+        is_keyed = np.array([key is not None for key in keys], dtype=bool)
+        return cls(np.frombuffer(data, np.uint64).reshape(len(keys), 2), is_keyed)
+
+    def part(self, records: slice) -> Digests:
+        """Of some records."""
+        return Digests(self.digests[records], self.is_keyed[records])
 
 
 class Keys(Copied):

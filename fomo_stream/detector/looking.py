@@ -12,6 +12,7 @@ from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
@@ -20,7 +21,7 @@ class Look(NamedTuple):
 
     rows: Float  # (q, d), NaN = missing; values may stand in for missing ones
     gaps: Bool | None  # (q, d) where they do; None: nowhere
-    parts: list[tuple[slice, Generation]]  # some of the records, and what scores them
+    parts: list[tuple[Int, Generation]]  # some of the records, and what scores them
     skips: bool  # whether it says nothing of records without any value
 
     def encoded(self, rows: Float) -> Float:
@@ -45,8 +46,8 @@ def look(model: Model, looks: list[Look]) -> tuple[Float, Float]:
         for part, generation in parts:
             known = ~(skips & np.isnan(rows[part]).all(axis=1))
             its_gaps = None if gaps is None else gaps[part][known]
-            logits[at, part][known] = found = generation.logits(model, rows[part][known], its_gaps)
-            votes[at, part][known] = generation.vote(found)
+            logits[at, part[known]] = found = generation.logits(model, rows[part][known], its_gaps)
+            votes[at, part[known]] = generation.vote(found)
     return logits, votes
 
 

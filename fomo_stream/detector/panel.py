@@ -14,7 +14,7 @@ from fomo_stream.detector.attribution import Background
 from fomo_stream.detector.changelog import Copied, Document, Entries, StoredEntries
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.generation import Blueprint, Generation, confidence
-from fomo_stream.detector.looking import Look, look
+from fomo_stream.detector.looking import Look
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.step import look as step
 from fomo_stream.detector.step.follow import Batch
@@ -22,7 +22,6 @@ from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.config import Model
-from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -75,6 +74,7 @@ class Build:
         return self._made
 
 
+ALWAYS = 2**62  # number of a record that never comes
 SEEN = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
 
 
@@ -126,28 +126,21 @@ class Timeline(Copied):
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
-    def _cut(self, n: int, records: int, at: Int | None) -> int:
-        """How many of n records from number `records` on the current generation scores. at: see `parts`."""
-        cut = self.until_next(records)
-        return n if cut is None else min(n, cut) if at is None else int(np.searchsorted(at, cut))
+    def parts(self, numbers: Int) -> list[tuple[Int, Generation]]:
+        """Which records (n,), of these numbers, have a generation, and which one."""
+        is_later = np.zeros(len(numbers), bool) if self.next is None else numbers >= self.next.blueprint.takes_effect
+        parts = (np.flatnonzero(~is_later), self.current), (np.flatnonzero(is_later), self.next)
+        return [(at, build.result()) for at, build in parts if build is not None and len(at)]
 
-    def parts(self, n: int, records: int, at: Int | None = None) -> list[tuple[slice, Generation]]:
-        """Which of n records from number `records` on have a generation, in order, and which one.
-
-        at: (n,) ascending, how many records there are before each; None: they follow each other.
-        """
-        cut = self._cut(n, records, at)
-        parts = ((slice(0, cut), self.current), (slice(cut, n), self.next))
-        return [(of, build.result()) for of, build in parts if build is not None and of.stop > of.start]
-
-    def seen(self, n: int, records: int, at: Int | None, lags: int) -> list[int]:
-        """What `step.columns_of` has to know of the view: arguments as of `parts`."""
-        cut = self._cut(n, records, at)
-        now = None if self.current is None or not cut else self.current.result()
-        later = None if self.next is None or cut == n else self.next.result()
+    def plan(self, row: Int, stop: int, lags: int) -> None:
+        """Put what `step.look` has to know of the view for the records before number `stop` into row (VIEW,)."""
+        is_needed = self.next is not None and stop > self.next.blueprint.takes_effect
+        takes_effect = ALWAYS if self.next is None else self.next.blueprint.takes_effect
+        now = None if self.current is None else self.current.result()
+        later = self.next.result() if self.next is not None and is_needed else None
         addresses = [0 if one is None else one.handle.address for one in (now, later)]
         numbers = [0 if one is None else one.number for one in (now, later)]
-        return [SEEN[self.view.sees], self.view.n_vectors(lags), cut, *addresses, *numbers]
+        row[:] = SEEN[self.view.sees], self.view.n_vectors(lags), takes_effect, *addresses, *numbers
 
     # -- log -----------------------------------------------------------------------------------------------------
 
@@ -257,9 +250,10 @@ class Panel(Copied):
         widths = [view.n_vectors(lags) * len(self._numeric) for view in views]
         ends = np.cumsum([0, *widths])
         # of each view, see `score_views`
-        self._columns = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
+        self.columns = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
         self.timelines = [Timeline(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
+        self._find_widest()
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -319,50 +313,49 @@ class Panel(Copied):
         """The generations that score the records before number `stop`."""
         return [build for timeline in self.timelines for build in timeline.needed(stop)]
 
-    def scores(self, batch: Batch, records: int, at: Int | None = None) -> Scores:
-        """Scores of the records of a batch, from number `records` on.
+    def _find_widest(self) -> None:
+        """The timeline of the widest context of records."""
+        plain = [one for one in self.timelines if one.view.sees == "record"]
+        self._widest = min(plain, key=lambda one: (one.view.of != "history", one.view.trim), default=None)
 
-        at: see `Timeline.parts`.
+    def plan(self, plan: Int, stop: int) -> None:
+        """Put what `step.look` has to know for the records before number `stop` into plan (views, VIEW)."""
+        if self._model.kernel != "numba" or not self._numeric.all():
+            return
+        for row, timeline in zip(plan, self.timelines, strict=False):
+            timeline.plan(row, stop, self._lags)
+
+    def planned_until(self, stop: int) -> int:
+        """Up to which number of a record the plan for those before `stop` is good."""
+        return min((t for t in self._next_effects() if t >= stop), default=ALWAYS)
+
+    def _next_effects(self) -> list[int]:
+        return [one.next.blueprint.takes_effect for one in self.timelines if one.next is not None]
+
+    def looks(self, batch: Batch, vectors: Float, at: Int, numbers: Int, of_keys: Int) -> list[Look]:
+        """What each view looks at of some records of a batch, at (q,).
+
+        vectors: those of the batch, or others to look at; numbers: (q,) of the records here, and in the view of keys.
         """
-        n, q = len(self._shared), len(batch.slots)
-        if self._model.kernel == "numba" and self._numeric.all():
-            views = np.array([one.seen(q, records, at, self._lags) for one in self.timelines])
-            rows, without = np.empty((2, q, self._columns[-1, 1]))
-            contexts, generation = np.empty((len(views), q), np.int64), np.zeros(q, np.int64)
-            plain = batch.vectors, batch.relative, batch.gaps, self._numeric
-            step.columns_of(*plain, views, rows, without, contexts, generation)
-            found = score_in_views(self._model, rows, without, self._columns, contexts)
-            by_view, (by_key, logit, sure) = np.empty((q, n)), np.empty((3, q))
-            step.combine(found, n, by_view, by_key, logit, sure)
-            return Scores(logit, by_view, by_key, generation, sure)
-        categorical = tuple(np.flatnonzero(~self._numeric).tolist())
-        looks = []
+        categorical, looks = tuple(np.flatnonzero(~self._numeric).tolist()), []
         for timeline in self.timelines:
             view = timeline.view
-            rows = view.columns(batch.vectors_for(view.sees), self._lags, categorical)
-            parts = timeline.parts(q, records, at)
-            looks.append(Look(rows, view.gaps(batch.gaps, self._lags), parts, view.is_of_keys))
-        generation = np.full(q, 1 - n if self.timelines[0].number else 0)
+            rows = view.columns((batch.relative if view.is_of_keys else vectors)[at], self._lags, categorical)
+            parts = timeline.parts(of_keys if view.is_of_keys else numbers)
+            looks.append(Look(rows, view.gaps(batch.gaps[at], self._lags), parts, view.is_of_keys))
+        return looks
+
+    def generations(self, looks: list[Look]) -> Int:
+        """How many contexts took effect before records (q,) that these views look at; see `generation`."""
+        found = np.full(len(looks[0].rows), 1 - len(self._shared) if self.timelines[0].number else 0)
         for one in looks:
             for part, its in one.parts:
-                generation[part] += its.number
-        logits, votes = look(self._model, looks)
-        by_view = np.ascontiguousarray(logits[:n].T)
-        return Scores.of(by_view, generation, confidence(list(votes[:n])), logits[-1] if len(looks) > n else None)
-
-    def by_key(self, rows: Float, number: int) -> Float:
-        """Logits (n,) of rows (n, width) in the view of what is usual for keys, as of the record of this number."""
-        last = self.timelines[-1]
-        build = last.build_of(number) if last.view.is_of_keys else None
-        parts = [] if build is None else [(slice(0, len(rows)), build.result())]
-        logits, _ = look(self._model, [Look(rows, None, parts, skips=True)])
-        return np.asarray(logits[0])
+                found[part] += its.number
+        return found
 
     def bulk(self, number: int) -> Bulk | None:
         """Which values are far, as of the record of this number; None: that is not known."""
-        plain = [one for one in self.timelines if one.view.sees == "record"]
-        widest = min(plain, key=lambda one: (one.view.of != "history", one.view.trim), default=None)
-        build = None if widest is None else widest.build_of(number)
+        build = None if self._widest is None else self._widest.build_of(number)
         return None if build is None else build.bulk
 
     def builds(self, number: int) -> list[tuple[View, Build]]:
@@ -422,3 +415,6 @@ class Panel(Copied):
         others = {} if known is None else {each.view: each for each in known.timelines}
         for at, timeline in enumerate(self.timelines):
             timeline.recover(entries, plain[at], context, at, others.get(timeline.view))
+
+    def _recovered(self) -> None:
+        self._find_widest()

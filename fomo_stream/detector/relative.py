@@ -18,7 +18,6 @@ Bool = NDArray[np.bool_]
 
 FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
 WITHIN = 0.5  # ... this variance, in units of the partition's
-RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
 
 
 @lru_cache(maxsize=2)

@@ -191,17 +191,6 @@ class Results:
         return cls(**joined)
 
     @classmethod
-    def merged(cls, parts: list[Results], places: list[Int]) -> Results:
-        """The rows of all parts, at least one, in the order of their places: those of each part (n,), all different."""
-        if len(parts) == 1:
-            return parts[0]
-        joined, order = cls.concatenate(parts), np.concatenate(places).argsort()
-        found: dict[str, Any] = {f.name: getattr(joined, f.name) for f in fields(cls)}
-        found |= {name: [found[name][i] for i in order.tolist()] for name in ("status", "reasons")}
-        found = {name: one if isinstance(one, list) else one[order] for name, one in found.items()}
-        return cls(**found)
-
-    @classmethod
     def nothing(cls, scores: Scores, slots: Int | None = None, begins: Bool | None = None) -> Results:
         """Results of rows without a score, of these series (n,)."""
         unknown = scores.logit

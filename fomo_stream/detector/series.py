@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from fomo_stream.detector.changelog import Document, Entries, Entry, State, StoredEntries, check_same, value_of
-from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digests_of
-from fomo_stream.detector.relative import RELATIVE, WITHIN, Pooled, apart_of, weights, within_keys
+from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Digests, Key, Keys
+from fomo_stream.detector.relative import WITHIN, Pooled, apart_of, weights, within_keys
 from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.step import follow as step
-from fomo_stream.detector.step.follow import HALF_LIFE, SIZES, Batch, Counts, Given, Rows
+from fomo_stream.detector.step.follow import HALF_LIFE, RELATIVE, SIZES, Batch, Counts, Given, Rows, new_batch
 from fomo_stream.detector.step.slots import ENOUGH_KEYED, FEW_KEYED, NEVER
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
@@ -29,6 +29,7 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 NOTHING: Int = np.zeros(0, np.int64)
+NO_FLAGS = np.zeros(0, bool)
 MOVEMENT = 2  # vectors: level and spread
 MUCH = 0.25  # by which a scale differs from another so that what is known of keys is converted
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
@@ -91,7 +92,7 @@ class Series(State):
         self.relative, self.categorical, self.counters = relative, categorical, counters
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
         self._n_cycles = len(cycles)
-        self._handle: tuple[tuple[Any, ...], Handle] | None = None  # what it is of, and the handle
+        self._handle: tuple[Any, Any, Handle] | None = None  # what it is of, and the handle
         self.keys = Keys(max_keys, self._columns, SINCE_PACE)
         self._set_scale(None)
         self._still, self._runs = np.zeros((2, n_features), np.int64), np.zeros((SIZES, n_features), np.int64)
@@ -134,49 +135,45 @@ class Series(State):
             ("seen", "u4", (d if self.seasons is not None else 0,)),
         ]
 
-    def follow(self, values: Float, keys: Sequence[Key] | None = None, bulk: Bulk | None = None) -> Batch:
+    def follow(self, values: Float, keys: Sequence[Key] | Digests | None = None, bulk: Bulk | None = None) -> Batch:
         """The next records, from their values (n, d), NaN = missing.
 
         Further columns: their places in cycles, and with counters their times in seconds.
 
         keys: (n,) of each record; None: all without; bulk: which values are far; None: that is not known yet.
         """
-        return self._follow(values, keys, bulk, learn=True)
+        return self._follow(np.ascontiguousarray(values), keys, bulk, learn=True)
 
-    def peek(self, values: Float, keys: Sequence[Key] | None = None, bulk: Bulk | None = None) -> Batch:
+    def peek(self, values: Float, keys: Sequence[Key] | Digests | None = None, bulk: Bulk | None = None) -> Batch:
         """The same, but nothing changes."""
-        return self._follow(values, keys, bulk, learn=False)
+        return self._follow(np.ascontiguousarray(values), keys, bulk, learn=False)
 
-    def _follow(self, values: Float, keys: Sequence[Key] | None, bulk: Bulk | None, learn: bool) -> Batch:
-        n, d = len(values), self.n_features
-        batch = Batch(
-            np.empty((n, self.n_vectors, d)),
-            np.empty((n, d), bool),
-            np.empty(n, np.int64),
-            np.empty(n, bool),
-            np.empty((n, RELATIVE, d)),
-            np.empty((n, 3, d)),
-            np.empty((n, d), np.int64),
-            np.empty(n, bool),
-            np.empty((n, d), bool),
-        )
-        moves = (NOTHING, NOTHING, NOTHING > 0) if keys is None else self._resolve(keys, learn)
-        step.follow(self._state(bulk), np.ascontiguousarray(values), *moves, learn, batch)
-        if learn:
-            self.keys.mark(WHOLE if keys is None else moves[1])
-            self._totals[0] += n if keys is None else 0
+    def _follow(self, values: Float, keys: Sequence[Key] | Digests | None, bulk: Bulk | None, learn: bool) -> Batch:
+        batch = new_batch(len(values), self.n_features, self.n_vectors)
+        handle = Handle(batch)  # it has to live as long as its address is in use
+        self.note(values, keys, bulk, learn, handle.address)
         return batch
 
-    def _resolve(self, keys: Sequence[Key], learn: bool) -> tuple[Int, Int, Bool]:
+    def note(
+        self, values: Float, keys: Sequence[Key] | Digests | None, bulk: Bulk | None, learn: bool, batch: int
+    ) -> None:
+        """As `follow`, or as `peek` without `learn`, into the `Batch` that the handle of this address begins with."""
+        moves = (NOTHING, NOTHING, NO_FLAGS) if keys is None else self._resolve(keys, learn)
+        step.follow(self._state(bulk), values, *moves, learn, batch)
+        if learn:
+            self.keys.mark(WHOLE if keys is None else moves[1])
+            self._totals[0] += len(values) if keys is None else 0
+
+    def _resolve(self, keys: Sequence[Key] | Digests, learn: bool) -> tuple[Int, Int, Bool]:
         """See `Keys.resolve`."""
-        is_keyed = np.array([key is not None for key in keys], dtype=bool)
+        keys = keys if isinstance(keys, Digests) else Digests.of(keys)
         totals, limits = self._totals if learn else self._totals.copy(), (FEW_KEYED, ENOUGH_KEYED, NEVER)
-        return self.keys.resolve(digests_of(keys), is_keyed, totals, limits, learn)
+        return self.keys.resolve(*keys, totals, limits, learn)
 
     def _state(self, bulk: Bulk | None) -> int:
         """The address of a handle of the state and of what does not change while records are followed."""
-        made_of = self.keys.columns["last"], bulk
-        if self._handle is None or any(one is not other for one, other in zip(self._handle[0], made_of, strict=True)):
+        last = self.keys.columns["last"]
+        if self._handle is None or self._handle[0] is not last or self._handle[1] is not bulk:
             n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
             zeros = {"clock": "f8", "pace": "f8", "paces": "u1", "records": "u4"}  # where they are not kept
             rows = Rows(**{key: columns.get(key, np.zeros(n, zeros.get(key, "f8"))) for key in Rows._fields})
@@ -190,8 +187,8 @@ class Series(State):
                 np.array([self.movement, self.relative]),
             )
             profiles = (self.seasons or Seasons(self.n_features, ())).profiles
-            self._handle = made_of, Handle(rows, profiles, self._counts, given)
-        return self._handle[1].address
+            self._handle = last, bulk, Handle(rows, profiles, self._counts, given)
+        return self._handle[2].address
 
     def pass_over(self, values: Float, keys: Sequence[Key]) -> None:
         """Records (n, d) that nothing else is learned of: the counters of known series go on from their totals."""
@@ -199,7 +196,7 @@ class Series(State):
             return
         _, keyed, recurred = self._totals.tolist()
         recur = 2 * recurred >= keyed or keyed < FEW_KEYED
-        slots = self.keys.find_all(digests_of(keys))
+        slots = self.keys.find_all(Digests.of(keys).digests)
         moves = [(i, slot) for i, slot in enumerate(slots.tolist()) if slot != WHOLE]
         moves += [(i, WHOLE) for i, key in enumerate(keys) if key is None or not recur]
         if moves:

@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.series import MOVEMENT, flat
+from fomo_stream.detector.step.follow import RELATIVE
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]

@@ -17,10 +17,10 @@ from river import checks
 
 from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
 from fomo_stream.adapters.open_detector import OpenRows
-from fomo_stream.detector.panel import Panel
-from fomo_stream.detector.results import Results, Scores
-from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.results import Results
 from fomo_stream.errors import ConfigError, SchemaError, StateError
+from fomo_stream.model import scoring
+from fomo_stream.model.config import Model
 
 # --- river
 
@@ -324,13 +324,13 @@ def test_all_results_of_a_record_are_computed_once_and_learning_it_is_free(monke
     detector = FoMoDetector(**SIZES)
     detector.learn_many(as_records(rows(120)))
     scored: list[int] = []
-    compute = Panel.scores
+    compute = scoring.score_in_views
 
-    def counted(panel: Panel, batch: Batch, records: int) -> Scores:
-        scored.append(len(batch.slots))
-        return compute(panel, batch, records)
+    def counted(model: Model, found: np.ndarray, *given: np.ndarray) -> np.ndarray:
+        scored.append(len(found))
+        return compute(model, found, *given)
 
-    monkeypatch.setattr(Panel, "scores", counted)
+    monkeypatch.setattr("fomo_stream.detector.detector.score_in_views", counted)
     for x in as_records(rows(5, 1)):
         scored.clear()
         detector.is_outlier_one(x)

@@ -30,6 +30,17 @@ def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed
     assert_same_results(whole, Results.concatenate(parts))
 
 
+@pytest.mark.parametrize("size", [1, 7])
+def test_results_do_not_depend_on_batches_while_keys_come(size: int) -> None:
+    """Of half of the records the key is new, and of the others many have contexts of their own."""
+    config, n = replace(SMALL, own_contexts=2), 1000
+    rows = stream(n, 1)
+    keys = [f"new {i}" if i % 2 and i < 400 else str(i // 2 % 3) for i in range(n)]
+    one, whole = detector(config), detector(config).process(rows, keys)
+    parts = [one.process(rows[i : i + size], keys[i : i + size]) for i in range(0, n, size)]
+    assert_same_results(whole, Results.concatenate(parts))
+
+
 def test_a_copy_goes_on_alike_and_on_its_own() -> None:
     rows = stream(300)
     one = detector()
@@ -66,6 +77,19 @@ def test_a_background_build_changes_nothing() -> None:
         background = Detector(shared_model(), 3, SMALL, executor)
         assert_same_results(detector().process(rows), background.process(rows))
     assert background.generation > 3
+
+
+def test_several_threads_can_score_at_once() -> None:
+    """Also while verdicts have not taken effect yet."""
+    one, rows, keys = detector(), stream(900), keys_of(900)
+    one.process(rows[:500], keys[:500])
+    one.feedback(np.arange(450, 500), np.arange(50) % 2 == 0)
+    parts = [slice(first, first + 100) for first in range(500, 900, 100)] * 20
+    expected = [one.copy().score_rows(rows[part], keys[part]) for part in parts[:4]]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda part: one.score_rows(rows[part], keys[part]), parts))
+    for scored, alone in zip(found, expected * 20, strict=True):
+        assert_same_results(scored, alone)
 
 
 def test_nothing_alerts_before_the_alert_rate_is_reachable() -> None:
@@ -128,6 +152,21 @@ def test_short_input_can_end_its_warm_up() -> None:
     assert len(one.cross_scored()) == 7
     with pytest.raises(SchemaError, match="at least 4"):
         detector().flush_warm_up()
+
+
+def test_the_warm_up_ends_at_once_whatever_was_asked_before() -> None:
+    one, other, rows, keys = detector(), detector(), stream(60), keys_of(60)
+    for each in (one, other):
+        each.process(rows[:10], keys[:10])
+    apart = one.score_apart(rows[10:], keys[10:])
+    assert not apart.series.any()
+    assert not apart.begins.any()
+    one.score_rows(rows[10:], keys[10:])
+    for each in (one, other):
+        each.flush_warm_up()
+    scored, of_other = one.process(rows[10:], keys[10:]), other.process(rows[10:], keys[10:])
+    assert np.isfinite(scored.score).all()
+    assert_same_results(scored, of_other)
 
 
 @pytest.mark.parametrize("kind", ["constant", "duplicates", "huge", "missing"])

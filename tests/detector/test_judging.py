@@ -13,32 +13,45 @@ from fomo_stream.detector.alerts import Alerts
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import Keys
-from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MEMORY, OPEN
-from fomo_stream.detector.step.follow import Batch
-from fomo_stream.detector.step.judge import OUTLIER, UNKNOWN
+from fomo_stream.detector.step.follow import RELATIVE, Batch
+from fomo_stream.detector.step.judge import BOUND, FIXED, OUTLIER, SEAT, STANDARDS, UNKNOWN, settle
+from fomo_stream.detector.step.judge import MEMORY as SERIES_MEMORY
+from fomo_stream.detector.step.work import Work
+from fomo_stream.model.kernels.handles import Handle
 
 D, VIEWS, KEYS = 2, 3, 30
 
 
 class Judged:
-    """Alerts and a history, without the rest of a detector."""
+    """Alerts and a history, without the rest of a detector. prior: of the scope of one key; 0: of a partition."""
 
     def __init__(self, config: DetectorConfig, prior: float) -> None:
         keys = Keys(KEYS, [OPEN, *MEMORY])
         for number in range(1, KEYS):
             keys.take(bytes([number]) * 16, number)
-        self.alerts = Alerts(config, keys)
+        self.alerts, self.scope = Alerts(config, keys), int(prior > 0)
         self.history = History(D, VIEWS, 200, config.history_scores, 0, movement=False, relative=False, prior=prior)
+        self.work = Work(STEP, D, 1, VIEWS, np.array([[0, D, 0]]))
+        columns = tuple(keys.columns[name] for name in ("mean", "logits", "open"))
+        self.handles = Handle(*self.history.rings, *self.alerts.of_step), Handle(columns)
+        self.history.tally[BOUND] = -1  # it never stops
 
-    def judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
-        """Judge records that are of one step."""
-        results = self.alerts.judge(scores, batch, self.history, learn)
-        if learn:
-            self.history.append(batch, scores, results.remembered_logit, results.outlier)
-            if self.history.records - self.alerts.stepped == STEP:
-                self.alerts.step(self.history)
-        return results
+    def judge(self, batch: Batch, scores: Scores, learn: bool) -> tuple[np.ndarray, ...]:
+        """Judge records that are of one step: remembered logits, scores, p-values, outliers, and severities."""
+        n, work = len(scores), self.work
+        numbers, weight = self.history.records + np.arange(n), np.full(n, np.nan)
+        given = scores.logit, scores.by_view, scores.by_key, weight if scores.weight is None else scores.weight
+        visits = np.arange(n), np.full(n, self.scope), numbers, numbers, np.ones(n, bool), np.ones(n, bool)
+        for here, values in zip((*work.batch, *work.visits, *work.scores), (*batch, *visits, *given), strict=False):
+            here[:n] = values
+        seats, address = np.zeros((2, SEAT), np.int64), self.alerts.standards(self.history).address
+        seats[self.scope, [FIXED, SERIES_MEMORY, STANDARDS]] = *(handle.address for handle in self.handles), address
+        assert settle(work.address, n, n, 0, seats, learn) == n
+        if learn and self.history.records - self.alerts.stepped == STEP:
+            self.alerts.step(self.history)
+        return tuple(array[:n].copy() for array in work.judged[:5])
 
     def verdict(self, numbers: np.ndarray, is_outlier: bool) -> None:
         """Feedback on records, all with another verdict before."""
@@ -59,9 +72,9 @@ def stream(n: int, seed: int, prior: float) -> tuple[Batch, Scores]:
     weights = np.asarray(prior / (prior + np.arange(n)), np.float64) if prior else None
     scores = Scores.of(by_view, np.ones(n, np.int64), np.ones(n), by_key, weights)
     less = (rng.random(n) < 0.1) & (slots > 0)
-    begins = rng.random(n) < 0.02
+    begins = np.arange(n) == 0 if prior else rng.random(n) < 0.02
     unknown, none = np.full((n, 3, D), np.nan), np.zeros((n, D), bool)
-    relative, still = np.zeros((n, 0, D)), np.zeros((n, D), np.int64)
+    relative, still = np.full((n, RELATIVE, D), np.nan), np.zeros((n, D), np.int64)
     batch = Batch(np.zeros((n, 1, D)), none, slots, begins, relative, unknown, still, far, ordinary)
     return batch, replace(scores, logit=np.where(less, scores.logit - 3.0, scores.logit))
 
@@ -74,7 +87,7 @@ def test_compiled_judging_agrees_with_plain_python(seed: int, rate: float, prior
     batch, scores = stream(n, seed, prior)
     columns = scores.logit, scores.by_view, scores.by_key, batch.slots, batch.begins, batch.far, batch.ordinary[:, 0]
     plain, one, told = PlainJudge(config, prior), Judged(config, prior), np.zeros(0, np.int64)
-    found, parts, at = list[Record](), list[Results](), 0
+    found, parts, at = list[Record](), list[tuple[np.ndarray, ...]](), 0
     while at < n:
         part = slice(at, at + int(rng.integers(1, 1 + STEP - at % STEP)))
         if rng.random() < 0.5:
@@ -90,10 +103,9 @@ def test_compiled_judging_agrees_with_plain_python(seed: int, rate: float, prior
                 for number in numbers.tolist():
                     plain.past[number].is_taken_back = is_outlier
             told = new
-    results = Results.concatenate(parts)
-    for name in ("remembered", "score", "p_value"):
-        its = getattr(results, "remembered_logit" if name == "remembered" else name)
-        np.testing.assert_allclose(its, [getattr(record, name) for record in found], atol=1e-9, err_msg=name)
-    assert results.outlier.tolist() == [record.outlier for record in found]
-    assert results.severity.tolist() == [record.severity for record in found]
-    assert set(results.severity.tolist()) == {0, 1, 2, 3}
+    *reals, outlier, severity = (np.concatenate(values) for values in zip(*parts, strict=True))
+    for name, values in zip(("remembered", "score", "p_value"), reals, strict=True):
+        np.testing.assert_allclose(values, [getattr(record, name) for record in found], atol=1e-9, err_msg=name)
+    assert outlier.tolist() == [record.outlier for record in found]
+    assert severity.tolist() == [record.severity for record in found]
+    assert set(severity.tolist()) == {0, 1, 2, 3}

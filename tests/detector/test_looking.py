@@ -46,11 +46,7 @@ def looks(kernel: str, seed: int, q: int, widths: list[int], cut: int, stand_ins
             Generation.build(model, blueprint(one, codes, number + 2, once, outliers))
             for number, one in enumerate(rows)
         ]
-        parts = [
-            (part, one)
-            for part, one in zip((slice(0, cut), slice(cut, q)), both, strict=True)
-            if part.stop > part.start
-        ]
+        parts = [(part, one) for part, one in zip((np.arange(cut), np.arange(cut, q)), both, strict=True) if len(part)]
         asked = table(q, d, codes, seed + 7)
         gaps = np.random.default_rng(seed).random((q, d)) < 0.2 if stand_ins and at < 2 else None
         skips = at == len(widths) - 1
@@ -65,7 +61,7 @@ def apart(one: Look) -> tuple[Float, Float]:
     """Logits and votes of a view, by its generations and row by row."""
     model, out = shared_model("streams", "cpu", "numba"), np.full((2, len(one.rows)), np.nan)
     for part, generation in one.parts:
-        for i in range(part.start, part.stop):
+        for i in part.tolist():
             row, gaps = one.rows[i : i + 1], None if one.gaps is None else one.gaps[i : i + 1]
             if not (one.skips and np.isnan(row).all()):
                 out[0, i] = generation.logits(model, row, gaps)[0]

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from streams import CONFIG, FEATURES, KEYS, MODEL, ROWS, assert_same_results, new, process, recovered
+from streams import CONFIG, FEATURES, KEYS, ROWS, assert_same_results, new, process, recovered
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.key_scopes import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES
 from fomo_stream.detector.keys import Key, digest_of
-from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES, Own, own_detector
 from fomo_stream.detector.results import Results, Status
 from fomo_stream.model.checkpoint import shared_model
 
@@ -50,38 +50,22 @@ def test_the_busiest_keys_have_contexts_of_their_own_and_lose_them_to_keys_twice
     assert limit != 2 or not expected[1] <= expected[-1]
 
 
-@pytest.mark.slow
 def test_a_key_with_contexts_of_its_own_is_scored_by_its_records_alone() -> None:
-    """As by another detector that learns nothing but these, each with the past of its series."""
-    one = new()
-    alone: dict[bytes, Own] = {}
-    compared = 0
-    for first in range(0, 1600):
-        records = slice(first, first + 1)
-        batch, before = one._shared.copy()._series.follow(ROWS[records], KEYS[records]), one.inspect().own
-        scored = process(one, first, first + 1)
-        for digest, is_ready in before.items():
-            at = np.array(
-                [i for i, key in enumerate(KEYS[records]) if key and digest_of(key) == digest], dtype=np.int64
-            )
-            own = alone[digest]
-            expected = own.detector.learn(own.batch(batch, at), None, scored.by_key[at]) if len(at) else None
-            assert (scored.series[at] >= SERIES).all() == is_ready or expected is None
-            for name in NAMES if is_ready and expected is not None else ():
-                np.testing.assert_array_equal(getattr(scored, name)[at], getattr(expected, name), err_msg=name)
-            compared += len(at) if is_ready else 0
-        for digest, is_ready in one.inspect().own.items():
-            if is_ready and not before.get(digest, False):
-                alone[digest].detector.borrow(one._shared)
-        for digest in one.inspect().own.keys() - before.keys():
-            number = len(alone) + 1
-            detector = own_detector(MODEL, FEATURES, CONFIG, None, ()).for_partition(number)
-            alone[digest] = Own(digest, number, 0, 0.0, 0, False, detector)
-    assert len(alone) > CONFIG.own_contexts  # one has lost them
-    assert compared > 250
-
-
-NAMES = ("logit", "by_view", "remembered_logit", "score", "p_value", "outlier", "severity", "confidence", "generation")
+    """Whatever the values of all other keys are."""
+    rng = np.random.default_rng(0)
+    n = 2500
+    keys: list[Key] = [("a", "b", f"k{i % 50}")[min(int(which), 2)] for i, which in enumerate(rng.integers(0, 4, n))]
+    rows, of_a = rng.normal(size=(n, FEATURES)), np.array([key == "a" for key in keys])
+    config = replace(CONFIG, views=("trimmed", "all", "recent"), lags=0, own_contexts=2, keys=100)
+    one = new(config).process(rows, keys)
+    other = new(config).process(np.where(of_a[:, None], rows, 3.0 * rng.normal(size=rows.shape)), keys)
+    is_own = one.series >= SERIES
+    np.testing.assert_array_equal(is_own, other.series >= SERIES)
+    assert (is_own & of_a).sum() > 300
+    for name in ("by_view", "confidence", "generation"):
+        its, others = getattr(one, name), getattr(other, name)
+        np.testing.assert_array_equal(its[is_own & of_a], others[is_own & of_a], err_msg=name)
+        assert not np.array_equal(its[is_own & ~of_a], others[is_own & ~of_a]) or name == "generation"
 
 
 def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
@@ -102,18 +86,21 @@ def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
         assert one.feedback(found, np.array([True])) == 0
     (found,) = one.numbers_of(rows[[100]])
     assert not len(found)
-    pool = {tuple(row) for own in one._owns for row in own.detector._context.pool.rows.tolist()}
+    pool = {tuple(row) for own in one._owns for row in own.scope.context.pool.rows.tolist()}
     one.process(rows[1000:1001], keys[1000:1001])
     one.process(rows[1001:], keys[1001:])
-    after = {tuple(row) for own in one._owns for row in own.detector._context.pool.rows.tolist()}
+    after = {tuple(row) for own in one._owns for row in own.scope.context.pool.rows.tolist()}
     told = {tuple(rows[i].tolist()) for i in (998, 700, 401, 402)}
     assert told & pool
     assert not told & after
 
 
-@pytest.mark.parametrize("few", [1, 50])
-def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(few: int) -> None:
-    one, other = new(), new()
+@pytest.mark.parametrize("limit", [0, 2])
+@pytest.mark.parametrize("few", [1, 50, 200])
+def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(few: int, limit: int) -> None:
+    """However many new contexts take effect among the records."""
+    config = replace(CONFIG, own_contexts=limit)
+    one, other = new(config), new(config)
     for first in range(0, 1000, few):
         seen = one.score_rows(ROWS[first : first + few], KEYS[first : first + few])
         one.learn_rows(ROWS[first : first + few], seen, KEYS[first : first + few])
@@ -122,6 +109,7 @@ def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(few: int) -
             np.testing.assert_array_equal(seen.series >= SERIES, scored.series >= SERIES)
             np.testing.assert_array_equal(seen.logit, scored.logit)
     assert_same_results(process(one, 1000, 1500), process(other, 1000, 1500))
+    assert one.copy().changes() == other.copy().changes()
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -76,3 +79,24 @@ def test_arrays_of_all_kinds_are_read() -> None:
     wide[:, ::4] = given
     for one in (read_only, np.asfortranarray(given), given.astype(">f8"), wide[:, ::4], given[::-1][::-1]):
         np.testing.assert_array_equal(detector().process(one).logit, expected)
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import json
+import numpy as np
+from fomo_stream import Detector, DetectorConfig, load_model
+rows = np.array(json.loads(sys.argv[1]))
+detector = Detector(load_model("fusion", "cpu", "torch"), 2, DetectorConfig(min_context=20, context_size=30))
+detector.process(rows[:0])
+print(json.dumps(detector.process(rows[:200], sys.argv[2:]).remembered_logit[20:].tolist()))
+"""
+
+
+def test_without_compiled_kernels_results_are_the_same() -> None:
+    config = DetectorConfig(min_context=20, context_size=30)
+    expected = Detector(shared_model("fusion", "cpu", "torch"), 2, config).process(rows()[:200], KEYS[:200])
+    script = [sys.executable, "-W", "ignore", "-c", WITHOUT_NUMBA, json.dumps(rows().tolist()), *KEYS[:200]]
+    found = json.loads(subprocess.run(script, check=True, capture_output=True, text=True).stdout)
+    np.testing.assert_allclose(found, expected.remembered_logit[20:], rtol=0, atol=1e-6)

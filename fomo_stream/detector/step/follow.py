@@ -8,19 +8,20 @@ the key and the time, level and spread, runs of equal values, gaps, the records 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.step.judge import first_of_series
+from fomo_stream.detector.step.slots import first_of_series
+from fomo_stream.model.config import VALUE_LIMIT
 from fomo_stream.model.kernels.compiling import exact_kernel
-from fomo_stream.model.kernels.handles import cube, row, table, words_at
+from fomo_stream.model.kernels.handles import cube, first_of_cube, first_of_row, first_of_table, row, table, words_at
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
+RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 USUAL_HALF_LIFE = 150.0  # ... and in what is usual for its key
 RECENT = 10  # records of a series for which a value stands in for those missing after it
@@ -148,14 +149,34 @@ class Batch(NamedTuple):
         """What a view that sees this looks at."""
         return self.relative if sees == "relative" else self.vectors
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[Batch]) -> Batch:
-        """The records of all parts, at least one, in order."""
-        return parts[0] if len(parts) == 1 else cls._make(map(np.concatenate, zip(*parts, strict=True)))
-
     def part(self, records: slice | Int) -> Batch:
         """Some of the records."""
         return Batch._make(array[records] for array in self)
+
+
+def new_batch(n: int, d: int, n_vectors: int) -> Batch:
+    """Room for n records of d features."""
+    vectors, relative, usual = np.zeros((n, n_vectors, d)), np.zeros((n, RELATIVE, d)), np.zeros((n, 3, d))
+    gaps, ordinary, flags = np.zeros((n, d), bool), np.zeros((n, d), bool), np.zeros((2, n), bool)
+    slots, still = np.zeros(n, np.int64), np.zeros((n, d), np.int64)
+    return Batch(vectors, gaps, slots, flags[0], relative, usual, still, flags[1], ordinary)
+
+
+@exact_kernel
+def batch_at(address, n):
+    """The first n records of the `Batch` that a handle begins with."""
+    w = words_at(address)
+    return Batch(
+        first_of_cube(w, 0, n, np.float64),
+        first_of_table(w, 1, n, np.bool_),
+        first_of_row(w, 2, n, np.int64),
+        first_of_row(w, 3, n, np.bool_),
+        first_of_cube(w, 4, n, np.float64),
+        first_of_cube(w, 5, n, np.float64),
+        first_of_table(w, 6, n, np.int64),
+        first_of_row(w, 7, n, np.bool_),
+        first_of_table(w, 8, n, np.bool_),
+    )
 
 
 @exact_kernel
@@ -281,8 +302,17 @@ def _looked_at(numbers, slots, rows):
 
 
 @exact_kernel
-def follow(state, values, at, numbers, belongs, learn, out):
-    """Add records to their series, in order, and note what is known of them in `out`, a `Batch` of the n records.
+def limit(rows):
+    """Let the values of rows (n, d) be within the model's limits, and NaN where they are not finite."""
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            x = rows[i, j]
+            rows[i, j] = min(max(x, -VALUE_LIMIT), VALUE_LIMIT) if math.isfinite(x) else np.nan
+
+
+@exact_kernel
+def follow(state, values, at, numbers, belongs, learn, batch):
+    """Add n records to their series, in order, and note what is known of them in a `Batch`, at the address of a handle.
 
     values: (n, d + p) or (n, d + p + 1), the last columns are places in cycles and the time in seconds, NaN = unknown.
     at, numbers, belongs: (k,) for each record that is added to a series, the record, the number of the series, and
@@ -290,6 +320,7 @@ def follow(state, values, at, numbers, belongs, learn, out):
     added to that series alone. learn: else the state stays as it is. state: the address of a handle, see `Series`.
     """
     rows, profiles, counts, given = _state(state)
+    out = batch_at(batch, len(values))
     if len(at) == 0:
         at, numbers, belongs = np.arange(len(values)), np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
     out.vectors[:], out.relative[:], out.usual[:] = np.nan, np.nan, np.nan

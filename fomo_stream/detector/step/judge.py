@@ -1,7 +1,7 @@
-"""From logits to results: logits are remembered, compared with those before the last step, judged, and kept.
+"""From logits to results: each logit is remembered, compared with those before the last step, judged, and kept.
 
-What is kept of a series comes as one value for each record; it counts at the first record of the series in the call,
-and in the end every record has what follows from all of them, so that any of them can be written.
+`settle` is the loop over records. All that a scope has comes by address: its ring buffers, what it compares with, and
+what is remembered of its series.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector.step.follow import batch_at
+from fomo_stream.detector.step.slots import first_of_series
+from fomo_stream.detector.step.work import CALIBRATING, OK, WARMING_UP, judged_at, scores_at, visits_at
 from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.handles import cube, row, table, words_at
 from fomo_stream.model.kernels.search import smaller
 
 Float = NDArray[np.float64]
@@ -75,6 +79,57 @@ class Seen(NamedTuple):
     relative_written: Bool  # (blocks,)
 
 
+# The seat of a scope: addresses of handles, and the number of its series in results
+FIXED, STANDARDS, MEMORY, SERIES, SEAT = range(5)
+# Of FIXED, after the fields of `Scored` and of `Seen`
+RING = 13  # how many rows, and how many to an entry of the log; those relative to the key; the same of scores
+TALLY = 14  # records so far, and the number of them where `settle` stops
+OF_MEAN = 15  # (most + 2,) see `_remembered`
+LIMITS = 16  # MEMORY_WEIGHT, RATE, ...
+OUTLIERS = 17  # (1,) since the last step
+RECORDS, BOUND = range(2)
+# 1 - score of a record that continues an incident, at most; outliers before the last step; whether still values alert
+MEMORY_WEIGHT, RATE, CONTINUES, LOAD, STILL = range(5)
+
+
+@exact_kernel
+def _scored_at(h):
+    return Scored(
+        table(h, 0, np.float32),
+        row(h, 1, np.float64),
+        row(h, 2, np.float32),
+        row(h, 3, np.uint32),
+        row(h, 4, np.int8),
+        row(h, 5, np.bool_),
+        row(h, 6, np.bool_),
+    )
+
+
+@exact_kernel
+def _seen_at(h):
+    return Seen(
+        cube(h, 7, np.float64),
+        table(h, 8, np.uint8),
+        cube(h, 9, np.float32),
+        row(h, 10, np.bool_),
+        cube(h, 11, np.float32),
+        row(h, 12, np.bool_),
+    )
+
+
+@exact_kernel
+def _standards_at(address):
+    h = words_at(address)
+    return Standards(
+        row(h, 0, np.float64),
+        row(h, 1, np.float64),
+        cube(h, 2, np.float64),
+        row(h, 3, np.float64),
+        row(h, 4, np.int64),
+        row(h, 5, np.float64),
+    )
+
+
 # -- logits of a record ----------------------------------------------------------------------------------------------
 
 
@@ -91,48 +146,44 @@ def combined(by_view, i, by_key, weight, rounded):
 
 
 @exact_kernel
-def first_of_series(slots):
-    """Of each record of series (n,), which is the first of its series among these (n,): a table by hash finds it."""
-    n, size = len(slots), 2
-    while size < 2 * n:
-        size *= 2
-    table, first = np.full(size, -1), np.empty(n, np.int64)
-    for i in range(n):
-        at = slots[i] & (size - 1)
-        while table[at] >= 0 and slots[table[at]] != slots[i]:
-            at = (at + 1) & (size - 1)
-        if table[at] < 0:
-            table[at] = i
-        first[i] = table[at]
-    return first
+def _remembered(logit, by_view, i, by_key, weight, of_key, far, before, size, sizes, memory):
+    """The remembered logit of the i-th record, and the mean of its series with it, and of how many logits.
+
+    weight: see `combined`; of_key: whether its series is one of several keys; before, size: mean and number so far;
+    sizes: (most + 2,) of a mean, by the number of its logits. See `Memory`.
+    """
+    knows_key, most = not math.isnan(by_key), len(sizes) - 2
+    if math.isnan(weight):
+        x = logit
+        alone = of_key and (knows_key or x < combined(by_view, i, by_key, weight, False))
+    else:  # what is usual for the key is not remembered, as all records are of it
+        x, alone = combined(by_view, i, np.nan, np.nan, False), False
+    out = x
+    if not math.isnan(x):
+        if size > 0 and memory > 0.0 and not alone:
+            out = np.float64(np.float32((1.0 - memory) * x + memory * before))
+        if not far:
+            before, size = np.float64(np.float32(before + (x - before) / sizes[size + 1])), min(size + 1, most)
+    if not math.isnan(weight) and knows_key:
+        out = (1.0 - weight) * out + weight * by_key
+    return out, before, size
 
 
 @exact_kernel
 def remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, sizes, memory):
-    """Remembered logits (n,) of records with these scores; see `Memory`. mean, count: (n,) of the series; they change.
+    """Remembered logits (n,) of records with these scores; see `Memory`. mean, count: (n,) of the series; they change:
+    what is given at the first record of a series counts, and each record gets what follows from all of them.
 
-    weight: (n,) as in `Scores`, or (0,). sizes: (most + 2,) of a mean, by the number of its logits.
+    weight: (n,) as in `Scores`, or (0,).
     """
-    first, n, most = first_of_series(slots), len(logit), len(sizes) - 2
+    first, n = first_of_series(slots), len(logit)
     out = np.empty(n)
     for i in range(n):
-        k, of_key = first[i], not math.isnan(by_key[i])
-        if begins[i]:
-            mean[k], count[k] = 0.0, 0
-        if len(weight):  # what is usual for the key is not remembered, as all records are of it
-            x, alone = combined(by_view, i, np.nan, np.nan, False), False
-        else:
-            x = logit[i]
-            alone = slots[i] > 0 and (of_key or x < combined(by_view, i, by_key[i], np.nan, False))
-        out[i] = x
-        if not math.isnan(x):
-            before, size = np.float64(mean[k]), np.int64(count[k])
-            if size > 0 and memory > 0.0 and not alone:
-                out[i] = np.float32((1.0 - memory) * x + memory * before)
-            if not far[i]:
-                mean[k], count[k] = before + (x - before) / sizes[size + 1], min(size + 1, most)
-        if len(weight) and of_key:
-            out[i] = (1.0 - weight[i]) * out[i] + weight[i] * by_key[i]
+        k, w = first[i], weight[i] if len(weight) else np.nan
+        before, size = (0.0, 0) if begins[i] else (np.float64(mean[k]), np.int64(count[k]))
+        out[i], mean[k], count[k] = _remembered(
+            logit[i], by_view, i, by_key[i], w, slots[i] > 0, far[i], before, size, sizes, memory
+        )
     for i in range(n):
         mean[i], count[i] = mean[first[i]], count[first[i]]
     return out
@@ -230,102 +281,167 @@ def greedy_of(top, series, least, times):
 
 
 @exact_kernel
-def severities(outlier, score, alert_rate):
-    """Severities (n,) of records by whether they are outliers (n,) and by their scores (n,).
+def severity_of(outlier, score, alert_rate):
+    """The severity of a record by whether it is an outlier and by its score. alert_rate: 0: none can be one yet."""
+    p = 1.0 - score
+    if outlier:
+        return OUTLIER_CRITICAL if p <= CRITICAL * alert_rate else OUTLIER_WARNING
+    return INFO if p <= alert_rate else 0
 
-    alert_rate: 0 if no record can be an outlier yet; then all are NONE.
-    """
+
+@exact_kernel
+def severities(outlier, score, alert_rate):
+    """Severities (n,) of records."""
     out = np.zeros(len(score), np.int8)
     for i in range(len(score)):
-        p = 1.0 - score[i]
-        if outlier[i]:
-            out[i] = OUTLIER_CRITICAL if p <= CRITICAL * alert_rate else OUTLIER_WARNING
-        elif p <= alert_rate:
-            out[i] = INFO
+        out[i] = severity_of(outlier[i], score[i], alert_rate)
     return out
 
 
 @exact_kernel
-def judge(
-    logit, by_view, by_key, weight, slots, begins, far, ordinary, mean, count, left, sizes, standards, memory, rate,
-    rare, outliers, load, out, outlier, severity,
-):  # fmt: skip
-    """Judge the next records (n,); see `Alerts` for the rules.
+def settle(work, n, k, start, seats, learn):
+    """Judge k visits of n records from `start` on, and keep them if `learn`, until a scope has to do more; returns
+    where it ends.
 
-    The first four are of `Scores`, the next four of the `Batch`. mean, count, left: (n,) of the series, changed; see
-    `remember`; left: in how many more records an incident can continue. memory: weight of earlier logits; rate: of
-    alerts; rare: 1 - score of a record that continues an incident, at most; outliers: since the last step; load: before
-    it. Writes remembered logits, scores and p-values (3, n), which are outliers (n,), and severities (n,). Returns how
-    many are outliers since the last step.
+    work: the address of `Work`; seats: (scopes, SEAT), see there. See `Alerts` for the rules. Without `learn` nothing
+    changes, and all are judged.
     """
-    remembered = remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, sizes, memory)
-    first, n = first_of_series(slots), len(logit)
-    for i in range(n):
-        k, y, w = first[i], remembered[i], weight[i] if len(weight) else np.nan
-        own = logit[i]
-        if not own < combined(by_view, i, by_key[i], w, False):  # from 32 bits, as the history has it later
-            own = combined(by_view, i, by_key[i], w, True)
-        is_apart = far[i]
-        for series in standards.greedy:
-            is_apart |= series == slots[i]
-        ascending = standards.of_every if is_apart else standards.ascending
-        own_peak, its_peak = standards.peaks[int(is_apart), 0], standards.peaks[int(is_apart), 1]
-        m = len(ascending)
-        p = (1.0 + (m - smaller(ascending, y))) / (m + 1.0)
-        own_rise, its_rise = rise(own_peak, own), rise(its_peak, y)
-        top = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
-        again = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= standards.few[int(is_apart)]
-        # a beginning has no records before it that belong to it, so memory must not make it smaller
-        counted = max(own, y) if own_rise > 0.0 else y
-        above = 1.0 + 2.0 * max(own_rise, its_rise)
-        rarity = max(share_above(counted, standards.above) / (above * above * above), RAREST)
-        # in a constant stream, or after an odd record, the records before are all that is odd about a usual one
-        follows = left[k] > 0 and not begins[i] and rarity <= rare and own > own_peak[MEDIAN]
-        is_odd = by_key[i] > ODD
-        for j in range(ordinary.shape[1]):
-            is_odd |= not ordinary[i, j]
-        outlier[i] = is_odd and (top or ((again or follows) and load + outliers < LIMIT))
-        outliers += outlier[i]
-        left[k] = GAP if outlier[i] else (0 if begins[i] or left[k] == 0 else left[k] - 1)
-        out[0, i], out[1, i], out[2, i] = y, 1.0 - rarity, p
-    for i in range(n):
-        left[i] = left[first[i]]
+    batch, visits, scores, out = batch_at(work, n), visits_at(work, k), scores_at(work, k), judged_at(work, k)
+    ids = np.empty(k - start, np.int64)
+    for e in range(start, k):
+        ids[e - start] = visits.scope[e] << 32
+        if visits.scope[e] == 0:
+            ids[e - start] = batch.slots[visits.at[e]]
+    first = first_of_series(ids)
+    mean, count, left = np.zeros(k - start, np.float32), np.zeros(k - start, np.uint8), np.zeros(k - start, np.uint8)
+    outliers = np.full(len(seats), -1, np.int64)  # since the last step of each scope; -1: not looked up yet
+    for e in range(start, k):
+        i, s, f = visits.at[e], visits.scope[e], first[e - start]
+        fixed, slot = words_at(seats[s, FIXED]), np.int64(0)
+        begins, weight = visits.number[e] == 0, scores.weight[e]
+        if s == 0:
+            slot, begins = batch.slots[i], batch.begins[i]
+        tally, limits = row(fixed, TALLY, np.int64), row(fixed, LIMITS, np.float64)
+        out.series[e], out.begins[e] = slot if s == 0 else seats[s, SERIES], begins
+        is_judged = seats[s, STANDARDS] != 0 and visits.judged[e]
+        out.status[e] = WARMING_UP
+        if is_judged:
+            its = words_at(seats[s, MEMORY])
+            means, counts, lefts = row(its, 0, np.float32), row(its, 1, np.uint8), row(its, 2, np.uint8)
+            if f == e - start and slot < len(means):
+                mean[f], count[f], left[f] = means[slot], counts[slot], lefts[slot]
+            if outliers[s] < 0:
+                outliers[s] = row(fixed, OUTLIERS, np.int64)[0]
+            if begins:
+                mean[f], count[f] = 0.0, 0
+            y, mean[f], count[f] = _remembered(
+                scores.logit[e], scores.by_view, e, scores.by_key[e], weight, slot > 0, batch.far[i],
+                np.float64(mean[f]), np.int64(count[f]), row(fixed, OF_MEAN, np.float64), limits[MEMORY_WEIGHT],
+            )  # fmt: skip
+            is_outlier, left[f] = _judge(
+                y,
+                e,
+                i,
+                slot,
+                begins,
+                left[f],
+                outliers[s],
+                batch,
+                scores,
+                _standards_at(seats[s, STANDARDS]),
+                limits,
+                out,
+            )
+            outliers[s] += is_outlier
+            out.outlier[e] = is_outlier
+            if limits[STILL] and limits[RATE] * (visits.number[e] + 1.0) >= 1.0 - 1e-9:
+                for j in range(batch.still.shape[1]):
+                    if batch.still[i, j] > 0:
+                        out.outlier[e], out.severity[e] = True, max(out.severity[e], np.int8(OUTLIER_WARNING))
+            if learn:
+                means[slot], counts[slot], lefts[slot] = mean[f], count[f], left[f]
+                row(fixed, OUTLIERS, np.int64)[0] = outliers[s]
+        else:
+            out.remembered[e] = out.score[e] = out.p[e] = np.nan
+            out.outlier[e], out.severity[e] = False, 0
+        if learn:
+            ring = row(fixed, RING, np.int64)
+            number = tally[RECORDS]
+            note_seen(_seen_at(fixed), ring[0], ring[1], ring[2], number, i, batch.vectors, batch.gaps, batch.relative)
+            note_scored(
+                _scored_at(fixed), ring[3], ring[4], number, e, scores.logit, scores.by_view, scores.by_key, weight,
+                slot, begins, batch.far[i], out.remembered[e], out.outlier[e],
+            )  # fmt: skip
+            tally[RECORDS] = number + 1
+            if number + 1 == tally[BOUND]:
+                return e + 1
+    return k
+
+
+@exact_kernel
+def _judge(y, e, i, slot, begins, left, outliers, batch, scores, standards, limits, out):
+    """Write what is said of visit e, whose remembered logit is y; returns whether it is an outlier, and in how many
+    more records its incident can continue. left: in how many it could before; outliers: since the last step."""
+    logit, by_key, weight, rate = scores.logit[e], scores.by_key[e], scores.weight[e], limits[RATE]
+    own = logit
+    if not own < combined(scores.by_view, e, by_key, weight, False):  # from 32 bits, as the history has it later
+        own = combined(scores.by_view, e, by_key, weight, True)
+    is_apart = batch.far[i]
+    for series in standards.greedy:
+        is_apart |= series == slot
+    ascending = standards.of_every if is_apart else standards.ascending
+    own_peak, its_peak = standards.peaks[int(is_apart), 0], standards.peaks[int(is_apart), 1]
+    m = len(ascending)
+    p = (1.0 + (m - smaller(ascending, y))) / (m + 1.0)
+    own_rise, its_rise = rise(own_peak, own), rise(its_peak, y)
+    top = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
+    again = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= standards.few[int(is_apart)]
+    # a beginning has no records before it that belong to it, so memory must not make it smaller
+    counted = max(own, y) if own_rise > 0.0 else y
+    above = 1.0 + 2.0 * max(own_rise, its_rise)
+    rarity = max(share_above(counted, standards.above) / (above * above * above), RAREST)
+    # in a constant stream, or after an odd record, the records before are all that is odd about a usual one
+    follows = left > 0 and not begins and rarity <= limits[CONTINUES] and own > own_peak[MEDIAN]
+    is_odd = by_key > ODD
+    for j in range(batch.ordinary.shape[1]):
+        is_odd |= not batch.ordinary[i, j]
+    is_outlier = is_odd and (top or ((again or follows) and limits[LOAD] + outliers < LIMIT))
     is_ready = math.isfinite(standards.peaks[1, 1, TOP])
-    severity[:] = severities(outlier, out[1], rate if is_ready else 0.0)
-    return outliers
+    out.remembered[e], out.score[e], out.p[e] = y, 1.0 - rarity, p
+    out.severity[e] = severity_of(is_outlier, 1.0 - rarity, rate if is_ready else 0.0)
+    out.status[e] = OK if is_ready else CALIBRATING
+    if is_outlier:
+        return is_outlier, GAP
+    return is_outlier, 0 if begins or left == 0 else left - 1
 
 
 # -- the history -----------------------------------------------------------------------------------------------------
 
 
 @exact_kernel
-def note_scored(kept, size, block, number, logit, by_view, by_key, weight, slots, begins, far, remembered, outlier):
-    """Write the records from this number on into the ring buffers of `size` records."""
-    n = len(logit)
-    for i in range(max(0, n - size), n):
-        at = (number + i) % size
-        less = logit[i] < combined(by_view, i, by_key[i], weight[i] if len(weight) else np.nan, False)
-        for view in range(by_view.shape[1]):
-            kept.logits[at, view] = by_view[i, view]
-        kept.remembered[at], kept.by_key[at] = remembered[i], by_key[i]
-        kept.series[at] = slots[i] + BEGINS * begins[i] + FAR * far[i] + LESS * less
-        kept.verdict[at], kept.outlier[at], kept.written[at // block] = UNKNOWN, outlier[i], True
+def note_scored(kept, size, block, number, e, logit, by_view, by_key, weight, slot, begins, far, remembered, outlier):
+    """Write what is said of visit e, the record of this number, into the ring buffers of `size` records."""
+    at = number % size
+    less = logit[e] < combined(by_view, e, by_key[e], weight, False)
+    for view in range(by_view.shape[1]):
+        kept.logits[at, view] = by_view[e, view]
+    kept.remembered[at], kept.by_key[at] = remembered, by_key[e]
+    kept.series[at] = slot + BEGINS * begins + FAR * far + LESS * less
+    kept.verdict[at], kept.outlier[at], kept.written[at // block] = UNKNOWN, outlier, True
 
 
 @exact_kernel
-def note_seen(kept, size, block, relative_block, number, vectors, gaps, relative):
-    """Write vectors (n, vectors, d), gaps (n, d) and what is relative to the key (n, RELATIVE, d) likewise."""
-    n, plain = len(vectors), kept.rows.shape[1]
-    for i in range(max(0, n - size), n):
-        at = (number + i) % size
-        kept.rows[at] = vectors[i, :plain]
-        if len(kept.moves):
-            kept.moves[at] = vectors[i, plain:]
-        kept.gaps[at] = 0
-        for j in range(gaps.shape[1]):
-            kept.gaps[at, j // 8] |= np.uint8(gaps[i, j]) << np.uint8(7 - j % 8)
-        kept.written[at // block] = True
-        note_relative(kept, at, relative_block, relative[i])
+def note_seen(kept, size, block, relative_block, number, i, vectors, gaps, relative):
+    """Write the i-th of records: vectors (n, vectors, d), gaps (n, d), what is relative to the key (n, RELATIVE, d)."""
+    at, plain = number % size, kept.rows.shape[1]
+    kept.rows[at] = vectors[i, :plain]
+    if len(kept.moves):
+        kept.moves[at] = vectors[i, plain:]
+    kept.gaps[at] = 0
+    for j in range(gaps.shape[1]):
+        kept.gaps[at, j // 8] |= np.uint8(gaps[i, j]) << np.uint8(7 - j % 8)
+    kept.written[at // block] = True
+    note_relative(kept, at, relative_block, relative[i])
 
 
 @exact_kernel

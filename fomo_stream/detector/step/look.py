@@ -4,51 +4,74 @@ from __future__ import annotations
 
 import numpy as np
 
-from fomo_stream.detector.step.judge import combined
+from fomo_stream.detector.step.follow import batch_at
+from fomo_stream.detector.step.judge import ODD, combined
+from fomo_stream.detector.step.work import looks_at, scores_at, visits_at
 from fomo_stream.model.kernels.compiling import exact_kernel
 
 RECORD, MOVEMENT, RELATIVE = range(3)  # what a view looks at: values of the record and before, its movement, or its key
+# Of a view: what it looks at, how many vectors; the number of the first record that its next context scores; addresses
+# of the handles of the present context and of the next (0: there is none), and their numbers
+SEES, VECTORS, TAKES_EFFECT, NOW, NEXT, NUMBER, NEXT_NUMBER, VIEW = range(8)
 
 
 @exact_kernel
-def columns_of(vectors, relative, gaps, numeric, views, rows, without, contexts, generation):
-    """Put the rows of a batch in all views side by side into rows (n, columns), and without what stands in for missing
-    values; the addresses of their contexts (v, n), and the number of contexts that took effect before (n,).
+def columns_of(work, n, k, at, vectors, numeric, plans):
+    """Put some of k visits of n records into `Work` in all views side by side, and without what stands in for missing
+    values; the addresses of their contexts; and the number of contexts that took effect before.
 
-    numeric: (d,) features that are no categories. views: (v, 7) of each what it looks at, how many vectors, how many
-    records the first of its two contexts scores, the addresses of their handles (0: there is none), and their numbers.
-    rows (n, 0) are left out: then a caller has made them.
+    at: (q,) these visits; (0,): all; vectors: of the records, or others to look at; numeric: (d,) features that are no
+    categories; plans: (scopes, v, VIEW). That of what is usual for keys is the last view, of the partition's scope.
     """
-    end, vote = 0, 0
-    for v in range(len(views)):
-        what, count, cut = views[v, 0], views[v, 1], views[v, 2]
-        vote += what != RELATIVE
-        for i in range(len(vectors)):
-            contexts[v, i] = views[v, 3 if i < cut else 4]
-            generation[i] += views[v, 5 if i < cut else 6]
-            for a in range(count if rows.shape[1] else 0):
-                for j in range(len(numeric)):
+    at = np.arange(k) if len(at) == 0 else at
+    batch, visits, generation = batch_at(work, n), visits_at(work, k), scores_at(work, k).generation
+    rows, without, contexts = looks_at(work, len(at))
+    end, d = 0, len(numeric)
+    for q in range(len(at)):
+        generation[at[q]] = 0
+    for v in range(plans.shape[1]):
+        what, count = plans[0, v, SEES], plans[0, v, VECTORS]
+        for q in range(len(at)):
+            e = at[q]
+            i, its = visits.at[e], plans[0 if what == RELATIVE else visits.scope[e], v]
+            number = visits.shared[e] if what == RELATIVE else visits.number[e]
+            is_next = number >= its[TAKES_EFFECT]
+            contexts[v * len(at) + q] = its[NEXT if is_next else NOW]
+            if what != RELATIVE or visits.scope[e] == 0:
+                generation[e] += its[NEXT_NUMBER if is_next else NUMBER]
+            for a in range(count):
+                for j in range(d):
                     if what == RELATIVE:
-                        x = relative[i, a, j]
+                        x = batch.relative[i, a, j]
                     elif what == MOVEMENT:
                         x = vectors[i, vectors.shape[1] - count + a, j] if numeric[j] else np.nan
                     else:
                         x = vectors[i, a, j]
-                    at = end + a * len(numeric) + j
-                    rows[i, at], without[i, at] = x, np.nan if what == RECORD and a == 0 and gaps[i, j] else x
-        end += count * len(numeric)
-    for i in range(len(vectors)):
-        generation[i] -= vote - 1 if contexts[0, i] else 0
+                    column = end + a * d + j
+                    rows[q, column] = x
+                    without[q, column] = np.nan if what == RECORD and a == 0 and batch.gaps[i, j] else x
+        end += count * d
+    shared = plans.shape[1] - int(plans[0, plans.shape[1] - 1, SEES] == RELATIVE)
+    for q in range(len(at)):
+        generation[at[q]] -= shared - 1 if contexts[q] else 0
 
 
 @exact_kernel
-def combine(found, n_views, by_view, by_key, logit, confidence):
-    """Put logits by view (n, n_views), that of what is usual for the key (n,), combined ones (n,), and confidence (n,)
-    of records into these arrays, from the logits and votes found (2, v, n): those of the key are of one view more."""
-    for i in range(len(logit)):
-        votes = 0.0
+def combine(work, k, at, found):
+    """Put the logits and votes found of some of k visits (2, v, q) into `Work`, which has their weights.
+
+    at: (q,) these visits; (0,): all. Returns how many of the partition's scope are odd among all.
+    """
+    visits, scores = visits_at(work, k), scores_at(work, k)
+    at = np.arange(k) if len(at) == 0 else at
+    n_views, odd = scores.by_view.shape[1], 0
+    for q in range(len(at)):
+        e, votes = at[q], 0.0
         for v in range(n_views):
-            by_view[i, v] = found[0, v, i]
-            votes += found[1, v, i]
-        by_key[i] = found[0, n_views, i] if found.shape[1] > n_views else np.nan
-        logit[i], confidence[i] = combined(by_view, i, by_key[i], np.nan, False), abs(votes / n_views)
+            scores.by_view[e, v] = found[0, v, q]
+            votes += found[1, v, q]
+        scores.by_key[e] = found[0, n_views, q] if found.shape[1] > n_views else np.nan
+        scores.logit[e] = combined(scores.by_view, e, scores.by_key[e], scores.weight[e], False)
+        scores.confidence[e] = abs(votes / n_views)
+        odd += visits.scope[e] == 0 and scores.logit[e] > ODD
+    return odd

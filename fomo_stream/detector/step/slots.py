@@ -111,3 +111,20 @@ def _place_of_new(one, two, table, wanted):
     while table[at] and not (wanted[table[at] - 1, 0] == one and wanted[table[at] - 1, 1] == two):
         at = (at + 1) & mask
     return at
+
+
+@exact_kernel
+def first_of_series(slots):
+    """Of each record of series (n,), which is the first of its series among these (n,): a table by hash finds it."""
+    n, size = len(slots), 2
+    while size < 2 * n:
+        size *= 2
+    table, first = np.full(size, -1), np.empty(n, np.int64)
+    for i in range(n):
+        at = (slots[i] ^ (slots[i] >> 32)) & (size - 1)  # of scopes of keys the upper half differs
+        while table[at] >= 0 and slots[table[at]] != slots[i]:
+            at = (at + 1) & (size - 1)
+        if table[at] < 0:
+            table[at] = i
+        first[i] = table[at]
+    return first

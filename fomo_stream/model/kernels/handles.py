@@ -73,8 +73,9 @@ else:
     def carray(address: Any, shape: Any, kind: Any) -> Any:
         """The array of this shape and type at an address."""
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        memory = (ctypes.c_char * size).from_address(address) if size else b""
-        return np.frombuffer(memory, kind).reshape(shape)
+        if not size:
+            return np.zeros(shape, kind)
+        return np.frombuffer((ctypes.c_char * size).from_address(address), kind).reshape(shape)
 
 
 @inline_kernel
@@ -114,3 +115,23 @@ def cubes(words, i, kind):
     """Array i (a, b, c, d) of this type."""
     k = i * WORDS
     return carray(_pointer(words[k]), (words[k + 1], words[k + 2], words[k + 3], words[k + 4]), kind)
+
+
+@inline_kernel
+def first_of_row(words, i, n, kind):
+    """The first n numbers of array i (a,) of this type."""
+    return carray(_pointer(words[i * WORDS]), (n,), kind)
+
+
+@inline_kernel
+def first_of_table(words, i, n, kind):
+    """The first n rows of array i (a, b) of this type."""
+    k = i * WORDS
+    return carray(_pointer(words[k]), (n, words[k + 2]), kind)
+
+
+@inline_kernel
+def first_of_cube(words, i, n, kind):
+    """The first n tables of array i (a, b, c) of this type."""
+    k = i * WORDS
+    return carray(_pointer(words[k]), (n, words[k + 2], words[k + 3]), kind)

@@ -1,4 +1,4 @@
-"""Contexts of their own for the busiest keys: which keys have a detector of their own, and where records were learned.
+"""Contexts of their own for the busiest keys: which keys have a scope of their own, and where records were learned.
 
 Decisions are made every `DECIDE` records, so that they depend on the records alone. How busy a key is: the number of
 its records, of which older ones count half every HALF_LIFE records of the partition. Its logarithm is kept with time
@@ -13,20 +13,29 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, replace
+from threading import Lock
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import Entries, State, StoredEntries, Table
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
-from fomo_stream.detector.keys import Keys
-from fomo_stream.detector.results import Reason, Results
-from fomo_stream.detector.single import SingleDetector
-from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.keys import WHOLE, Keys
+from fomo_stream.detector.results import Reason
+from fomo_stream.detector.row_spec import RowSpec
+from fomo_stream.detector.scope import Scope
+from fomo_stream.detector.series import Series
+from fomo_stream.detector.step.judge import SEAT
+from fomo_stream.detector.step.judge import SERIES as SERIES_OF_SEAT
+from fomo_stream.detector.step.look import VIEW
+from fomo_stream.detector.step.slots import find, new_table
+from fomo_stream.detector.step.work import Visits
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.config import Model
 
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 DECIDE = 256  # records between decisions
 HALF_LIFE = 20_000  # records of the partition after which a record counts half in how busy its key is
@@ -35,7 +44,6 @@ BUSIER = 2.0  # times as busy as another key: then it takes its place
 ROWS = 300  # of a context, at most
 PRIOR = 200.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
 FEEDBACK = 1000  # last records of the key that feedback can be about
-SHARED = 8  # every 8th record of the key is learned by the shared contexts, too, so that these stay a sample of all
 SERIES = 2**32  # added to the number of such a key: in results it is the number of its series
 
 
@@ -54,19 +62,6 @@ def own_config(config: DetectorConfig) -> DetectorConfig:
     )
 
 
-def own_detector(
-    model: Model,
-    n_features: int,
-    config: DetectorConfig,
-    executor: Executor | None,
-    categorical: tuple[int, ...],
-    counters: tuple[int, ...] = (),
-) -> SingleDetector:
-    """A detector for one key of a partition with these settings."""
-    config = own_config(config)
-    return SingleDetector(model, n_features, config, executor, categorical, counters, False, PRIOR)
-
-
 def activity(records: Int, now: int) -> NDArray[np.float64]:
     """How busy keys are that had so many records (n,) just before record `now`."""
     return np.asarray(np.log(records) + now * math.log(2.0) / HALF_LIFE, dtype=np.float64)
@@ -78,86 +73,96 @@ def own_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
 
 
 @dataclass
-class Own:
-    """A key with a detector of its own. It is used once it `is_ready`; until then both it and the shared one learn."""
+class KeyScope:
+    """A key with a scope of its own. It is used once it `is_ready`; until then the partition's scores its records."""
 
     digest: bytes  # of the key
     number: int  # counts the keys that ever had one, from 1
     slot: int  # of the log; another key can have it later
     busy: float  # see `activity`
-    counted: int  # its detector's records at the last decision
+    counted: int  # its scope's records at the last decision
     is_ready: bool
-    detector: SingleDetector
+    scope: Scope
 
     ABOUT = struct.Struct("<16sqdq?")
 
     def about(self) -> bytes:
-        """All but the detector, for the log."""
+        """All but the scope, for the log."""
         return self.ABOUT.pack(self.digest, self.number, self.busy, self.counted, self.is_ready)
 
-    def batch(self, batch: Batch, at: Int) -> Batch:
-        """Some records (m,) of a batch, as the next ones of its detector, to which all belong."""
-        part, first = batch.part(at), self.detector.records
-        return part._replace(slots=np.zeros(len(at), np.int64), begins=first + np.arange(len(at)) == 0)
 
-    def is_shared(self, n: int) -> NDArray[np.bool_]:
-        """Which of its next n records the shared contexts learn, too."""
-        numbers = self.detector.records + np.arange(n)
-        return np.asarray((numbers % SHARED == 0) | (not self.is_ready))
-
-    def results(self, results: Results) -> Results:
-        """Results of this detector, as those of one series of the partition."""
-        reasons = [None if each is None else own_reasons(each) for each in results.reasons]
-        return replace(results, reasons=reasons, series=np.full(len(results), SERIES + self.number))
-
-
-class Owns:
-    """The keys with detectors of their own. Arguments: see `Detector`."""
+class KeyScopes:
+    """The keys with scopes of their own, beside `shared`, that of the partition. Other arguments: see `Scope`."""
 
     def __init__(
-        self,
-        model: Model,
-        n_features: int,
-        config: DetectorConfig,
-        executor: Executor | None,
-        categorical: tuple[int, ...],
-        counters: tuple[int, ...] = (),
+        self, shared: Scope, model: Model, spec: RowSpec, config: DetectorConfig, executor: Executor | None
     ) -> None:
         self.limit = config.own_contexts
-        self._made_from = model, n_features, config, executor, categorical, counters
+        self._shared, self._made_from = shared, (model, spec, own_config(config), executor)
+        self.prior = 0.0 if config.cycles else PRIOR  # what is usual at a time stays, however many records the key has
         self.entered = 0  # keys that ever had one
-        self._by_digest: dict[bytes, Own] = {}
+        self._by_digest: dict[bytes, KeyScope] = {}
         self._touched: set[int] = set()  # slots with changes that the log does not have
         self._gone: Entries = {}  # entries of keys that have none any more
+        self._lock = Lock()
+        self._list()
 
     def __len__(self) -> int:
         return len(self._by_digest)
 
-    def __iter__(self) -> Iterator[Own]:
+    def __iter__(self) -> Iterator[KeyScope]:
         return iter(self._by_digest.values())
 
-    def find(self, digest: bytes) -> Own | None:
-        """That of a key."""
-        return self._by_digest.get(digest)
+    def _list(self) -> None:
+        """Give each scope a number, after a change: 0 is that of the partition."""
+        own = [*self]
+        digests = bytearray().join([bytes(16), *self._by_digest])
+        self._digests = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+        self._table = new_table(self._digests, np.arange(1, len(self._digests)))
+        self.scopes = [self._shared, *(one.scope for one in own)]
+        self.numbers = np.array([0, *(one.number for one in own)])  # as `KeyScope` counts them
+        self._slots = [-1, *(one.slot for one in own)]
+        self.are_ready = np.array([False, *(one.is_ready for one in own)])
+        self.seats = np.zeros((len(self.scopes), SEAT), np.int64)  # for the compiled step
+        self.seats[1:, SERIES_OF_SEAT] = SERIES + self.numbers[1:]
+        self.plans = np.zeros((len(self.scopes), len(self._shared.views), VIEW), np.int64)
+        for scope in self.scopes:
+            scope.unseat()
 
-    def touch(self, own: Own) -> None:
-        """It has learned something."""
-        self._touched.add(own.slot)
+    def owners(self, digests: NDArray[np.uint64]) -> Int:
+        """The numbers (n,) of the scopes of keys with these digests (n, 2); 0: it has none of its own."""
+        if not self._by_digest:
+            return np.zeros(len(digests), np.int64)
+        return np.asarray(find(digests, self._table, self._digests), dtype=np.int64)
+
+    def seat(self, s: int, n: int) -> None:
+        """Let scope s be ready for the compiled step with n of its records. Several threads may score at once."""
+        scope = self.scopes[s]
+        if not scope.is_seated(n):
+            with self._lock:
+                if not scope.is_seated(n):
+                    scope.take_seat(self.seats[s], self.plans[s], n)
+
+    def touch(self, s: int) -> None:
+        """Scope s has learned something."""
+        self.scopes[s].series.keys.mark(WHOLE)
+        self._touched.add(self._slots[s])
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
-    def decide(self, shared: SingleDetector, slots: Int, now: int) -> None:
+    def decide(self, slots: Int, now: int) -> None:
         """Let keys become ready, enter, and leave. slots: series of the shared records since the last decision."""
-        keys = shared.keys
+        keys = self._shared.series.keys
         for own in self:
-            if (n := own.detector.records - own.counted) > 0:
+            if (n := own.scope.records - own.counted) > 0:
                 own.busy = float(np.logaddexp(own.busy, activity(np.array(n), now)))
-                own.counted = own.detector.records
-                self.touch(own)
-            if not own.is_ready and own.detector.is_calibrated:
+                own.counted = own.scope.records
+                self._touched.add(own.slot)
+            if not own.is_ready and own.scope.is_calibrated:
                 own.is_ready = True
-                own.detector.borrow(shared)
-                self.touch(own)
+                own.scope.borrow(self._shared)
+                self._touched.add(own.slot)
+                self._list()
         while len(self) > self.limit:  # it was lowered
             self._leave(self._least(), keys)
         if not self.limit:
@@ -182,31 +187,38 @@ class Owns:
                 self._leave(least, keys)
             self._enter(digest, float(busy[at]))
 
-    def _least(self) -> Own:
+    def _least(self) -> KeyScope:
         return min(self, key=lambda own: (own.busy, own.number))
 
     def _enter(self, digest: bytes, busy: float) -> None:
         self.entered += 1
         slot = min(set(range(len(self) + 1)) - {own.slot for own in self})
-        own = Own(digest, self.entered, slot, busy, 0, False, self._new(self.entered))
+        own = KeyScope(digest, self.entered, slot, busy, 0, False, self._new(self.entered))
         self._by_digest[digest] = own
-        self.touch(own)
+        self._touched.add(own.slot)
+        self._list()
 
-    def _new(self, number: int) -> SingleDetector:
-        return own_detector(*self._made_from).for_partition(number)
+    def _new(self, number: int) -> Scope:
+        nothing = Series(0, 0, movement=False, max_keys=1, relative=False)  # that of the partition follows its records
+        scope = Scope(*self._made_from, nothing, keeps_encodings=False, prior=PRIOR)
+        scope.stagger(number)
+        return scope
 
-    def _leave(self, own: Own, keys: Keys) -> None:
+    def _leave(self, own: KeyScope, keys: Keys) -> None:
         del self._by_digest[own.digest]
-        if (slot := keys.find(own.digest)) is not None:  # what the shared detector remembers is of long ago
+        if (slot := keys.find(own.digest)) is not None:  # what the partition's scope remembers is of long ago
             keys.write(np.array([slot]), open=0, logits=0)
         # without this entry the others of its slot are not read, and the next key in it writes over them
         self._gone[f"{own.slot}/about"] = None
+        self._list()
 
-    def copy(self) -> Owns:
-        """The same, independent."""
+    def copy(self, shared: Scope) -> KeyScopes:
+        """The same, independent, beside this scope."""
         twin = copy(self)
-        twin._by_digest = {own.digest: replace(own, detector=own.detector.copy()) for own in self}
+        twin._shared = shared
+        twin._by_digest = {own.digest: replace(own, scope=own.scope.copy(own.scope.series.copy())) for own in self}
         twin._touched, twin._gone = {own.slot for own in self}, {}
+        twin._list()
         return twin
 
     # -- log -----------------------------------------------------------------------------------------------------
@@ -216,12 +228,12 @@ class Owns:
         entries, self._gone = self._gone, {}
         for own in self:
             if own.slot in self._touched:
-                entries |= {f"{own.slot}/{name}": value for name, value in own.detector.changes().items()}
+                entries |= {f"{own.slot}/{name}": value for name, value in own.scope.changes().items()}
                 entries[f"{own.slot}/about"] = own.about()
         self._touched.clear()
         return entries
 
-    def recover(self, entries: StoredEntries, entered: int, known: Owns | None) -> None:
+    def recover(self, entries: StoredEntries, entered: int, known: KeyScopes | None) -> None:
         """Take the state from the entries. Raises StateError."""
         at_hand = {} if known is None else known._by_digest
         self.entered, self._by_digest, self._touched, self._gone = entered, {}, set(), {}
@@ -234,21 +246,24 @@ class Owns:
             if "about" not in of_slot:
                 continue
             try:
-                digest, number, busy, counted, is_ready = Own.ABOUT.unpack(of_slot["about"])
+                digest, number, busy, counted, is_ready = KeyScope.ABOUT.unpack(of_slot["about"])
             except struct.error as error:
                 raise DamagedStateError(f"the state is damaged: own/{slot}/about is not readable ({error})") from None
-            detector, before = self._new(number), at_hand.get(digest)
-            detector.recover(of_slot, None if before is None else before.detector)
-            self._by_digest[digest] = Own(digest, number, slot, busy, counted, is_ready, detector)
+            scope, before = self._new(number), at_hand.get(digest)
+            scope.recover(of_slot, None if before is None else before.scope)
+            self._by_digest[digest] = KeyScope(digest, number, slot, busy, counted, is_ready, scope)
         self._by_digest = dict(sorted(self._by_digest.items(), key=lambda item: item[1].number))
+        self._list()
 
 
 NOWHERE = -1
 BLOCK = 8  # records of `Routes` that are written together
 
 
-class Routes:
+class Routes(State):
     """Where each of the last `size` records was learned: its number in the shared detector and in its key's own."""
+
+    parts: ClassVar = {"_table": ""}
 
     def __init__(self, size: int) -> None:
         none = np.full(size, NOWHERE)
@@ -260,11 +275,19 @@ class Routes:
         numbers = np.arange(max(0, records - self.size), records)
         self._table.put(numbers % self.size, shared=numbers)
 
-    def note(self, first: int, shared: Int, own: Int, number: Int) -> None:
-        """The records from number `first` on: their numbers (n,) in the shared detector, in that of the key `own`."""
-        shared, own, number = (one[-self.size :] for one in (shared, own, number))
-        at = (first + np.arange(len(shared))) % self.size
-        self._table.put(at, shared=shared, own=own, number=number)
+    def note(self, first: int, visits: Visits, own: Int) -> None:
+        """The records from number `first` on were learned in these visits. own: of each scope, the number of its key,
+        0 of the partition's."""
+        if not len(visits.at):
+            return
+        n, of_own = int(visits.at[-1]) + 1, visits.scope > 0
+        numbers, keys = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
+        numbers[0, visits.at[~of_own]] = visits.number[~of_own]
+        numbers[1, visits.at[of_own]] = visits.number[of_own]
+        keys[visits.at[of_own]] = own[visits.scope[of_own]]
+        last = slice(-self.size, None)
+        at = (first + np.arange(n))[last] % self.size
+        self._table.put(at, shared=numbers[0, last], own=keys[last], number=numbers[1, last])
 
     def find(self, numbers: Int) -> tuple[Int, Int, Int]:
         """Of records of these numbers (k,): as in `note`."""
@@ -277,17 +300,3 @@ class Routes:
         found = np.isin(column, numbers) & (self._table["own"] == own if own else column != NOWHERE)
         at = np.flatnonzero(found)
         return np.sort(records - 1 - (records - 1 - at) % self.size)
-
-    def copy(self) -> Routes:
-        """The same, independent."""
-        twin = Routes(self.size)
-        twin._table.put(np.arange(self.size), **{name: self._table[name] for name in self._table})
-        return twin
-
-    def changes(self, name: str) -> Entries:
-        """Entries changed since the last call."""
-        return self._table.changes(name)
-
-    def recover(self, entries: StoredEntries, name: str) -> None:
-        """Take the state from the entries. Raises StateError when they do not fit."""
-        self._table.recover(entries, name)

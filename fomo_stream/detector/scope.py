@@ -1,0 +1,468 @@
+"""A scope: contexts, and the records that they are made of and that alerts are compared with. A pure state machine.
+
+A partition has one for all its records, and one for each of its busiest keys. `Detector` gives each record to those
+that score and learn it. See there for what a result depends on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.alerts import Alerts, Shifts
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
+from fomo_stream.detector.config import STEP, DetectorConfig, check_entries, fingerprint_of
+from fomo_stream.detector.context import Context
+from fomo_stream.detector.explaining import Explainer
+from fomo_stream.detector.generation import Generation
+from fomo_stream.detector.history import History
+from fomo_stream.detector.keys import Keys
+from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.rarity import is_calibrated
+from fomo_stream.detector.results import Reason, Results, Scores
+from fomo_stream.detector.row_spec import RowSpec
+from fomo_stream.detector.series import MEMORY, Series
+from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.step.judge import BOUND, FIXED, STANDARDS, UNKNOWN
+from fomo_stream.detector.step.judge import MEMORY as MEMORY_OF_SERIES
+from fomo_stream.detector.views import LeftOut, View, fitting
+from fomo_stream.errors import SchemaError
+from fomo_stream.model.bulk import Bulk
+from fomo_stream.model.config import Model
+from fomo_stream.model.kernels.handles import Handle
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+LASTING = 500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
+
+
+class Inspection(NamedTuple):
+    """What a detector is made of at one moment."""
+
+    pool: Int  # ascending numbers of the records that may become context of the history
+    generations: dict[str, Generation]  # by view: the one that scores the next record; none while warming up
+    following: tuple[str, ...]  # views that have a next generation, too
+    own: Mapping[bytes, bool]  # by digest of each key with contexts of its own: whether they score it already
+
+
+class Scope:
+    """Contexts of all views, what they are drawn from, and what alerts are compared with, for all records given to it.
+
+    series: of these records; keeps_encodings: whether encodings that have lasted are written to the log, so that they
+    are not made again; prior: of the scope of one key: records that what is usual for it, as that of the partition
+    says, counts as; 0: it is that of the partition. Others: see `Detector`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: RowSpec,
+        config: DetectorConfig,
+        executor: Executor | None,
+        series: Series,
+        keeps_encodings: bool = True,
+        prior: float = 0.0,
+    ) -> None:
+        self.model, self.spec, self.config, self.series = model, spec, config, series
+        self.views, self.left_out = fitting_views(model, spec, config)
+        self.explainer = Explainer(model, config, spec.categorical)
+        movement = any(view.sees == "movement" for view in self.views)
+        # what is usual at a time stays as it is, however many records the key has
+        self.prior = 0.0 if config.cycles else prior
+        self.context = Context(spec.n_features, self.views, movement, config, spec.categorical, self.prior)
+        self.panel = Panel(self.views, model, executor, config.lags, spec.numeric)
+        self.alerts = Alerts(config, series.keys)
+        self._shifts = Shifts(config.adapt_after)
+        self._ahead = 0.0  # see `Detector.for_partition`
+        self._keeps_encodings = keeps_encodings
+        self.scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
+        self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
+        self._admitted = 0  # records of the warm-up that are context
+        self.seated_until = 0  # records up to which its seat is good
+        self._room_end = 0  # ... and that there is room for
+        self._asked: Alerts | None = None  # see `asked`; the seat has addresses of it
+        self._fixed: Handle | None = None
+        self._memory: tuple[Any, Handle] | None = None  # what is remembered of series: its columns, and their handle
+        self._begin_log()
+
+    @property
+    def context_rows(self) -> int:
+        """Rows in the reservoir now; verdicts given since the last record may still change that."""
+        return len(self.context.pool)
+
+    @property
+    def records(self) -> int:
+        """Records learned: the number of the next one."""
+        return self.history.records
+
+    @property
+    def history(self) -> History:
+        """Its last records."""
+        return self.context.history
+
+    @property
+    def has_contexts(self) -> bool:
+        """Whether the warm-up is over."""
+        return self.panel.timelines[0].current is not None
+
+    @property
+    def shifts(self) -> int:
+        """See `Detector.shifts`."""
+        return self._shifts.number
+
+    @property
+    def drift(self) -> float:
+        """See `DetectorSummary`."""
+        return self._shifts.drift
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether it has seen enough records to call one an outlier."""
+        return self.generation > 0 and is_calibrated(self.records, self.config.alert_rate)
+
+    @property
+    def generation(self) -> int:
+        """Counts the contexts that took effect so far, from 1; 0 while warming up."""
+        return self.panel.generation
+
+    @property
+    def room(self) -> int:
+        """How many of the next records can be scored before any of them is learned; at least 1."""
+        if self.records >= self._room_end:
+            self._room_end = self.records + self._find_room()
+        return self._room_end - self.records
+
+    def _find_room(self) -> int:
+        if not self.has_contexts:
+            return max(1, self.config.min_context - self.context.max_rows)
+        stepped, keys = self.alerts.stepped, self.series.keys
+        until_next = self.panel.until_next(self.records)
+        unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
+        if self.series.max_keys - len(keys) < unplanned:
+            unplanned = stepped + STEP - self.records  # ... or forget keys, of which records are followed already
+        scaled = stepped + max(1, -(-(2 * self.scaled - stepped) // STEP)) * STEP - self.records
+        return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
+
+    def unseat(self) -> None:
+        """Contexts, what alerts compare with, or verdicts have changed: who changes them has to call it.
+
+        The seat has addresses of them, and what there is room for follows from them.
+        """
+        self.seated_until, self._room_end, self._asked = 0, 0, None
+
+    def inspect(self) -> Inspection:
+        """See `Detector.inspect`."""
+        timelines = self.panel.timelines
+        generations = {each.view.name: each.current.result() for each in timelines if each.current is not None}
+        following = tuple(each.view.name for each in timelines if each.next is not None)
+        return Inspection(self.context.pool.numbers, generations, following, {})
+
+    def is_ready(self, n: int) -> bool:
+        """Whether the next n records can be processed without waiting for a generation that is being built."""
+        return all(build.done for build in self.panel.needed(self.records + n))
+
+    # -- the compiled step ---------------------------------------------------------------------------------------
+
+    def is_seated(self, n: int) -> bool:
+        """Whether what `take_seat` has said is still good for the next n records."""
+        # columns get new memory when there are more series
+        has_memory = self._memory is not None and self._memory[0][0] is self.series.keys.columns["mean"]
+        return has_memory and self.records + n <= self.seated_until
+
+    def take_seat(self, seat: Int, plan: Int, n: int) -> None:
+        """Say in seat (SEAT,) and plan (views, VIEW) where the compiled step finds all that it needs for n records."""
+        self.panel.plan(plan, self.records + n)
+        if self.has_contexts:
+            self.note_first()
+        keys = self.series.keys.columns
+        columns = keys["mean"], keys["logits"], keys["open"]
+        if self._memory is None or self._memory[0][0] is not columns[0]:
+            self._memory = columns, Handle(columns)
+        if self._fixed is None:
+            self._fixed = Handle(*self.history.rings, *self.alerts.of_step)
+        seat[FIXED], seat[MEMORY_OF_SERIES] = self._fixed.address, self._memory[1].address
+        seat[STANDARDS] = self.asked.standards(self.history).address if self.has_contexts else 0
+        self.history.tally[BOUND] = self._bound
+        self.seated_until = self.panel.planned_until(self.records + n)
+
+    @property
+    def bound(self) -> int:
+        """Number of records at which the compiled step stops."""
+        return int(self.history.tally[BOUND])
+
+    @property
+    def _bound(self) -> int:
+        """The number of records at which there is more to do than the compiled step does."""
+        if not self.has_contexts:
+            return self.records + self.room
+        until_next = self.panel.until_next(self.records)
+        step = self.alerts.stepped + STEP
+        return step if until_next is None else min(step, self.records + until_next)
+
+    def arrive(self) -> None:
+        """Do what is to be done after the records that the compiled step has learned."""
+        self.unseat()
+        if not self.has_contexts:
+            self.admit_first()
+            return
+        is_step = self.records - self.alerts.stepped == STEP
+        if is_step:
+            self._watch()
+        self.panel.advance(self.records)
+        if is_step:
+            self._step()
+
+    def admit_first(self) -> None:
+        """Let the records of the warm-up that were learned be context; the warm-up may end."""
+        self.context.admit_first(np.arange(self._admitted, self.records))
+        self._admitted = self.records
+        if self.context_rows >= self.config.min_context:
+            self.begin()
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def seed(self, batch: Batch) -> None:
+        """Begin with the contexts of trusted records (n,), n >= 4, the first ones."""
+        self.context.seed(batch)
+        self.begin()
+
+    def flush_warm_up(self) -> None:
+        """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
+        if not self.has_contexts:
+            self.context.end_warm_up()
+            self.begin()
+
+    def borrow(self, other: Scope) -> None:
+        """Let scores refer to the records of another scope, too."""
+        self.alerts.borrow(other.alerts)
+        self.unseat()
+
+    def cross_scored(self) -> Results:
+        """See `Detector.cross_scored`."""
+        numbers, first = self.panel.first_scores(self.records)
+        known = np.flatnonzero(numbers >= self.history.oldest_scored)  # of a seed context perhaps not all
+        numbers, first = numbers[known], first[known]
+        if not len(first):
+            return Results.nothing(first)
+        slots, begins = self._series_of(numbers)
+        alerts, far = self.alerts.copy(Keys(0, MEMORY)), self.history.far(numbers)  # as if nothing were remembered yet
+        if not self._has_noted_first:
+            alerts.note(numbers, alerts.memory.remember(first, slots, begins, learn=False, far=far))
+        results = alerts.judge_first(first, slots, begins, far)
+        batch = self.history.batch(numbers, slots, begins)
+        return self.explainer.explained(results, batch, self.explainer.halves(self.panel, numbers), None)
+
+    def reasons(self, batch: Batch, i: int, scores: Scores, number: int) -> tuple[Reason, ...]:
+        """The reasons of the i-th record of a batch, which has this number here; scores: (1,) what this scope says."""
+        one = batch.part(np.array([i]))
+        return self.explainer.reasons(one, 0, scores, lambda _: self.panel.builds(number), self.series.pooled)
+
+    def begin(self) -> None:
+        """End the warm-up: the first generations take effect at once."""
+        self.alerts.begin(max(0, self.records - int(self._ahead * STEP)))
+        self.series.forget()
+        self._look_for_far()
+        self._learn_scale()
+        self.panel.begin(self.context)
+        self.context.bring_forward(self._ahead)
+        self.unseat()
+
+    def _look_for_far(self) -> None:
+        """After the warm-up: from now on far values of its records do not count in what is said of later ones."""
+        history = self.history
+        numbers = np.arange(history.oldest, self.records)
+        values = history.vectors(numbers)[:, 0]
+        bulk = Bulk.of_rows(values).without(self.spec.categorical)
+        if self.series.n_features and (far := np.asarray(bulk.far(values).any(axis=1))).any():
+            values = np.where(history.gaps(numbers), np.nan, values)
+            moves = self.series.learn_moves(values, history.series(history.oldest, self.records)[0], bulk)
+            self.context.note_far(numbers, far, moves)
+
+    def _learn_scale(self) -> None:
+        """Learn what is usual for all keys together: after the warm-up, and when there are twice as many records.
+
+        It takes effect at once, so `room` ends there.
+        """
+        self.scaled = self.records
+        if not self.series.relative or not (len(self.series.keys) or self.series.seasons):
+            return
+        is_first, history = self.series.pooled is None, self.history
+        sample = self.context.pool.quantiles
+        self.series.learn_scale(sample)
+        if is_first:
+            numbers = np.arange(history.oldest, self.records)
+            values = np.where(history.gaps(numbers), np.nan, history.vectors(numbers)[:, 0])
+            values = Bulk.of_rows(values).without(self.spec.categorical).limited(values)
+            relative = self.series.learn_usual(values, history.series(history.oldest, self.records)[0])
+            self.context.note_relative(numbers, relative)
+            self.series.learn_scale(sample)
+
+    def note_first(self) -> None:
+        """Once after the warm-up: let its records be among those that later ones are compared with."""
+        if self._has_noted_first:
+            return
+        numbers, first = self.panel.first_scores(self.records)
+        if (weights := self.history.key_weights(numbers)) is not None:
+            by_key = self.history.by_key(numbers)
+            first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
+        remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
+        slots, begins = self._series_of(numbers[known])
+        far = self.history.far(numbers[known])
+        remembered[known] = self.alerts.memory.remember(first[known], slots, begins, far=far)
+        outlier = self.alerts.first_outliers(first, remembered)
+        self.context.note_first(numbers, first.by_view, remembered, outlier)
+        self.alerts.note(numbers, remembered)
+        self._has_noted_first = True
+
+    def _series_of(self, numbers: Int) -> tuple[Int, NDArray[np.bool_]]:
+        """Series (n,) of records of the history, and whether each is the first of it."""
+        first = int(numbers[0]) if len(numbers) else self.records
+        slots, begins = self.history.series(first, self.records)
+        return slots[numbers - first], begins[numbers - first]
+
+    def apply_verdicts(self) -> None:
+        """Let the verdicts since the last record take effect, before the next one is learned."""
+        if self.has_contexts:
+            self.note_first()
+            self._told(self.alerts)
+        self.context.apply_verdicts()
+        self.unseat()
+
+    def _told(self, alerts: Alerts) -> Alerts:
+        """Alerts after the verdicts since the last record have been told to them."""
+        history = self.history
+        for numbers, sign in zip(self.context.new_verdicts, (-1.0, 1.0), strict=True):
+            alerts.note(numbers, history.remembered(numbers), sign)
+        return alerts
+
+    @property
+    def asked(self) -> Alerts:
+        """The alerts as they will be when the next record is learned."""
+        if self._asked is None:
+            self._asked = self._told(self.alerts.copy()) if self.context.has_new_verdicts else self.alerts
+        return self._asked
+
+    def _watch(self) -> None:
+        """Every `STEP` records: look for a lasting shift, by the generations that scored these records."""
+        if (odd := self.panel.is_odd(self.history.logits(self.records - STEP, self.records))) is not None:
+            self._shifts.watch(odd[0], ~odd[1])
+
+    def _step(self) -> None:
+        """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
+        self.alerts.step(self.history)
+        self.context.step(STEP)
+        self.series.forget()
+        if self.records >= 2 * self.scaled:
+            self._learn_scale()
+        self.panel.renew(self.context, self.records + self.config.lag)
+
+    # -- feedback ------------------------------------------------------------------------------------------------
+
+    def feedback(self, numbers: Int, outlier: NDArray[np.bool_]) -> int:
+        """See `Detector.feedback`."""
+        new = self.context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
+        self.alerts.refresh()
+        self.unseat()
+        return new
+
+    def numbers_of(self, rows: Float) -> list[Int]:
+        """For each of rows (n, at least d), the numbers of the known records equal to it."""
+        d = self.spec.n_features
+        compared = np.setdiff1d(np.arange(d), self.spec.counters)  # of counters their growth is kept
+        return [self.history.find(row[:d], compared) for row in rows]
+
+    def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
+        """Whether there is feedback on known records, by number (k,)."""
+        known: NDArray[np.bool_] = self.history.verdict(numbers) != UNKNOWN
+        return known
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """See `Detector.changes`."""
+        counters = list(self._counters().values())  # without their names, as they are written at every commit
+        return {
+            **self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes),
+            **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
+            **self.panel.changes(self.records - min(LASTING, self.config.context_size // 2), self._keeps_encodings),
+            **self.context.changes(),
+            **self.alerts.changes(),
+            **{f"follow/{name}": value for name, value in self.series.changes().items()},
+        }
+
+    def recover(self, entries: StoredEntries, known: Scope | None = None) -> None:
+        """See `Detector.recover`."""
+        self._begin_log()
+        check_entries(self._fingerprint_log, entries, self._fingerprint)
+        values = json.loads(self._counters_log.recover(entries, "counters"))
+        counters = dict(zip(self._counters(), values, strict=True))
+        self.context.recover(entries, "", *(counters[name] for name in self.context.scalars))
+        panel = known.panel if known is not None and known.model is self.model else None
+        self.panel.recover(entries, counters["views"], self.context, panel)
+        self.alerts.recover(entries, "", *(counters[name] for name in self.alerts.scalars))
+        self._shifts = Shifts(self.config.adapt_after)
+        self.panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
+        self.scaled, self._admitted = counters["scaled"], self.records
+        self.unseat()
+        self.series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
+
+    def copy(self, series: Series) -> Scope:
+        """An independent scope in the same state, of a copy of its series; encoded contexts, which are immutable, are
+        shared."""
+        twin = copy(self)
+        twin.series, twin.alerts = series, self.alerts.copy(series.keys)
+        twin.context, twin.panel, twin._shifts = self.context.copy(), self.panel.copy(), copy(self._shifts)
+        twin._fixed, twin._memory = None, None
+        twin.unseat()
+        twin._begin_log()
+        return twin
+
+    def stagger(self, number: int) -> None:
+        """Let steps and renewals come a part of their period earlier, another one for each number. See
+        `Detector.for_partition`."""
+        below = 1.0
+        self._ahead = 0.0
+        while number:  # van der Corput's sequence: 1/2, 1/4, 3/4, 1/8, ...
+            below /= 2.0
+            self._ahead += below * (number % 2)
+            number //= 2
+        if self.generation:  # it has a seed context
+            self.alerts.begin(max(0, self.records - int(self._ahead * STEP)))
+            self.context.bring_forward(self._ahead)
+
+    def _counters(self) -> dict[str, Any]:
+        """The part of the state that is plain numbers, always in the same order."""
+        own = {"steps": self.panel.steps, "noted": self._has_noted_first, "views": self.panel.plain()}
+        own["scaled"] = self.scaled
+        return self.context.plain() | self.alerts.plain() | own
+
+    def _begin_log(self) -> None:
+        """Start with an empty log."""
+        self._fingerprint = fingerprint_of(
+            self.model, self.spec.n_features, self.views, self.spec.categorical, self.spec.counters, self.config
+        )
+        self._fingerprint_bytes = json.dumps(self._fingerprint).encode()
+        self._fingerprint_log, self._counters_log = Document(), Document()
+
+
+def fitting_views(model: Model, spec: RowSpec, config: DetectorConfig) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
+    """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
+    limit = model.config.raw_features
+    limit -= limit > 1 and len(spec.categorical) > 1  # pairs of categories take a column
+    views, left_out = fitting(config.wanted_views, spec.n_features, config.lags, limit)
+    if not views:
+        first = left_out[0]
+        raise SchemaError(
+            f"model {model.name} takes up to {first.limit} features in the view {first.view}, the rows have "
+            f"{first.columns}",
+            "name the features to use",
+        )
+    return views, left_out

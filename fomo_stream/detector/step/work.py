@@ -1,0 +1,139 @@
+"""The memory that a call works in: each part of the compiled step reads there what the one before has written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.step.follow import Batch, new_batch
+from fomo_stream.model.kernels.compiling import exact_kernel
+from fomo_stream.model.kernels.handles import Handle, first_of_row, first_of_table, row, words_at
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+WARMING_UP, CALIBRATING, OK = range(3)
+
+
+class Visits(NamedTuple):
+    """Which scopes look at n records, in the order of these: k visits."""
+
+    at: Int  # (k,) the record
+    scope: Int  # (k,) 0: that of the partition; else that of a key
+    number: Int  # (k,) the record's in its scope
+    shared: Int  # (k,) number of the record of the partition's scope that comes next
+    judged: Bool  # (k,) whether its scope judges it; else it only learns it
+    given: Bool  # (k,) whether what this scope says is the record's result
+
+
+class VisitScores(NamedTuple):
+    """`Scores` of k visits."""
+
+    logit: Float
+    by_view: Float  # (k, views)
+    by_key: Float
+    weight: Float  # NaN: there is none
+    confidence: Float
+    generation: Int
+
+
+class Judged(NamedTuple):
+    """What is said of k visits."""
+
+    remembered: Float
+    score: Float
+    p: Float
+    outlier: Bool
+    severity: NDArray[np.int8]
+    status: NDArray[np.int8]  # WARMING_UP, CALIBRATING or OK
+    series: Int
+    begins: Bool
+
+
+class Work:
+    """Room for n records, and for two visits of each.
+
+    d: features; n_vectors: of a record; n_views: of those whose logits have a mean; columns: (views, 3) of all views,
+    see `score_views`.
+    """
+
+    def __init__(self, n: int, d: int, n_vectors: int, n_views: int, columns: Int) -> None:
+        k = 2 * n
+        self.size, self.batch = n, new_batch(n, d, n_vectors)
+        self._blocks = [np.zeros((rows, k), kind) for rows, kind in BLOCKS]
+        whole, real, flag, grade = self._blocks
+        self.visits = Visits(whole[0], whole[1], whole[2], whole[3], flag[0], flag[1])
+        self.scores = VisitScores(real[0], np.zeros((k, n_views)), real[1], real[2], real[3], whole[4])
+        self.judged = Judged(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
+        self.rows, self.without = np.zeros((2, k, int(columns[-1, 1])))
+        self.contexts = np.zeros(len(columns) * k, np.int64)
+        self._handle = Handle(self.batch, self.visits, self.scores, self.judged, self.rows, self.without, self.contexts)
+        self.address = self._handle.address
+
+    def given(self, at: Int | slice) -> tuple[VisitScores, Judged]:
+        """Copies of what is said of some visits."""
+        whole, real, flag, grade = (block[:, at].copy() for block in self._blocks)
+        scores = VisitScores(real[0], self.scores.by_view[at].copy(), real[1], real[2], real[3], whole[4])
+        return scores, Judged(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
+
+
+BLOCKS = (6, np.int64), (7, np.float64), (4, bool), (2, np.int8)  # rows of one type, of visits
+VISITS = len(Batch._fields)
+SCORES = VISITS + len(Visits._fields)
+JUDGED = SCORES + len(VisitScores._fields)
+ROWS, WITHOUT, CONTEXTS = range(JUDGED + len(Judged._fields), JUDGED + len(Judged._fields) + 3)
+
+
+@exact_kernel
+def visits_at(address, k):
+    """The first k visits."""
+    w = words_at(address)
+    return Visits(
+        first_of_row(w, VISITS, k, np.int64),
+        first_of_row(w, VISITS + 1, k, np.int64),
+        first_of_row(w, VISITS + 2, k, np.int64),
+        first_of_row(w, VISITS + 3, k, np.int64),
+        first_of_row(w, VISITS + 4, k, np.bool_),
+        first_of_row(w, VISITS + 5, k, np.bool_),
+    )
+
+
+@exact_kernel
+def scores_at(address, k):
+    """The scores of the first k visits."""
+    w = words_at(address)
+    return VisitScores(
+        first_of_row(w, SCORES, k, np.float64),
+        first_of_table(w, SCORES + 1, k, np.float64),
+        first_of_row(w, SCORES + 2, k, np.float64),
+        first_of_row(w, SCORES + 3, k, np.float64),
+        first_of_row(w, SCORES + 4, k, np.float64),
+        first_of_row(w, SCORES + 5, k, np.int64),
+    )
+
+
+@exact_kernel
+def judged_at(address, k):
+    """What is said of the first k visits."""
+    w = words_at(address)
+    return Judged(
+        first_of_row(w, JUDGED, k, np.float64),
+        first_of_row(w, JUDGED + 1, k, np.float64),
+        first_of_row(w, JUDGED + 2, k, np.float64),
+        first_of_row(w, JUDGED + 3, k, np.bool_),
+        first_of_row(w, JUDGED + 4, k, np.int8),
+        first_of_row(w, JUDGED + 5, k, np.int8),
+        first_of_row(w, JUDGED + 6, k, np.int64),
+        first_of_row(w, JUDGED + 7, k, np.bool_),
+    )
+
+
+@exact_kernel
+def looks_at(address, q):
+    """The rows of q visits in all views, without what stands in for missing values, and the contexts, view by view."""
+    w = words_at(address)
+    found = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
+    return found[0], found[1], row(w, CONTEXTS, np.int64)
