@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -306,9 +307,7 @@ class Detector:
 
         is_bounded: whether room counts.
         """
-        owns, work = self._owns, self._works.pop() if self._works else None
-        if work is None or work.size < n:
-            work = self._new_work(n)
+        owns, work = self._owns, self._work_for(n)
         if owners is None:
             owners = np.zeros(n, np.int64) if keys is None else owns.owners(keys.digests)
         numbers = np.array([scope.records for scope in owns.scopes])
@@ -316,7 +315,11 @@ class Detector:
         k, n = route(work.address, owners, numbers, rooms, owns.are_ready, owns.prior, learn)
         return Call(work, n, k)
 
-    def _new_work(self, n: int) -> Work:
+    def _work_for(self, n: int) -> Work:
+        """Memory for n records that no other call works in, perhaps of another thread."""
+        with suppress(IndexError):
+            if (work := self._works.pop()).size >= n:
+                return work
         panel = self._shared.panel
         shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, panel.columns
         return Work(max(n, LEAST_WORK), *shape)
