@@ -28,7 +28,7 @@ class FoMoDetector(AnomalyDetector):
     """Zero-shot outlier detection: a pretrained model scores each record against contexts of earlier records.
 
     The default model, "streams", is a weighted sum of measures of how far a record is from the rows of a context. Its
-    29 numbers were trained once, on synthetic streams. "fusion-router" has a small transformer, too.
+    29 numbers were trained once, on synthetic streams. "fomo" is a transformer, for tables.
     Each context is a view: a uniform sample of the records so far, with or without the most outlying fifth, or the last
     records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1), higher
     = more anomalous: how rare such a record is in the long run. They are of the mean over the views, and remember the
@@ -46,7 +46,7 @@ class FoMoDetector(AnomalyDetector):
     Parameters
     ----------
     model
-        Name of a shipped model: "streams" (the default), "fusion-router" or "fusion"; or path of a checkpoint.
+        Name of a shipped model: "streams" (the default) or "fomo"; or path of a checkpoint.
     context_size
         Maximum number of rows in a context, 4 to 5,000.
     min_context

@@ -189,15 +189,15 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     Parameters
     ----------
     model
-        Name of a shipped model or path of a .safetensors checkpoint. "fusion-router" is the best one for tables: a
-        weighted sum of distances and densities, and a small transformer. "default" is "streams", which has none.
+        Name of a shipped model or path of a .safetensors checkpoint. "fomo" is the best one for tables: a transformer
+        that weighs training rows by their distance. "default" is "streams", a weighted sum of distances and densities.
     context_size
         Maximum number of context rows of a view, 2 to 5,000; of more training rows a random subset is used.
     device
         "cpu", "cuda", ... or "auto" (for models that run in torch the GPU where there is one, else the CPU).
     kernel
-        What computes the scores: "numba", "torch" or "auto" (torch with device "cuda" and for models of raw features
-        or with attention, else numba).
+        What computes the scores: "numba", "torch" or "auto" (torch with device "cuda" and for models of raw features,
+        else numba).
     alert_rate
         Share of training rows that `predict` calls outliers, in (0, 0.5]; None: 0.01.
     n_members
@@ -403,7 +403,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 
         Returns indices into the rows given to `fit` and weights, (n_rows, top) each, the most attended first. Raises
-        ConfigError for a model without attention weights, as all in the package; the `paper-100` of a clone has some.
+        ConfigError for a model without attention weights, as "streams".
         """
         check_is_fitted(self)
         from fomo_stream.model.attention import attention_weights, most_attended

@@ -1,12 +1,12 @@
 """The context rows that a query attends to most.
 
 As in the paper's qualitative analysis of sample-to-sample attention: cross-attention weights of the last layer,
-averaged over heads. A model without a transformer, or with mean attention, has no attention weights: ConfigError.
+averaged over heads. A model without a transformer has no attention weights: ConfigError.
 
 >>> import numpy as np
->>> from fomo_stream import load_model
+>>> from fomo_stream.model.checkpoint import load_torch_model
 >>> rng = np.random.default_rng(0)
->>> weights = attention_weights(load_model("paper-100"), rng.normal(size=(200, 3)), rng.normal(size=(4, 3)))
+>>> weights = attention_weights(load_torch_model("fomo"), rng.normal(size=(200, 3)), rng.normal(size=(4, 3)))
 >>> found = most_attended(weights, top=5)
 >>> found.indices.shape, bool((np.diff(found.weights) <= 0).all())
 ((4, 5), True)
@@ -52,9 +52,8 @@ def attention_weights(model: Model, context: Float, queries: Float) -> Float:
     not fit each other.
     """
     if not model.config.attends:
-        reason = "weighs all context rows the same" if model.config.layers else "has no transformer"
         raise ConfigError(
-            f"model {model.name} {reason}, so it has no attention weights;"
+            f"model {model.name} has no transformer, so it has no attention weights;"
             f" models that have them: {', '.join(_models_that_attend()) or 'none is shipped'}"
         )
     if queries.ndim != 2 or queries.shape[1] != context.shape[1]:

@@ -31,7 +31,8 @@ Arrays = dict[str, NDArray[Any]]
 FORMAT = "fomo-stream/1"
 MOST_BYTES = 1 << 30  # of a checkpoint
 DEFAULT_MODEL = "streams"
-TABLE_MODEL = "fusion-router"  # the best one for rows in no order
+TABLE_MODEL = "fomo"  # the best one for rows in no order
+GONE_MODELS = ("fusion", "fusion-router")  # of earlier builds
 KERNELS = ("auto", "numba", "torch")
 SHIPPED = Path(__file__).parents[1] / "weights"
 
@@ -132,8 +133,7 @@ def _has_driver() -> bool:
 def resolve_kernel(kernel: str, device: str, config: ModelConfig) -> str:
     """The kernel that computes a model of this configuration on this device: "numba" or "torch".
 
-    kernel: "numba" (on a CPU, for a model on evidence channels without softmax attention of records to context rows),
-    "torch", or "auto": numba where it is possible.
+    kernel: "numba" (on a CPU, for every model but one of raw features), "torch", or "auto": numba where it is possible.
     Raises ConfigError for another name, and for numba where it cannot be used.
     """
     if kernel not in KERNELS:
@@ -145,8 +145,6 @@ def resolve_kernel(kernel: str, device: str, config: ModelConfig) -> str:
         reason = f"runs on a CPU, not on {device.partition(':')[0]}"
     elif config.raw_features:
         reason = "has no kernels for a model of raw features"
-    elif config.attends:
-        reason = "has no kernels for softmax attention of records to context rows"
     elif find_spec("numba") is None:
         reason = "is not installed"
     if reason and kernel == "numba":
@@ -166,7 +164,12 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
         where = "a .safetensors file"
         if text == "paper-100":  # 9 MB, left out of the wheel and the image
             where = "fomo_stream/weights/paper-100.safetensors in a clone of the repository, the only place that has it"
-        raise CheckpointError(f"no model named {text!r}; shipped: {', '.join(known)}; or give the path of {where}")
+        instead = (
+            f"; it is gone: for tables use {TABLE_MODEL}, for streams {DEFAULT_MODEL}" if text in GONE_MODELS else ""
+        )
+        raise CheckpointError(
+            f"no model named {text!r}{instead}; shipped: {', '.join(known)}; or give the path of {where}"
+        )
     if not path.exists():
         raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(known)}")
     return path

@@ -1,14 +1,13 @@
 """Scoring on a CPU with the compiled kernels: the same steps as the torch model, in float32, row by row.
 
-For models on evidence channels whose queries read the mean of a context. A context is fitted and queried by the same
-kernels: p-values of statistics compare a row's with the context's own to the last bit, and another order of additions
-would break their ties.
+For a fusion and for kernel attention. A context is fitted and queried by the same kernels: p-values of statistics
+compare a row's with the context's own to the last bit, and another order of additions would break their ties.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -20,21 +19,16 @@ from numpy.typing import NDArray
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.bulk import Bulk, without_far
+from fomo_stream.model.compiled_attention import encode_by_attention, weights_of_attention
 from fomo_stream.model.completion import NEAREST, Completion
-from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model, ModelConfig
+from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model
 from fomo_stream.model.kernels import statistics as kernels
-from fomo_stream.model.kernels.arithmetic import STRIDE
+from fomo_stream.model.kernels.attention import Attended, AttentionWeights
 from fomo_stream.model.kernels.completion import Known, complete
+from fomo_stream.model.kernels.fusion import FUSES, FusionWeights, describe_rows, fuse
 from fomo_stream.model.kernels.handles import Handle
 from fomo_stream.model.kernels.lanes import LANES
-from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LIMIT
-from fomo_stream.model.kernels.network import (
-    ContextWeights,
-    Weights,
-    describe_rows,
-    encode_channels,
-    score_channels,
-)
+from fomo_stream.model.kernels.neighbours import FAR, LIMIT
 from fomo_stream.model.kernels.statistics import (
     MOST_FEATURES,
     moments,
@@ -44,6 +38,7 @@ from fomo_stream.model.kernels.statistics import (
     whitening,
 )
 from fomo_stream.model.kernels.views import score_views
+from fomo_stream.model.layout import Arrays, as_tables, in_blocks
 from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
@@ -62,8 +57,8 @@ class CompiledContext:
 
     n_rows: int
     transform: kernels.Transform
-    described: kernels.Described
-    read: Single  # (layers, width) what queries read
+    described: kernels.Described | Attended
+    read: Single  # what queries read of routers, see `kernels.attention.attend_rows`
     own: Float  # (n,) logits of the context's own rows, leave-one-out
     completion: Completion | None = None  # completes the rows that are scored; None: their gaps are the medians
 
@@ -97,12 +92,13 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     far = bulk.far(complete)
     transform = _fit_transform(uses, complete, far, fill, known, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
+    weights = weights_of(model)
+    if isinstance(weights, AttentionWeights):
+        return CompiledContext(n, transform, *encode_by_attention(views[uses], np.asarray(far.any(axis=1)), weights))
     described, own = _describe(
         views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1))
     )
-    weights, of_context = weights_of(model)
-    read = encode_channels(own, weights, of_context)
-    return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
+    return CompiledContext(n, transform, described, np.zeros((0, 0), np.float32), fuse(own, weights))
 
 
 def score(model: Model, context: CompiledContext, rows: Float) -> Float:
@@ -123,7 +119,7 @@ def score(model: Model, context: CompiledContext, rows: Float) -> Float:
 def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
     """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
     weights_of(model)
-    found: Float = score_views(rows, without, views, contexts, model.compiled[2].address)
+    found: Float = score_views(rows, without, views, contexts, model.compiled[1].address)
     return found
 
 
@@ -159,6 +155,7 @@ def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
 
 def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
     """Evidence channels (q, C) of rows (q, d), raw units, NaN = missing."""
+    assert isinstance(context.described, kernels.Described)
     found: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
     return found
 
@@ -225,7 +222,7 @@ def _describe(
     """
     n = views.shape[1]
     x = np.clip(views, -LIMIT, LIMIT).astype(np.float32)
-    columns = _in_blocks(x)
+    columns = in_blocks(x)
     ranks = tails is not None
     tails = np.ones(views.shape[1:]) if tails is None else tails
     statistics, own, bandwidth = own_statistics(x, columns, tails, ranks, floor)
@@ -238,105 +235,18 @@ def _describe(
     return described, own_channels(statistics, *comparison, kernels.rarities(n, True))
 
 
-def as_tables(ordered: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Ascending rows (c, n) as tables of `count_smaller`, and the last values of their blocks."""
-    count, n = ordered.shape
-    padded = np.full((count, (n // STRIDE + 1) * STRIDE), np.inf, ordered.dtype)
-    padded[:, :n] = ordered
-    return padded, np.ascontiguousarray(padded[:, STRIDE - 1 : -1 : STRIDE])
-
-
-def _in_blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(u, n, d) -> (u, blocks, d, width), padded with FAR."""
-    spaces, n, d = x.shape
-    width = min(BLOCK, -(-n // LANES) * LANES)
-    blocks = -(-n // width)
-    columns = np.full((spaces, d, blocks * width), FAR, np.float32)
-    columns[:, :, :n] = x.transpose(0, 2, 1)
-    return np.ascontiguousarray(columns.reshape(spaces, d, blocks, width).transpose(0, 2, 1, 3))
-
-
-Arrays = Mapping[str, Single]
-
-
-def weights_of(model: Model) -> tuple[Weights, ContextWeights]:
-    """The weights for queries and for context rows; made once for each model, whose weights must not change then."""
+def weights_of(model: Model) -> FusionWeights | AttentionWeights:
+    """The weights as the kernels read them; made once for each model, whose weights must not change then."""
     with LOCK:  # else another thread could replace a handle whose address is in use
         if model.compiled is None:
-            arrays = model.arrays()
-            weights = _for_queries(model.config, arrays)
-            model.compiled = weights, _for_context(model.config, arrays), Handle(weights)
-    of_queries, of_context, _ = model.compiled
-    return of_queries, of_context
+            kernel = model.config.attention == "kernel"
+            weights = weights_of_attention(model.config, model.arrays()) if kernel else _fusion(model.arrays())
+            model.compiled = weights, Handle(weights)
+    found: FusionWeights | AttentionWeights = model.compiled[0]
+    return found
 
 
-def _for_queries(config: ModelConfig, arrays: Arrays) -> Weights:
-    layers = _layers(config)
-    fusion, bias = np.zeros(len(config.channels)), 0.0
-    if config.fusion:
-        # softplus, by `math`: the last digits of libraries depend on the processor
-        fusion = np.array([math.log1p(math.exp(raw)) for raw in arrays["fusion_raw"].tolist()])
-        bias = float(arrays["fusion_bias"])
-    last, last_bias = np.zeros(0, np.float32), 0.0
-    if layers:
-        weight, of_last = arrays["head.2.weight"], arrays["head.2.bias"]
-        last, last_bias = np.ascontiguousarray(weight[1] - weight[0]), float(of_last[1] - of_last[0])
-    norms = [
-        np.stack([arrays[f"{layer}.{name}"] for name in ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias")])
-        for layer in layers
-    ]
-    return Weights(
-        config.fusion,
-        fusion,
-        bias,
-        *_first(_maps(arrays, ["embed"] if layers else [])),
-        _stack(norms, 3),
-        *_maps(arrays, [f"{layer}.feed_forward.0" for layer in layers]),
-        *_maps(arrays, [f"{layer}.feed_forward.2" for layer in layers]),
-        *_first(_maps(arrays, ["head.0"] if layers else [])),
-        last,
-        last_bias,
-    )
-
-
-def _for_context(config: ModelConfig, arrays: Arrays) -> ContextWeights:
-    layers = _layers(config)
-    none = np.zeros((0, config.width), np.float32)
-    return ContextWeights(
-        config.heads,
-        *_maps(arrays, [f"{layer}.cross.project" for layer in layers]),
-        _stack([arrays.get(f"{layer}.routers", none) for layer in layers], 3),
-        *_attention(arrays, [f"{layer}.collect" for layer in layers] if config.routers else []),
-        *_attention(arrays, [f"{layer}.spread" for layer in layers]),
-    )
-
-
-def _layers(config: ModelConfig) -> list[str]:
-    return [f"layers.{i}" for i in range(config.layers)]
-
-
-def _attention(arrays: Arrays, names: Sequence[str]) -> tuple[Single, Single]:
-    """Query, key, value and output maps of attentions: (n, 4, width, width) and biases (n, 4, width)."""
-    if not names:
-        return np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32)
-    maps = [_maps(arrays, [f"{name}.{part}" for part in ("query", "key", "value", "out")]) for name in names]
-    return np.stack([weights for weights, _ in maps]), np.stack([bias for _, bias in maps])
-
-
-def _maps(arrays: Arrays, names: Sequence[str]) -> tuple[Single, Single]:
-    """Weights (n, inputs, outputs) and biases (n, outputs) of linear maps."""
-    return _stack([arrays[f"{name}.weight"].T for name in names], 3), _stack(
-        [arrays[f"{name}.bias"] for name in names], 2
-    )
-
-
-def _first(maps: tuple[Single, Single]) -> tuple[Single, Single]:
-    """Weights (inputs, outputs) and bias (outputs,) of the only map; without any, empty."""
-    weights, bias = maps
-    return (weights[0], bias[0]) if len(weights) else (np.zeros((0, 0), np.float32), np.zeros(0, np.float32))
-
-
-def _stack(parts: Sequence[Single], dimensions: int) -> Single:
-    if not parts:
-        return np.zeros((0,) * dimensions, np.float32)
-    return np.ascontiguousarray(np.stack(parts), dtype=np.float32)
+def _fusion(arrays: Arrays) -> FusionWeights:
+    # softplus, by `math`: the last digits of libraries depend on the processor
+    channels = np.array([math.log1p(math.exp(raw)) for raw in arrays["fusion_raw"].tolist()])
+    return FusionWeights(FUSES, channels, float(arrays["fusion_bias"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -16,6 +16,10 @@ NARROW = 1e-6  # of the size of a feature's values: a smaller spread is computed
 NOISE = 1e-13  # of the size of a feature's values: a smaller spread is rounding
 
 SPACES = ("z", "quantile", "whitened")
+# Of kernel attention: bandwidths in each space, and for each row its learned coordinates in a space, its values in a
+# head, and its coordinates for routers
+BANDWIDTHS, COORDINATES, VALUES, MESSAGE_KEYS = 4, 4, 8, 8
+TIE = 1e-5  # densities that differ by less, of their size, are equal: of few different values rounding would rank them
 SPACE_STATISTICS = (
     "nearest",
     "mean5",
@@ -51,33 +55,38 @@ STATISTICS, CHANNELS = statistics_in(SPACES), channels_in(SPACES)
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The architecture of a checkpoint. Defaults: the fusion of evidence alone."""
+    """The architecture of a checkpoint: a fusion of evidence (the defaults), or a transformer."""
 
     raw_features: int = 0  # D, raw inputs of the network after the quantile transform; 0 = none
-    evidence: bool = True  # feed evidence channels to the network
-    spaces: str = "z,quantile,whitened"  # of SPACES: those whose evidence is computed
+    evidence: bool = True  # no longer read: a transformer has raw inputs or kernel attention
+    spaces: str = "z,quantile,whitened"  # of SPACES: those in which rows are compared
     fusion: bool = True  # add the weighted sum of the evidence channels to the logit
     layers: int = 0  # L; 0 = no transformer
     width: int = 256  # h
-    heads: int = 4
+    heads: int = 4  # kernel attention has BANDWIDTHS in each space
     feed_forward: int = 512
     routers: int = 500  # R; 0 = full attention between context rows
-    attention: str = "softmax"  # how queries weigh the context rows; "mean": all the same
-    channel_dropout: float = 0.0  # share of evidence channels hidden from the transformer per training step ...
+    attention: str = "softmax"  # how queries weigh the context rows; "mean": all the same; "kernel": by distance
+    channel_dropout: float = (
+        0.0  # share of evidence channels or densities hidden from the transformer per training step ...
+    )
     fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
     quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
 
     def __post_init__(self) -> None:
-        if self.layers and not (self.raw_features or self.evidence):
-            raise CheckpointError("a transformer needs raw_features, evidence, or both as input")
-        if not self.layers and not self.fusion:
-            raise CheckpointError("a model needs a fusion, a transformer, or both")
+        if self.attention not in ("softmax", "kernel"):
+            raise CheckpointError(f"configuration has attention = {self.attention!r}, expected softmax or kernel")
+        scorers = [self.fusion, self.raw_features > 0, self.attention == "kernel"]
+        if scorers.count(True) != 1 or (self.layers > 0) == self.fusion:
+            raise CheckpointError(
+                "a model is a fusion without layers, or has layers on raw_features, or layers with kernel attention:"
+                f" this configuration has fusion = {self.fusion}, raw_features = {self.raw_features},"
+                f" layers = {self.layers}, attention = {self.attention}"
+            )
         if not self.used_spaces or self.used_spaces != tuple(s for s in SPACES if s in self.used_spaces):
             raise CheckpointError(f"configuration has spaces = {self.spaces!r}, expected some of {','.join(SPACES)}")
         if self.layers and not (self.heads and self.width and self.width % self.heads == 0):
             raise CheckpointError(f"configuration has heads = {self.heads}, which must divide width = {self.width}")
-        if self.attention not in ("softmax", "mean"):
-            raise CheckpointError(f"configuration has attention = {self.attention!r}, expected softmax or mean")
 
     @property
     def used_spaces(self) -> tuple[str, ...]:
@@ -91,8 +100,8 @@ class ModelConfig:
 
     @property
     def attends(self) -> bool:
-        """Whether queries have attention weights: a transformer with softmax attention."""
-        return self.layers > 0 and self.attention == "softmax"
+        """Whether queries have attention weights."""
+        return self.layers > 0
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
@@ -113,15 +122,23 @@ class ModelConfig:
         return cls(**values)
 
 
-_SMALL = ModelConfig(width=64, heads=4, feed_forward=128, routers=32, layers=2, channel_dropout=0.8)
+_KERNEL = ModelConfig(
+    evidence=False,
+    fusion=False,
+    layers=2,
+    width=32,
+    feed_forward=64,
+    routers=8,
+    attention="kernel",
+    channel_dropout=0.3,
+)
 PRESETS: dict[str, ModelConfig] = {
     "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
     "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
+    "fomo": _KERNEL,
     "fusion": ModelConfig(fusion_dropout=0.5),
     "streams": ModelConfig(fusion_dropout=0.5, spaces="whitened"),
-    "fusion-router": replace(_SMALL, fusion_dropout=0.5, attention="mean"),
-    "router": replace(_SMALL, fusion=False),
-    "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"),
+    "tiny": replace(_KERNEL, width=8, feed_forward=16, routers=4),
 }
 
 
@@ -132,25 +149,54 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     def linear(name: str, inputs: int, outputs: int) -> None:
         shapes.update({f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)})
 
+    if config.attention == "kernel":
+        _kernel_shapes(config, linear, shapes)
+        return shapes
     if config.fusion:
         shapes.update(fusion_raw=(len(config.channels),), fusion_bias=())
     if config.layers:
-        linear("embed", config.raw_features + (len(config.channels) if config.evidence else 0), width)
+        linear("embed", config.raw_features, width)
         linear("head.0", width, 2 * width)
         linear("head.2", 2 * width, 2)
     for layer in (f"layers.{i}" for i in range(config.layers)):
-        attentions = ["spread"] + ["collect"] * (config.routers > 0) + ["cross"] * config.attends
+        attentions = ["spread", "cross"] + ["collect"] * (config.routers > 0)
         for part in (f"{layer}.{name}.{map_}" for name in attentions for map_ in ("query", "key", "value", "out")):
             linear(part, width, width)
         if config.routers:
             shapes[f"{layer}.routers"] = (config.routers, width)
-        if not config.attends:
-            linear(f"{layer}.cross.project", width, width)
         linear(f"{layer}.feed_forward.0", width, config.feed_forward)
         linear(f"{layer}.feed_forward.2", config.feed_forward, width)
         for norm in ("norm1", "norm2"):
             shapes.update({f"{layer}.{norm}.weight": (width,), f"{layer}.{norm}.bias": (width,)})
     return shapes
+
+
+def _kernel_shapes(
+    config: ModelConfig, linear: Callable[[str, int, int], None], shapes: dict[str, tuple[int, ...]]
+) -> None:
+    width, spaces = config.width, len(config.used_spaces)
+    heads = spaces * BANDWIDTHS
+    shapes.update({"network.weight": (config.layers * 2 * heads,), "network.bias": ()})
+    linear("network.head.0", width, 2 * width)
+    linear("network.head.2", 2 * width, 1)
+    norms = ["network.norm"]
+    for i, layer in enumerate(f"network.layers.{i}" for i in range(config.layers)):
+        shapes[f"{layer}.log_precision"] = (spaces,)
+        linear(f"{layer}.mix", (heads * VALUES if i else 0) + 2 * heads, width)
+        linear(f"{layer}.feed_forward.0", width, config.feed_forward)
+        linear(f"{layer}.feed_forward.2", config.feed_forward, width)
+        norms.append(f"{layer}.norm")
+        if i:
+            norms.append(f"{layer}.norm_read")
+            shapes[f"{layer}.coordinates.weight"] = (spaces * COORDINATES, width)
+            linear(f"{layer}.values", width, heads * VALUES)
+        if i and config.routers:
+            shapes.update({f"{layer}.routers": (config.routers, MESSAGE_KEYS), f"{layer}.log_router_precision": ()})
+            linear(f"{layer}.router_key", width, MESSAGE_KEYS)
+            linear(f"{layer}.router_value", width, width)
+            linear(f"{layer}.message", width, width)
+    for norm in norms:
+        shapes.update({f"{norm}.weight": (width,), f"{norm}.bias": (width,)})
 
 
 class Model(Protocol):

@@ -13,6 +13,7 @@ uses float64, because distances between near-duplicates cancel.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from fomo_stream.model.config import SPACES
 from fomo_stream.model.preprocessing import Knots, center_and_scale, fit_knots, to_normal
 
 NEIGHBOURS = 20
+VIEW_LIMIT = 1e15  # of coordinates: their squares are finite in float32
 BLOCK = 1 << 17  # distances at once while a context is fitted: bounds memory, stays near a CPU's caches ...
 BLOCK_GPU = 1 << 26  # ... and gives a GPU enough to do at a time
 
@@ -169,36 +171,39 @@ def _assemble(
     return torch.cat([ends[0], log_means, ratios, densities, ends[1], sizes], -1)
 
 
+def _own_distances(rows: Tensor, space: Space) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of context rows (B, n, d), and their squared distances to all; infinite to themselves."""
+    b, n, _ = rows.shape
+    step = max(1, (BLOCK if rows.device.type == "cpu" else BLOCK_GPU) // (b * n))
+    for start in range(0, n, step):
+        block = slice(start, min(n, start + step))
+        d2 = _squared_distances(rows[:, block], space)
+        here = torch.arange(block.start, block.stop, device=rows.device)
+        d2[:, here - block.start, here] = torch.inf
+        yield block, d2
+
+
 def _fit_space(rows: Tensor, n_features: Tensor) -> tuple[Space, Tensor]:
     """A space over context rows (B, n, d), and their own statistics (B, n, 14), leave-one-out."""
     b, n, d = rows.shape
     floor = _floor(d)
     nothing = rows.new_zeros(())
     space = Space(rows, rows.square().sum(-1), nothing, nothing)
-    step = max(1, (BLOCK if rows.device.type == "cpu" else BLOCK_GPU) // (b * n))
-    blocks = [slice(start, min(n, start + step)) for start in range(0, n, step)]
-
-    def distances(block: slice) -> Tensor:
-        d2 = _squared_distances(rows[:, block], space)
-        here = torch.arange(block.start, block.stop, device=rows.device)
-        d2[:, here - block.start, here] = torch.inf
-        return d2
-
     # results go into arrays made beforehand: a list of small ones between large temporary ones keeps the allocator
     # from giving memory back, hundreds of MiB with 5,000 rows
     k = min(NEIGHBOURS, n)
     nearest, gap, densities = rows.new_empty(b, n, k), rows.new_empty(b, n), rows.new_empty(b, n, 4)
     index = torch.empty(b, n, k, dtype=torch.long, device=rows.device)
-    for block in blocks:
-        found = _nearest(rows[:, block], rows, distances(block))
+    for block, d2 in _own_distances(rows, space):
+        found = _nearest(rows[:, block], rows, d2)
         nearest[:, block], index[:, block], gap[:, block] = found
     if n <= NEIGHBOURS:  # the row itself, infinitely far, is among them
         nearest, index = nearest[..., : n - 1], index[..., : n - 1]
     bandwidth = nearest[..., : min(5, n - 1)].mean(-1).median(1).values.clamp(min=floor)[:, None, None]
     own = _log_means(nearest, floor)
     space = space._replace(bandwidth=bandwidth, own=own)
-    for block in blocks:
-        densities[:, block] = _log_densities(distances(block), bandwidth)
+    for block, d2 in _own_distances(rows, space):
+        densities[:, block] = _log_densities(d2, bandwidth)
     densities += math.log((n - 1) / n)  # the mean over n rows counts the row itself, whose kernel is 0
     sizes = _size_statistics(rows, n_features)
     return space, _assemble(floor, nearest, own, _ratios(own, own, index), densities, gap, sizes)
@@ -219,6 +224,54 @@ def _rank_statistics(views: dict[str, Tensor], knots: Knots, n_features: Tensor)
     return [torch.stack([tails.sum(-1), tails.amax(-1)], -1)]
 
 
+def _fit_projection(
+    rows: Tensor, n_features: Tensor, knots: Knots | None, names: tuple[str, ...]
+) -> tuple[Evidence, dict[str, Tensor], Tensor | None]:
+    """Evidence without spaces and statistics, the rows in each space, and which of their values are far."""
+    center, scale, far = center_and_scale(rows)
+    z = (rows - center) / scale
+    z = z if far is None else z.masked_fill(far, 0.0)
+    knots = fit_knots(rows) if knots is None else knots
+    nothing = rows.new_zeros(())
+    whiten = whitening(z, n_features)
+    evidence = Evidence(center, scale, knots, whiten, n_features, (), nothing, nothing, nothing)
+    return evidence, _project(rows, evidence, names), far
+
+
+def fit_views(
+    rows: Tensor, n_features: Tensor, knots: Knots | None = None, names: tuple[str, ...] = SPACES
+) -> tuple[Evidence, Tensor, Tensor | None]:
+    """What `views_of` needs of a context, and the views (B, S, n, d) of its rows; arguments as of `fit_evidence`.
+
+    Also which rows have far values (B, n); None: no row.
+    """
+    evidence, views, far = _fit_projection(rows, n_features, knots, names)
+    nothing = rows.new_zeros(())
+    spaces = tuple(Space(nothing, nothing, nothing, _bandwidth(view)) for view in views.values())
+    evidence = evidence._replace(spaces=spaces)
+    return evidence, _in_units(views, evidence), None if far is None else far.any(-1)
+
+
+def views_of(queries: Tensor, evidence: Evidence, names: tuple[str, ...] = SPACES) -> Tensor:
+    """Complete queries (B, q, d), raw units, in each space: (B, S, q, d), in units of its bandwidth."""
+    return _in_units(_project(queries, evidence, names), evidence)
+
+
+def _in_units(views: dict[str, Tensor], evidence: Evidence) -> Tensor:
+    each = zip(views.values(), evidence.spaces, strict=True)
+    return torch.stack([(view / space.bandwidth).clamp(-VIEW_LIMIT, VIEW_LIMIT) for view, space in each], 1)
+
+
+def _bandwidth(rows: Tensor) -> Tensor:
+    """Median (B, 1, 1) of the mean distance of rows (B, n, d) to their 5 nearest ones."""
+    b, n, d = rows.shape
+    space = Space(rows, rows.square().sum(-1), *[rows.new_zeros(())] * 2)
+    k, found = min(5, n - 1), rows.new_empty(b, n)
+    for block, d2 in _own_distances(rows, space):
+        found[:, block] = _smallest(d2, k)[0].sqrt().mean(-1)
+    return found.median(1).values.clamp(min=_floor(d))[:, None, None]
+
+
 def fit_evidence(
     rows: Tensor, n_features: Tensor, knots: Knots | None = None, names: tuple[str, ...] = SPACES
 ) -> tuple[Evidence, Tensor]:
@@ -227,16 +280,9 @@ def fit_evidence(
     rows: (B, n, d) raw units, complete (see `imputation`), n >= 2; n_features: (B,), columns beyond it are zero
     padding; knots: the quantile transform to use, or None to fit it on the rows; names: of the spaces to use, in order.
     """
-    center, scale, far = center_and_scale(rows)
-    z = (rows - center) / scale
-    z = z if far is None else z.masked_fill(far, 0.0)
-    knots = fit_knots(rows) if knots is None else knots
-    nothing = rows.new_zeros(())
-    whiten = whitening(z, n_features)
-    evidence = Evidence(center, scale, knots, whiten, n_features, (), nothing, nothing, nothing)
-    views = _project(rows, evidence, names)
+    evidence, views, far = _fit_projection(rows, n_features, knots, names)
     fitted = [_fit_space(view.contiguous(), n_features) for view in views.values()]
-    own = torch.cat([s for _, s in fitted] + _rank_statistics(views, knots, n_features), -1)
+    own = torch.cat([s for _, s in fitted] + _rank_statistics(views, evidence.knots, n_features), -1)
     median = own.median(1, keepdim=True).values
     mad = (own - median).abs().median(1, keepdim=True).values
     deviation = own.std(1, keepdim=True, correction=0)

@@ -78,7 +78,7 @@ def _option(kind: Any, arrays: Arrays, name: str) -> Any:
     """The type of a union that the arrays were made from."""
     options = [option for option in get_args(kind) if option is not type(None)]
     parts = {key.removeprefix(f"{name}.").split(".")[0] for key in arrays if key.startswith(f"{name}.")}
-    return next((option for option in options[:-1] if parts & get_type_hints(option).keys()), options[-1])
+    return min(options, key=lambda option: len(parts ^ get_type_hints(option).keys()))
 
 
 if TYPE_CHECKING:

@@ -1,14 +1,12 @@
 """The zero-shot model: context rows in, one logit per query row out, no training on the user's data.
 
 `encode_context` does everything that depends on the context alone, once; `score_queries` then costs a query one
-comparison with the context per space (evidence) and, per layer of a transformer, one cross-attention (softmax) or the
-addition of one vector (mean). Presets go from a fusion of evidence (89 numbers) to the paper's transformer (4.9 M).
+comparison with the context. There are three kinds of model (`config`):
 
-In the transformer context rows exchange messages through routers, and queries read context rows in one of two ways.
-With softmax attention (the paper's) a query weighs every row by its own keys and values. With mean attention all rows
-weigh the same, so every query reads the same vector: it is known as soon as the context is encoded, and a query costs
-the same for any number of rows. Where the input already holds the distances to the context (evidence), softmax
-attention learns almost equal weights, and the mean is a close substitute.
+- the paper's transformer on raw features. Context rows exchange messages through routers; a query weighs every context
+  row by its own keys and values, with softmax attention;
+- kernel router attention: a query weighs context rows by their distance; see `kernel_attention`;
+- a fusion: a weighted sum of evidence channels; see `evidence`.
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.completion import Completion
 from fomo_stream.model.config import ModelConfig
-from fomo_stream.model.evidence import Evidence, evidence_channels, fit_evidence
+from fomo_stream.model.evidence import Evidence, evidence_channels, fit_evidence, fit_views, views_of
+from fomo_stream.model.kernel_attention import KernelCache, KernelNetwork
 from fomo_stream.model.preprocessing import (
     Imputation,
     Knots,
@@ -44,13 +43,7 @@ class KeysValues(NamedTuple):
     values: Tensor
 
 
-class ContextMean(NamedTuple):
-    """The one vector (B, 1, width) that every query of one layer reads from the context: its projected mean."""
-
-    mean: Tensor
-
-
-LayerCache = KeysValues | ContextMean
+LayerCache = KeysValues | KernelCache
 
 
 class Attention(nn.Module):
@@ -86,32 +79,10 @@ class Attention(nn.Module):
         return likeness.softmax(-1)
 
 
-class MeanAttention(nn.Module):
-    """Attention with equal weights. It needs no queries, keys and heads, and the projections to values and to the
-    output are one matrix, because the mean is linear. The projection starts at zero."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.project = nn.Linear(width, width)
-        nn.init.zeros_(self.project.weight)
-        nn.init.zeros_(self.project.bias)
-
-    def encode(self, rows: Tensor) -> ContextMean:
-        """rows: (B, n, width)."""
-        return ContextMean(self.project(rows.mean(1, keepdim=True)))
-
-    def forward(self, rows: Tensor, cache: ContextMean) -> Tensor:
-        """What each of rows (B, q, width) reads: (B, 1, width), the same for all."""
-        return cache.mean
-
-
 class Layer(nn.Module):
-    """Post-norm layer: context rows meet through routers, queries read context rows (paper, section 3.2).
+    """Post-norm layer: context rows meet through routers, queries read context rows (paper, section 3.2)."""
 
-    mean: queries read the mean of the context; context rows meet by softmax attention all the same.
-    """
-
-    def __init__(self, width: int, heads: int, feed_forward: int, routers: int, mean: bool = False) -> None:
+    def __init__(self, width: int, heads: int, feed_forward: int, routers: int) -> None:
         super().__init__()
         if routers:
             self.routers = nn.Parameter(torch.randn(routers, width) * 0.02)
@@ -119,7 +90,7 @@ class Layer(nn.Module):
         else:
             self.register_parameter("routers", None)
         self.spread = Attention(width, heads)
-        self.cross = MeanAttention(width) if mean else Attention(width, heads)
+        self.cross = Attention(width, heads)
         self.norm1 = nn.LayerNorm(width)
         self.norm2 = nn.LayerNorm(width)
         self.feed_forward = nn.Sequential(nn.Linear(width, feed_forward), nn.GELU(), nn.Linear(feed_forward, width))
@@ -137,21 +108,21 @@ class Layer(nn.Module):
             source = self.collect(routers, self.collect.encode(rows))
         return self._finish(rows, self.spread(rows, self.spread.encode(source)))
 
-    def queries(self, rows: Tensor, cache: LayerCache) -> Tensor:
+    def queries(self, rows: Tensor, cache: KeysValues) -> Tensor:
         """Query rows (B, q, width) read the context rows that entered this layer; cache: `cross.encode` of these."""
         return self._finish(rows, self.cross(rows, cache))
 
 
 TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
-OWN_ROWS = 512  # context rows scored at a time: attention over all of 5,000 by 5,000 would take hundreds of MiB
-CHANNEL_LIMIT = 12.0  # asinh grows slowly: 12 is 80,000 spreads out
 
 
 class Features(NamedTuple):
-    """The network's input from rows; a part that the model does not use is None."""
+    """What a model reads of rows: one of these, by its kind."""
 
-    channels: Tensor | None  # (B, q, C) evidence
-    raw: Tensor | None  # (B, q, D)
+    channels: Tensor | None  # (B, q, C) evidence, for a fusion
+    raw: Tensor | None  # (B, q, D) for the paper's transformer
+    views: Tensor | None = None  # (B, S, q, d) rows in each space, for kernel attention
+    far: Tensor | None = None  # (B, n) which context rows have far values, see `bulk`
 
 
 @dataclass(frozen=True)
@@ -170,7 +141,7 @@ class ContextCache:
 
 
 class ZeroShotModel(nn.Module):
-    """Evidence fusion, router transformer, or the transformer on top of the fusion, by `config`.
+    """A fusion, or a transformer with softmax or kernel attention, by `config`.
 
     Parameters of the paper's presets: 4.89 M (D=100) and 4.87 M (D=20), of which the last layer's exchange between
     context rows is never used (nothing reads it), as in the released model.
@@ -186,16 +157,14 @@ class ZeroShotModel(nn.Module):
             # softplus(raw) >= 0: no evidence may count for a row being normal. The start is a mean of the channels.
             self.fusion_raw = nn.Parameter(torch.full((len(config.channels),), -3.5))
             self.fusion_bias = nn.Parameter(torch.tensor(-1.0))
-        if config.layers:
-            inputs = config.raw_features + (len(config.channels) if config.evidence else 0)
-            self.embed = nn.Linear(inputs, config.width)
-            shape = (config.width, config.heads, config.feed_forward, config.routers, config.attention == "mean")
+        if config.attention == "kernel":
+            self.network = KernelNetwork(config)
+        elif config.layers:
+            self.embed = nn.Linear(config.raw_features, config.width)
+            shape = (config.width, config.heads, config.feed_forward, config.routers)
             self.layers = nn.ModuleList(Layer(*shape) for _ in range(config.layers))
             last = nn.Linear(2 * config.width, 2)
             self.head = nn.Sequential(nn.Linear(config.width, 2 * config.width), nn.GELU(), last)
-            if config.fusion:  # start as the fusion; the transformer adds to it
-                nn.init.zeros_(last.weight)
-                nn.init.zeros_(last.bias)
 
     @property
     def device(self) -> torch.device:
@@ -218,9 +187,11 @@ class ZeroShotModel(nn.Module):
         cache, features = self._describe_context(rows, n_features, knots)
         layers = self.encode_features(features)
         own = None  # with raw inputs a row would attend to itself
-        if features.raw is None and features.channels is not None:
-            parts = torch.split(features.channels, OWN_ROWS, dim=1)
-            own = torch.cat([self._score(Features(part, None), layers) for part in parts], 1)
+        for layer in layers:
+            if isinstance(layer, KernelCache):
+                own = layer.own
+        if features.channels is not None:
+            own = self.fuse(features.channels)
         return replace(cache, own=own, layers=layers)
 
     def score_queries(self, cache: ContextCache, queries: Tensor) -> Tensor:
@@ -242,13 +213,18 @@ class ZeroShotModel(nn.Module):
     def attention_weights(self, cache: ContextCache, queries: Tensor) -> Tensor:
         """Attention weights of queries (B, q, d) in the last layer, averaged over heads: (B, q, n) over the rows of the
         encoded context; those of a query sum to one. The model must have them (`config.attends`)."""
-        z = self._embed(self._describe(queries, cache), None)
+        described = self._describe(queries, cache)
+        if described.views is not None:
+            seen = cache.layers[0]
+            assert isinstance(seen, KernelCache)
+            return self.network.weights(described.views, seen)
+        z = self.embed(described.raw)
         for layer, seen in zip(self.layers[:-1], cache.layers, strict=False):
             assert isinstance(layer, Layer)
+            assert isinstance(seen, KeysValues)
             z = layer.queries(z, seen)
         last, seen = self.layers[-1], cache.layers[-1]
         assert isinstance(last, Layer)
-        assert isinstance(last.cross, Attention)
         assert isinstance(seen, KeysValues)
         return last.cross.weights(z, seen).mean(1)
 
@@ -263,9 +239,15 @@ class ZeroShotModel(nn.Module):
 
     def forward_features(self, context: Features, queries: Features) -> Tensor:
         """The rest of `forward`: logits (B, q)."""
-        of_network = self._channel_mask(context, self.config.channel_dropout if self.config.layers else 0.0)
-        of_fusion = self._channel_mask(context, self.config.fusion_dropout if self.config.fusion else 0.0)
-        return self._score(queries, self.encode_features(context, of_network), of_network, of_fusion)
+        hidden = None
+        if context.views is not None:
+            hidden = self.network.mask(len(context.views))
+            return self._score(queries, (self.network.encode(context.views, context.far, hidden),), hidden)
+        if context.channels is not None and self.training and self.config.fusion_dropout:
+            shown = torch.rand(len(context.channels), 1, len(self.config.channels), device=self.device)
+            kept = 1 - self.config.fusion_dropout
+            hidden = (shown < kept).float() / kept
+        return self._score(queries, self.encode_features(context), hidden)
 
     def _describe_context(
         self, rows: Tensor, n_features: Tensor | None = None, given: tuple[Tensor, ...] | None = None
@@ -286,19 +268,23 @@ class ZeroShotModel(nn.Module):
         if given is not None:
             values, levels = given
             knots = Knots(values[None], levels[None], knots.scale)
-        evidence = channels = None
-        if self.config.fusion or self.config.evidence:
+        evidence = channels = views = far = None
+        if self.config.attention == "kernel":
+            evidence, views, far = fit_views(rows, n_features, knots, self.config.used_spaces)
+        elif self.config.fusion:
             evidence, channels = fit_evidence(rows, n_features, knots, self.config.used_spaces)
         if not self.config.quantile:
             knots = z_score_knots(rows)
         cache = ContextCache(n, d, n_features, imputation, knots, evidence, None, ())
-        return cache, Features(channels, self._raw_inputs(rows, cache))
+        return cache, Features(channels, self._raw_inputs(rows, cache), views, far)
 
     def _describe(self, queries: Tensor, cache: ContextCache) -> Features:
         """Features of raw queries (B, q, d)."""
         rows = impute(queries, cache.imputation)
         channels = None
         if cache.evidence is not None:
+            if self.config.attention == "kernel":
+                return Features(None, None, views_of(rows, cache.evidence, self.config.used_spaces))
             channels = evidence_channels(rows, cache.evidence, self.config.used_spaces)
         return Features(channels, self._raw_inputs(rows, cache))
 
@@ -312,29 +298,13 @@ class ZeroShotModel(nn.Module):
         x = torch.where(torch.arange(cache.d, device=x.device) < width, x * (limit / width), 0.0)
         return F.pad(x, (0, limit - cache.d))
 
-    def _channel_mask(self, context: Features, dropout: float) -> Tensor | None:
-        """Channel dropout: (B, 1, C) of factors, the same for every row of a dataset, in training only."""
-        if not (self.training and dropout and context.channels is not None):
-            return None
-        shown = torch.rand(len(context.channels), 1, len(self.config.channels), device=self.device) >= dropout
-        return shown.float() / (1 - dropout)
-
-    def _embed(self, features: Features, shown: Tensor | None) -> Tensor:
-        """Network inputs (B, q, width)."""
-        parts = [] if features.raw is None else [features.raw]
-        if self.config.evidence:
-            assert features.channels is not None
-            channels = features.channels.float().clamp(-CHANNEL_LIMIT, CHANNEL_LIMIT)
-            parts.append(channels if shown is None else channels * shown)
-        out: Tensor = self.embed(torch.cat(parts, -1))
-        return out
-
-    def encode_features(self, context: Features, shown: Tensor | None = None) -> tuple[LayerCache, ...]:
+    def encode_features(self, context: Features) -> tuple[LayerCache, ...]:
         """The context as the queries of each layer read it."""
-        if not self.config.layers:
+        if context.views is not None:
+            return (self.network.encode(context.views, context.far),)
+        if context.raw is None:
             return ()
-        z = self._embed(context, shown)
-        caches: list[LayerCache] = []
+        z, caches = self.embed(context.raw), list[LayerCache]()
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             caches.append(layer.cross.encode(z))
@@ -342,31 +312,25 @@ class ZeroShotModel(nn.Module):
                 z = layer.context(z)
         return tuple(caches)
 
-    def _score(
-        self,
-        queries: Features,
-        layers: tuple[LayerCache, ...],
-        shown: Tensor | None = None,
-        shown_to_fusion: Tensor | None = None,
-    ) -> Tensor:
-        """Logits (B, q) of query features against an encoded context."""
-        logit = torch.zeros((), device=self.device)
-        if self.config.fusion:
-            logit = self.fuse(queries, shown_to_fusion)
-        if self.config.layers:
-            z = self._embed(queries, shown)
-            for layer, cache in zip(self.layers, layers, strict=True):
-                assert isinstance(layer, Layer)
-                z = layer.queries(z, cache)
-            out = self.head(z)
-            logit = logit + (out[..., 1] - out[..., 0])
-        return logit
+    def _score(self, queries: Features, layers: tuple[LayerCache, ...], shown: Tensor | None = None) -> Tensor:
+        """Logits (B, q) of query features against an encoded context. shown: factors of what is hidden in training."""
+        if queries.channels is not None:
+            return self.fuse(queries.channels, shown)
+        if queries.views is not None:
+            found: Tensor = self.network(queries.views, layers[0], shown)
+            return found
+        z = self.embed(queries.raw)
+        for layer, cache in zip(self.layers, layers, strict=True):
+            assert isinstance(layer, Layer)
+            assert isinstance(cache, KeysValues)
+            z = layer.queries(z, cache)
+        out: Tensor = self.head(z)
+        return out[..., 1] - out[..., 0]
 
-    def fuse(self, queries: Features, shown: Tensor | None = None) -> Tensor:
-        """Logits (B, q) of query features by the fusion alone (`config.fusion`)."""
-        assert queries.channels is not None
+    def fuse(self, channels: Tensor, shown: Tensor | None = None) -> Tensor:
+        """Logits (B, q) of evidence channels (B, q, C)."""
         weights = F.softplus(self.fusion_raw)
         # a sum of products, not a matrix product: the same order of additions for every row
         if shown is not None:
             weights = weights * shown
-        return (queries.channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias
+        return (channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias

@@ -217,7 +217,7 @@ class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
     model: str = flag("Detector", "default", metavar="NAME", scope="state")
-    """streams (the default), fusion-router, fusion, or a file"""
+    """streams (the default), fomo (for tables), or a file"""
     device: str = flag("Detector", "auto", scope="scores")
     """cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch"""
     kernel: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")

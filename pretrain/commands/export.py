@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from fomo_stream.errors import CheckpointError, ConfigError
 from fomo_stream.model.checkpoint import load_torch_model, read_metadata, save_model
 from fomo_stream.model.config import PRESETS as MODELS
 from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
-from pretrain.training.run_files import RunFiles, read_log, source_commit
+from pretrain.training.run_files import RunFiles, read_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the last weights, or those with the lowest training loss (default: %(default)s)",
     )
     parser.add_argument(
-        "--mean-attention",
-        action="store_true",
-        help="replace the softmax attention of queries to context rows by the mean of the values",
-    )
-    parser.add_argument(
         "--scale",
         type=float,
         metavar="X",
@@ -57,9 +50,6 @@ def run(options: argparse.Namespace) -> int:
     if options.out.suffix != ".safetensors":
         raise ConfigError(f"--out {options.out}: the name of a checkpoint ends in .safetensors")
     model, summary = _from_checkpoint(options) if options.run.is_file() else _from_run(options)
-    if options.mean_attention:
-        summary["mean_attention"] = {"replaces": f"softmax attention of {model.name}", "commit": source_commit()}
-        model = with_mean_attention(model)
     if options.scale != 1:
         summary["scale"] = options.scale * summary.get("scale", 1.0)  # a checkpoint may have been scaled before
         model = scaled(model, options.scale)
@@ -95,23 +85,6 @@ def _from_run(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[str, Any
     return model, summary
 
 
-def with_mean_attention(model: ZeroShotModel) -> ZeroShotModel:
-    """A model with mean attention, and all other weights of `model`.
-
-    Its queries read the projected mean of the values, which `model` approaches as its attention weights become equal.
-    Raises ConfigError for a model without softmax attention.
-    """
-    if not model.config.attends:
-        raise ConfigError(f"{model.name} has no softmax attention that a mean could replace")
-    converted = ZeroShotModel(replace(model.config, attention="mean"), model.name)
-    weights = model.state_dict()
-    for layer in range(model.config.layers):
-        weights |= _mean_of_values(weights, f"layers.{layer}.cross")
-    wanted = converted.state_dict().keys()
-    converted.load_state_dict({name: value for name, value in weights.items() if name in wanted})
-    return converted
-
-
 def scaled(model: ZeroShotModel, scale: float) -> ZeroShotModel:
     """A model whose logits are those of `model` times `scale`. Raises ConfigError for one with a transformer."""
     if model.config.layers:
@@ -123,12 +96,3 @@ def scaled(model: ZeroShotModel, scale: float) -> ZeroShotModel:
     raw = weights + torch.log(-torch.expm1(-weights))  # the inverse of softplus
     changed.load_state_dict({"fusion_raw": raw.float(), "fusion_bias": scale * model.fusion_bias})
     return changed
-
-
-def _mean_of_values(weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Values and output of one attention as one projection: both are linear, so the mean may be taken first."""
-    parts = ("value.weight", "value.bias", "out.weight", "out.bias")
-    value, value_bias, out, out_bias = (weights[f"{name}.{part}"].double() for part in parts)
-    product, bias = out @ value, out @ value_bias + out_bias
-    kind = weights[f"{name}.out.weight"].dtype
-    return {f"{name}.project.weight": product.to(kind), f"{name}.project.bias": bias.to(kind)}

@@ -128,5 +128,5 @@ STUDIES: dict[str, Study] = {
     "curriculum": Study("percentile above which rows are outliers", {"paper": _CURRICULA, "small": _CURRICULA}),
     "quantile": Study("quantile transform or z-scores", _over("shape.quantile", (True, False))),
     "width-D": Study("features D of model and data", {"paper": _widths((20, 100)), "small": _widths((4, 8, 16))}),
-    "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "router", _EQUAL),
+    "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "fomo", _EQUAL),
 }

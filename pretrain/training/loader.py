@@ -133,9 +133,9 @@ class Loader:
     @torch.no_grad()
     def _draw(self, step: int, progress: float) -> Inputs:
         number = step % self.period if self.period else step
-        if self.model.config.raw_features:
+        if self.model.config.layers:
             return self._from_rows(self.source.batch(number, progress))
-        how = bool(self.model.config.layers), self.model.config.used_spaces
+        how = False, self.model.config.used_spaces  # a fusion does not read the context's own channels
         if not self.period:
             return evidence_batch(self.source.batch(number, progress), *how)
         if number not in self._kept:  # without a curriculum: a batch does not depend on when it is drawn

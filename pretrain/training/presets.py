@@ -31,8 +31,17 @@ PRESETS: dict[str, TrainConfig] = {
     "streams": TrainConfig(
         model="streams", steps=3000, lr=3e-2, period=300, keep_every=500, data=_STREAMS, min_auc=0.6, max_auc=0.9985
     ),
-    "fusion-router": TrainConfig(model="fusion-router", steps=400, lr=1e-3, keep_every=100, **_FILTERED),
-    "router": TrainConfig(model="router", steps=3000, lr=1e-3, keep_every=250, **_FILTERED),
+    "fomo": TrainConfig(
+        model="fomo",
+        steps=300,
+        lr=2e-3,
+        warmup=50,
+        final_lr=0.05,
+        weight_decay=1e-3,
+        keep_every=100,
+        data=DataConfig(max_features=40, batch=16, context_min=96, context_max=224, queries=64),
+        **_FILTERED,
+    ),
     # the paper, section 5.1 and appendices B, D, F: mixtures only. D=100: each epoch has 500 new datasets and 7,500
     # transformed ones. D=20: the datasets are repeated every 50 epochs (P = 50) and are never transformed
     "paper-100": TrainConfig(model="paper-100", data=replace(_PAPER_DATA, reuse=ReuseConfig()), **_PAPER),

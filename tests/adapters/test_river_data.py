@@ -148,10 +148,10 @@ def test_a_record_that_is_changed_after_it_was_scored_is_learned_as_it_is_then()
 # --- river refused
 
 
-@pytest.mark.parametrize("model", ["nonsense", "missing.safetensors", "fusion-router "])
+@pytest.mark.parametrize("model", ["nonsense", "missing.safetensors", "fomo "])
 def test_a_model_that_is_not_there_is_refused_at_once(model: str, tmp_path: Path) -> None:
     for name in (model, str(tmp_path / "missing.safetensors")):
-        with pytest.raises(CheckpointError, match="fusion-router") as caught:  # it names those that are
+        with pytest.raises(CheckpointError, match="fomo, paper-100, streams") as caught:  # it names those that are
             FoMoDetector(model=name)
         assert isinstance(caught.value, ValueError)
     with pytest.raises(CheckpointError):

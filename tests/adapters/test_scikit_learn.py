@@ -27,7 +27,7 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 # --- scikit learn
 
 
-@parametrize_with_checks([ZeroShotDetector(model="fusion")])
+@parametrize_with_checks([ZeroShotDetector(model="streams")])
 def test_scikit_learn_contract(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 

@@ -88,7 +88,7 @@ import json
 import numpy as np
 from fomo_stream import Detector, DetectorConfig, load_model
 rows = np.array(json.loads(sys.argv[1]))
-detector = Detector(load_model("fusion", "cpu", "torch"), 2, DetectorConfig(min_context=20, context_size=30))
+detector = Detector(load_model("fomo", "cpu", "torch"), 2, DetectorConfig(min_context=20, context_size=30))
 detector.process(rows[:0])
 print(json.dumps(detector.process(rows[:200], sys.argv[2:]).remembered_logit[20:].tolist()))
 """
@@ -96,7 +96,7 @@ print(json.dumps(detector.process(rows[:200], sys.argv[2:]).remembered_logit[20:
 
 def test_without_compiled_kernels_results_are_the_same() -> None:
     config = DetectorConfig(min_context=20, context_size=30)
-    expected = Detector(shared_model("fusion", "cpu", "torch"), 2, config).process(rows()[:200], KEYS[:200])
+    expected = Detector(shared_model("fomo", "cpu", "torch"), 2, config).process(rows()[:200], KEYS[:200])
     script = [sys.executable, "-W", "ignore", "-c", WITHOUT_NUMBA, json.dumps(rows().tolist()), *KEYS[:200]]
     found = json.loads(subprocess.run(script, check=True, capture_output=True, text=True).stdout)
     np.testing.assert_allclose(found, expected.remembered_logit[20:], rtol=0, atol=1e-6)

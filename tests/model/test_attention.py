@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fomo_stream import ZeroShotDetector
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.attention import Attended, Float, attention_weights, most_attended
 from fomo_stream.model.checkpoint import load_torch_model, save_model
-from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.config import PRESETS, ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main
 from pretrain.evaluation.plots import plane, plot_attended
@@ -23,7 +24,8 @@ from pretrain.evaluation.plots import plane, plot_attended
 PAPER_LIKE = ModelConfig(
     raw_features=4, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=32, routers=6
 )
-ON_EVIDENCE = ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0)
+KERNEL = replace(PRESETS["fomo"], width=16, feed_forward=32, routers=5)
+FULL = replace(PAPER_LIKE, routers=0)
 
 
 def make(config: ModelConfig) -> ZeroShotModel:
@@ -44,7 +46,7 @@ def rows(n: int, d: int, seed: int = 0) -> Float:
     return np.random.default_rng(seed).normal(size=(n, d))
 
 
-@pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
+@pytest.mark.parametrize("config", [PAPER_LIKE, FULL, KERNEL])
 @given(n=st.integers(2, 90), d=st.integers(1, 4), q=st.integers(0, 130), seed=st.integers(0, 99))
 def test_weights_of_a_query_sum_to_one_over_the_context(config: ModelConfig, n: int, d: int, q: int, seed: int) -> None:
     weights = attention_weights(make(config), rows(n, d, seed), rows(q, d, seed + 1))
@@ -53,11 +55,11 @@ def test_weights_of_a_query_sum_to_one_over_the_context(config: ModelConfig, n: 
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
+@pytest.mark.parametrize("config", [PAPER_LIKE, FULL])
 def test_weights_are_the_softmax_by_hand_of_the_last_layer_averaged_over_heads(config: ModelConfig) -> None:
     model, context, queries = make(config), rows(30, 3), rows(7, 3, seed=1)
     seen, asked = model.describe(torch.from_numpy(context)[None], torch.from_numpy(queries)[None])
-    z, of_queries = model._embed(seen, None), model._embed(asked, None)
+    z, of_queries = model.embed(seen.raw), model.embed(asked.raw)
     layers: Any = model.layers
     first, last = layers
     of_queries = first.queries(of_queries, first.cross.encode(z))
@@ -92,16 +94,23 @@ def test_detector_names_rows_of_its_training_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.weights, expected.weights)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"), [("fusion", "has no transformer"), ("fusion-router", "weighs all context rows the same")]
-)
-def test_model_without_attention_weights_is_refused_with_the_names_of_those_that_have_them(
-    name: str, reason: str
-) -> None:
-    with pytest.raises(ConfigError, match=rf"{name}@.* {reason}.*models that have them: paper-100$"):
-        attended_context(load_torch_model(name), rows(20, 2), rows(2, 2))
-    with pytest.raises(ConfigError, match=reason):
-        ZeroShotDetector(model=name).fit(rows(20, 2)).attended_context(rows(2, 2))
+def test_model_without_attention_weights_is_refused_with_the_names_of_those_that_have_them() -> None:
+    with pytest.raises(ConfigError, match=r"streams@.* has no transformer.*models that have them: fomo, paper-100$"):
+        attended_context(load_torch_model("streams"), rows(20, 2), rows(2, 2))
+    with pytest.raises(ConfigError, match="has no transformer"):
+        ZeroShotDetector(model="streams").fit(rows(20, 2)).attended_context(rows(2, 2))
+
+
+def test_kernel_attention_weighs_near_rows_more() -> None:
+    """In one layer and one space: all heads weigh by the same distances."""
+    model = make(replace(KERNEL, layers=1, spaces="z"))
+    context, queries = rows(60, 2), rows(9, 2, seed=1)
+    weights = attention_weights(model, context, queries)
+    z = np.concatenate([context, queries])
+    z = (z - context.mean(0)) / context.std(0)
+    distances = ((z[60:, None] - z[None, :60]) ** 2).sum(-1)
+    for of_query, by_distance in zip(weights, distances.argsort(1), strict=True):
+        assert (np.diff(of_query[by_distance]) <= 1e-7).all()
 
 
 def test_unusable_requests_are_refused() -> None:

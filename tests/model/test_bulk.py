@@ -44,7 +44,7 @@ def test_a_constant_a_flag_an_outlier_and_bursts_have_no_far_values(column: Any)
     assert not Bulk.of_rows(column[:, None]).far(column[:, None]).any()
 
 
-@pytest.mark.parametrize("model", ["streams", "fusion-router"])
+@pytest.mark.parametrize("model", ["streams", "fomo"])
 @pytest.mark.parametrize("value", SENTINELS)
 def test_far_values_leave_the_order_of_other_rows_and_both_kernels_agree(model: Any, value: Any) -> None:
     rng = np.random.default_rng(1)

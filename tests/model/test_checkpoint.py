@@ -82,8 +82,9 @@ def test_every_flipped_weight_byte_is_noticed(saved: Path) -> None:
         {"spaces": ""},
         {"layers": 10**9},
         {"width": -1},
-        {"layers": 1, "heads": 0},
-        {"layers": 1, "heads": 3},
+        {"layers": 1, "fusion": False, "raw_features": 4, "heads": 0},
+        {"layers": 1, "fusion": False, "raw_features": 4, "heads": 3},
+        {"layers": 1},
         {"raw_features": 10**9},
         {"fusion_dropout": float("nan")},
         {"routers": "9" * 10_000},
@@ -96,7 +97,7 @@ def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
 
 def test_half_precision_halves_the_file_and_keeps_the_scores(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = ZeroShotModel(PRESETS["router"]).eval()
+    model = ZeroShotModel(PRESETS["paper-20"]).eval()
     for half in (False, True):
         save_model(model, tmp_path / f"{half}.safetensors", half=half)
     sizes = [(tmp_path / f"{half}.safetensors").stat().st_size for half in (False, True)]
@@ -159,7 +160,7 @@ def test_what_is_no_whole_checkpoint_is_refused(tmp_path: Path, write: Callable[
 
 @pytest.mark.parametrize("name", ["nothing", "missing/model.safetensors"])
 def test_unknown_names_list_the_shipped_models(name: str) -> None:
-    with pytest.raises(CheckpointError, match=r"shipped.*fusion"):
+    with pytest.raises(CheckpointError, match=r"shipped.*fomo, paper-100, streams"):
         load_model(name)
 
 
@@ -188,7 +189,7 @@ def test_auto_is_the_gpu_only_for_models_that_run_in_torch(monkeypatch: pytest.M
     monkeypatch.setattr(checkpoint, "_has_driver", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(ZeroShotModel, "to", to)
-    assert [load_model(name).kernel for name in ("streams", "fusion", "fusion-router")] == ["numba"] * 3
+    assert [load_model(name).kernel for name in ("streams", "fomo")] == ["numba"] * 2
     assert load_model("default", "auto", "numba").kernel == "numba"
     assert moved == []
     for model, kernel in (("paper-100", "auto"), ("default", "torch")):
@@ -219,7 +220,7 @@ def test_shipped_models_load_and_say_how_they_were_trained(name: str) -> None:
 
 
 @given(
-    of=st.sampled_from([*((name, "auto") for name in shipped_models()), ("fusion-router", "torch")]),
+    of=st.sampled_from([*((name, "auto") for name in shipped_models()), ("fomo", "torch"), ("streams", "torch")]),
     n=st.integers(4, 60),
     d=st.integers(1, 12),
     seed=st.integers(0, 2**16),
@@ -243,7 +244,7 @@ def test_what_is_restored_scores_the_same(of: tuple[str, str], n: int, d: int, s
 
 def test_what_is_missing_is_named() -> None:
     arrays = flatten(
-        encode_rows(shared_model("fusion", kernel="torch"), np.random.default_rng(0).normal(size=(9, 2))), "cache"
+        encode_rows(shared_model("streams", kernel="torch"), np.random.default_rng(0).normal(size=(9, 2))), "cache"
     )
     del arrays["cache.knots.scale"]
     with pytest.raises(KeyError, match=r"cache\.knots\.scale"):

@@ -20,13 +20,13 @@ from test_model import make
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model import compiled
-from fomo_stream.model.checkpoint import resolve_kernel, shared_model
-from fomo_stream.model.compiled import weights_of
-from fomo_stream.model.config import CHANNELS, PRESETS, SPACES, ModelConfig, channels_in
+from fomo_stream.model.checkpoint import resolve_kernel, shared_model, shipped_models
+from fomo_stream.model.config import CHANNELS, PRESETS, SPACES, CompiledModel, Model, ModelConfig, channels_in
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
-from fomo_stream.model.kernels import arithmetic, compiling, neighbours, network, statistics, views
+from fomo_stream.model.kernels import arithmetic, attention, compiling, neighbours, network, statistics, views
 from fomo_stream.model.kernels.statistics import NEIGHBOURS
+from fomo_stream.model.layout import as_tables
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import (
     encode_rows,
@@ -34,10 +34,11 @@ from fomo_stream.model.scoring import (
     logits_of,
     own_logits,
 )
-from fomo_stream.model.zero_shot import Features, ZeroShotModel
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 PACKAGE = Path(network.__file__).parents[2]
+KERNELS = ("two-spaces", "tiny", "kernel", "kernel-no-routers", "kernel-one-layer")
 SIZES = {"n": st.integers(2, 300), "d": st.integers(1, 12), "seed": st.integers(0, 2**16)}
 
 
@@ -61,7 +62,7 @@ def data(n: int, d: int, seed: int, ties: bool = True) -> Float:
 @given(**SIZES)
 def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
     context, queries = data(n, d, seed, ties=False), data(20, d, seed + 1, ties=False)
-    model = shared_model("fusion", "cpu", "numba")
+    model = ZeroShotModel(PRESETS["fusion"])
     fitted = compiled.encode_context(model, context)
     given_ = torch.from_numpy(context)[None]
     imputation = fit_imputation(given_)
@@ -90,8 +91,16 @@ def test_fewer_spaces_have_the_channels_that_they_have_among_all(n: int, d: int,
     torch.testing.assert_close(some_, every_[..., at])
 
 
+def pair(name: str) -> list[Model]:
+    """A shipped model, or one of `make`, for the kernels and for torch."""
+    if name in shipped_models():
+        return [shared_model(name, "cpu", kernel) for kernel in ("numba", "torch")]
+    made = make(name)
+    return [CompiledModel(name, made.config, made.arrays()), made]
+
+
 @given(
-    name=st.sampled_from(["fusion", "fusion-router", "streams"]),
+    name=st.sampled_from(["fomo", "streams", *KERNELS]),
     n=st.integers(32, 400),
     d=st.integers(1, 12),
     seed=st.integers(0, 2**16),
@@ -100,39 +109,26 @@ def test_logits_are_those_of_torch(name: str, n: int, d: int, seed: int) -> None
     context, queries = data(n, d, seed, ties=False), data(50, d, seed + 1, ties=False)
     logits: list[Float] = []
     own: list[Any] = []
-    for kernel in ("numba", "torch"):
-        model = shared_model(name, "cpu", kernel)
+    for model in pair(name):
         encoded = encode_rows(model, context)
         logits.append(logits_of(model, encoded, queries))
         own.append(own_logits(encoded))
-    # a last digit may change a rank in the context, by one step of -log10 p
-    assert np.median(np.abs(logits[0] - logits[1])) < 0.005
+    # A last digit may change a rank in the context, by one step of -log10 p. Far from all rows it also decides which of
+    # them is read, and that counts for weights at random.
+    shipped = name in shipped_models()
+    assert np.median(np.abs(logits[0] - logits[1])) < (0.005 if shipped else 0.05)
     assert np.median(np.abs(own[0] - own[1])) < 0.005
-    np.testing.assert_allclose(logits[0], logits[1], atol=0.1)
+    np.testing.assert_allclose(logits[0], logits[1], atol=0.1 if shipped else 1.0)
 
 
 def test_a_context_of_a_model_without_a_quantile_map_is_less_than_half_as_large() -> None:
     rows = np.random.default_rng(0).normal(size=(1000, 10))
-    encoded = [encode_rows(shared_model(name, "cpu", "numba"), rows) for name in ("streams", "fusion")]
-    streams, fusion = (sum(part.nbytes for part in flatten(one, "context").values()) for one in encoded)
-    assert streams < fusion / 2
+    encoded = [encode_rows(shared_model(name, "cpu", "numba"), rows) for name in ("streams", "fomo")]
+    streams, fomo = (sum(part.nbytes for part in flatten(one, "context").values()) for one in encoded)
+    assert streams < fomo / 2
 
 
-@pytest.mark.parametrize("name", ["fusion", "whitened", "two-spaces", "tiny", "mean", "mean-full-attention"])
-def test_the_network_is_that_of_torch(name: str) -> None:
-    model, rng = make(name), np.random.default_rng(0)
-    shapes = [(n, len(model.config.channels)) for n in (77, 21)]
-    context, queries = (rng.normal(size=shape).astype(np.float32) * 4 for shape in shapes)
-    layers = model.encode_features(Features(torch.from_numpy(context)[None], None))
-    expected = model._score(Features(torch.from_numpy(queries)[None], None), layers)[0]
-    weights, of_context = weights_of(model)
-    read = network.encode_channels(context, weights, of_context)
-    found = network.score_channels(queries, weights, read)
-    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
-    assert np.std(found) > 0.01
-
-
-@given(**SIZES, name=st.sampled_from(["fusion", "fusion-router", "streams"]), position=st.integers(0, 20))
+@given(**SIZES, name=st.sampled_from(["fomo", "streams"]), position=st.integers(0, 20))
 def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d: int, seed: int, position: int) -> None:
     model = shared_model(name, "cpu", "numba")
     encoded, queries = encode_rows(model, data(n, d, seed)), data(21, d, seed + 1)
@@ -145,7 +141,7 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d:
 
 @given(n=st.integers(2, 200), seed=st.integers(0, 2**16))
 def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
-    model, context, queries = shared_model("fusion-router", "cpu", "numba"), data(n, 4, seed), data(9, 4, seed + 1)
+    model, context, queries = shared_model("fomo", "cpu", "numba"), data(n, 4, seed), data(9, 4, seed + 1)
     order = np.random.default_rng(seed).permutation(n)
     encoded, shuffled = encode_rows(model, context), encode_rows(model, context[order])
     np.testing.assert_array_equal(logits_of(model, shuffled, queries), logits_of(model, encoded, queries))
@@ -156,7 +152,7 @@ def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
 
 @pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 500), (21, 3), (64, 3), (65, 3), (129, 200), (5000, 1)])
 def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
-    model, rng = shared_model("fusion-router", "cpu", "numba"), np.random.default_rng(0)
+    model, rng = shared_model("fomo", "cpu", "numba"), np.random.default_rng(0)
     context = encode_rows(model, rng.normal(size=(n, d)))
     near, far = logits_of(model, context, np.stack([np.zeros(d), np.full(d, 1e4)]))
     assert np.isfinite([near, far]).all()
@@ -177,7 +173,7 @@ def test_whitening_is_that_of_a_library(n: int, d: int, rank: int, seed: int) ->
 
 def test_every_kernel_is_compiled_once() -> None:
     """Arrays that are read-only or not contiguous are other types to numba: compiling again would take seconds."""
-    model = shared_model("fusion-router", "cpu", "numba")
+    model = shared_model("fomo", "cpu", "numba")
     context = encode_rows(model, data(50, 4, 0))
     fixed = data(9, 4, 1)
     fixed.flags.writeable = False
@@ -186,14 +182,15 @@ def test_every_kernel_is_compiled_once() -> None:
     np.testing.assert_array_equal(logits_of(model, context, np.hstack([fixed, fixed])[:, :4]), expected)
     encode_rows(model, fixed)
     assert len(views.score_views.signatures) == 1
-    assert len(network.score_channels.signatures) == 1
+    assert len(attention.own_densities.signatures) == 1
+    assert len(network.linear.signatures) == 1
 
 
 ONE_KERNEL = """
 import numpy as np
 from fomo_stream.model.kernels import compiling, network
 x = np.ones(1, np.float32)
-network._gelu_all(x)
+network.gelu_all(x)
 print(x[0], compiling.prepare())
 """
 
@@ -235,7 +232,7 @@ def test_where_another_process_cannot_compile_this_one_does(alone: Path) -> None
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
-    model = shared_model("fusion-router", "cpu", "numba")
+    model = shared_model("fomo", "cpu", "numba")
     with pytest.raises(SchemaError, match="a context has 2 to 5000 rows, this one has 1"):
         encode_rows(model, np.zeros((1, 3)))
     with pytest.raises(SchemaError, match="the context has 3 features, the query rows have 2"):
@@ -250,7 +247,7 @@ def test_normal_quantiles(p: float) -> None:
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=300), st.floats(-1e6, 1e6, width=32))
 def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
     ordered = np.sort(np.array(values, np.float32))[None]
-    table, last = compiled.as_tables(ordered)
+    table, last = as_tables(ordered)
     for wanted in (np.float32(x), ordered[0, len(values) // 2]):
         assert arithmetic.count_smaller(table[0], last[0], wanted) == np.searchsorted(ordered[0], wanted)
 
@@ -272,14 +269,13 @@ def test_the_nearest_are_those_of_a_sort(n: int, seed: int, kind: str) -> None:
 
 
 def test_which_kernel_is_used() -> None:
-    cpu, default = "cpu", PRESETS["fusion-router"]
+    cpu, default = "cpu", PRESETS["fomo"]
     assert [resolve_kernel(kernel, cpu, default) for kernel in ("auto", "numba", "torch")] == [
         "numba",
         "numba",
         "torch",
     ]
     assert resolve_kernel("auto", cpu, PRESETS["paper-100"]) == "torch"
-    assert resolve_kernel("auto", cpu, PRESETS["router"]) == "torch"
     assert resolve_kernel("auto", "cuda:0", default) == "torch"
     with pytest.raises(ConfigError, match="the kernel numba has no kernels for a model of raw features; use torch"):
         resolve_kernel("numba", cpu, PRESETS["paper-100"])

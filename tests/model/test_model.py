@@ -18,18 +18,17 @@ from fomo_stream.model.zero_shot import TILE, Features, ZeroShotModel
 SMALL = {
     "fusion": ModelConfig(),
     "whitened": ModelConfig(spaces="whitened"),
-    "two-spaces": ModelConfig(
-        spaces="z,whitened", layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"
-    ),
+    "two-spaces": replace(PRESETS["tiny"], spaces="z,whitened"),
     "tiny": PRESETS["tiny"],
-    "router": replace(PRESETS["router"], width=16, feed_forward=32, routers=5),
-    "full-attention": ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0),
-    "mean": replace(PRESETS["fusion-router"], width=16, feed_forward=32, routers=5),
-    "mean-full-attention": ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0, attention="mean"),
+    "kernel": replace(PRESETS["fomo"], width=16, feed_forward=32, routers=5, layers=3),
+    "kernel-no-routers": replace(PRESETS["fomo"], width=16, feed_forward=32, routers=0, spaces="whitened"),
+    "kernel-one-layer": replace(PRESETS["fomo"], width=16, feed_forward=32, layers=1),
     "raw": ModelConfig(
         raw_features=8, evidence=False, fusion=False, layers=3, width=16, heads=2, feed_forward=32, routers=6
     ),
-    "raw-and-evidence": ModelConfig(raw_features=8, layers=2, width=16, heads=2, feed_forward=32, routers=6),
+    "raw-full-attention": ModelConfig(
+        raw_features=8, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=32, routers=0
+    ),
 }
 
 
@@ -119,11 +118,27 @@ def test_contexts_in_a_batch_score_as_they_do_alone(name: str) -> None:
         torch.testing.assert_close(batched[i], alone, atol=1e-3, rtol=1e-3)
 
 
-def test_transformer_on_the_fusion_starts_as_the_fusion() -> None:
-    torch.manual_seed(1)
-    both, alone = ZeroShotModel(PRESETS["fusion-router"]).eval(), ZeroShotModel(PRESETS["fusion"]).eval()
-    context, queries = rows(50, 3)[None], rows(9, 3, 1)[None]
-    torch.testing.assert_close(both(context, queries), alone(context, queries))
+@pytest.mark.parametrize(("n", "d"), [(20, 1), (200, 4)])
+def test_kernel_attention_starts_as_kernel_densities(n: int, d: int) -> None:
+    """By hand, in z-scores alone: the ranks of a query among the context's rows by each of four densities."""
+    torch.manual_seed(0)
+    model = ZeroShotModel(replace(PRESETS["fomo"], spaces="z", layers=1)).eval()
+    context, queries = rows(n, d), rows(30, d, 1) * 2
+    logits = model.score_queries(model.encode_context(context), queries).detach()
+    z = (torch.cat([context, queries]) - context.mean(0)) / context.std(0, correction=0)
+    distances = torch.cdist(z, z[:n])
+    distances[:n].fill_diagonal_(torch.inf)
+    unit = distances[:n].sort(1).values[:, :5].mean(1).median()
+    expected = torch.full((30,), -1.0, dtype=torch.float64)
+    for bandwidth in (0.25, 0.5, 1.0, 2.0):
+        kernels = -((distances / unit) ** 2) / (2 * bandwidth**2)
+        odd = -kernels.logsumexp(1) + torch.tensor([n - 1.0] * n + [n] * 30).log()
+        own, found = odd[:n], odd[n:]
+        spread = 1.4826 * (own - own.median()).abs().median() + 0.05 * own.std(correction=0) + 1e-3
+        far = ((found - own.median()) / spread).asinh()
+        rare = -((((own[None] >= found[:, None]).sum(1) + 1) / (n + 1)).log10())
+        expected += (far + rare) * 1.5 / 8
+    torch.testing.assert_close(logits.double(), expected, atol=1e-3, rtol=1e-3)
 
 
 def test_more_evidence_never_lowers_the_fused_logit() -> None:
@@ -134,8 +149,8 @@ def test_more_evidence_never_lowers_the_fused_logit() -> None:
     assert (model.forward_features(none, more) >= model.forward_features(none, Features(channels, None))).all()
 
 
-def test_half_of_the_channels_are_hidden_in_training_only() -> None:
-    model = make("router")
+def test_some_densities_are_hidden_in_training_only() -> None:
+    model = make("kernel")
     context, queries = rows(50, 3)[None], rows(9, 3, 1)[None]
     assert torch.equal(model(context, queries), model(context, queries))
     model.train()
@@ -157,7 +172,7 @@ def test_impossible_contexts_are_refused_with_a_reason(n: int, d: int, says: str
         make("raw").encode_context(rows(n, d))
 
 
-@pytest.mark.parametrize("values", [{"layers": 0, "fusion": False}, {"layers": 2, "evidence": False, "fusion": False}])
+@pytest.mark.parametrize("values", [{"fusion": False}, {"layers": 2}, {"layers": 2, "fusion": False}])
 def test_configurations_without_a_scorer_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="needs"):
+    with pytest.raises(CheckpointError, match="a model is a fusion without layers, or"):
         ModelConfig(**values)

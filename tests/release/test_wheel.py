@@ -282,5 +282,5 @@ def test_what_an_extra_has_is_asked_for_by_its_name(installed: Installed, rows: 
 @pytest.mark.slow
 def test_weights_that_are_not_in_the_wheel_say_where_they_are(installed: Installed, rows: np.ndarray) -> None:
     done = installed.run("fomo-stream", "score", "rows.csv", "--model", "paper-100")
-    assert "no model named 'paper-100'; shipped: fusion, fusion-router, streams" in done.stderr
+    assert "no model named 'paper-100'; shipped: fomo, streams" in done.stderr
     assert "fomo_stream/weights/paper-100.safetensors in a clone of the repository" in done.stderr

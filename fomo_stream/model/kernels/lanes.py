@@ -132,11 +132,57 @@ def add_squares(_typing: Any, total: Any, lanes: Any, x: Any) -> Any:
 
 
 @intrinsic
+def add_products(_typing: Any, total: Any, a: Any, b: Any) -> Any:
+    """total + a * b, in one operation where the processor has it."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+        added = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+        return builder.call(added, [arguments[1], arguments[2], arguments[0]])
+
+    return _singles(_singles, _singles, _singles), codegen
+
+
+def _across(builder: Any, lanes: Any, combine: Any) -> Any:
+    """All lanes combined to one number, in halves."""
+    left = LANES
+    while left > 1:
+        left //= 2
+        order = [(i + left) % LANES for i in range(LANES)]
+        lanes = combine(lanes, builder.shuffle_vector(lanes, lanes, ir.Constant(_INTEGERS, order)))
+    return builder.extract_element(lanes, ir.Constant(ir.IntType(32), 0))
+
+
+def _smaller(builder: Any) -> Any:
+    return lambda a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b)
+
+
+@intrinsic
+def sum_across(_typing: Any, lanes: Any) -> Any:
+    """The sum of all lanes."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _across(builder, arguments[0], builder.fadd)
+
+    return types.float32(_singles), codegen
+
+
+@intrinsic
+def least_across(_typing: Any, lanes: Any) -> Any:
+    """The smallest of all lanes."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _across(builder, arguments[0], _smaller(builder))
+
+    return types.float32(_singles), codegen
+
+
+@intrinsic
 def least(_typing: Any, a: Any, b: Any) -> Any:
     """The smaller value in each lane."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.select(builder.fcmp_ordered("<", *arguments), *arguments)
+        return _smaller(builder)(*arguments)
 
     return _singles(_singles, _singles), codegen
 
@@ -167,13 +213,7 @@ def smallest_with(_typing: Any, counts: Any, k: Any, lanes: Any) -> Any:
         number, k, lanes = arguments
         has = builder.icmp_signed(">=", number, _everywhere(builder, k, _INTEGERS))
         found = builder.select(has, lanes, ir.Constant(_FLOATS, [float("inf")] * LANES))
-        lanes_left = LANES
-        while lanes_left > 1:
-            lanes_left //= 2
-            order = [(i + lanes_left) % LANES for i in range(LANES)]
-            moved = builder.shuffle_vector(found, found, ir.Constant(_INTEGERS, order))
-            found = builder.select(builder.fcmp_ordered("<", found, moved), found, moved)
-        return builder.extract_element(found, ir.Constant(ir.IntType(32), 0))
+        return _across(builder, found, _smaller(builder))
 
     return types.float32(_counts, types.int32, _singles), codegen
 

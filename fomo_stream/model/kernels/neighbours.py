@@ -179,12 +179,11 @@ def new_scratch(m):
 
 
 @kernel
-def kernel_sums(d2, closest, bandwidth, sums):
-    """Sums (4,) of exp((closest - d2) / (2 b ** 2)) over d2 (m,), b = 4, 2, 1 and 1/2 times the bandwidth.
+def kernel_sums(d2, closest, factor, sums):
+    """Sums (4,) of exp((closest - d2) factor f) over d2 (m,), f = 1, 4, 16 and 64: of bandwidths that are halved.
 
-    Half a bandwidth is the fourth power of the kernel, so one exponential serves all.
+    Half a bandwidth is the fourth power of the kernel, so one exponential serves all. factor: float32.
     """
-    factor = np.float32(1.0 / (32.0 * bandwidth * bandwidth))
     s1 = s4 = s16 = s64 = np.float32(0)
     for i in range(d2.shape[0]):
         e = exp_of_negative((closest - d2[i]) * factor)

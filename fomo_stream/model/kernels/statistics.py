@@ -328,7 +328,7 @@ def _describe_in(x, s, c, columns, own, d2, near, where, scratch, sums, logs, ou
     n = own.shape[0]
     nearest(d2, n, near, where, scratch)
     distance_statistics(x, columns, near, where, c.floor, logs)
-    kernel_sums(d2, near[0], c.bandwidth[s], sums)
+    kernel_sums(d2, near[0], np.float32(1.0 / (32.0 * c.bandwidth[s] * c.bandwidth[s])), sums)
     for a in range(4):
         logs[4 + a] = sums[a] / n
     log_all(logs)
@@ -399,7 +399,7 @@ def rarities(n, own):
     """-log10 of the p-value of a statistic that is above i of the context's n, i = 0 ... n (own: of a row in it)."""
     out = np.empty(n + 1, np.float32)
     for i in range(n + 1):
-        p = (n - i) / n if own else (n - i + 1) / (n + 1)
+        p = max(n - i, 1) / n if own else (n - i + 1) / (n + 1)
         out[i] = -log(max(p, 1e-300)) * 0.4342944819032518
     return out
 
@@ -421,7 +421,7 @@ def project_all(rows, t):
 
 
 @kernel
-def _own_distances(x, start, columns, out):
+def own_distances(x, start, columns, out):
     """Squared distances of TILE rows of the context x (n, d), from `start` on, to all of it, into out (TILE, m); to
     themselves: far. Of fewer at the end."""
     size = min(TILE, x.shape[0] - start)
@@ -445,7 +445,7 @@ def _own_in(x, columns, floor, kept, out, first, own):
     for i in range(n):
         if i % TILE == 0:
             tile = kept[i:] if keeps else kept
-            _own_distances(x, i, columns, tile)
+            own_distances(x, i, columns, tile)
         of_row, closest, at = span(x, i * d, d), span(near, i * k, k), span(where, i * k, k)
         nearest(span(tile, i % TILE * m, m), n, closest, at, scratch)
         distance_statistics(of_row, columns, closest, at, floor, logs)
@@ -456,15 +456,16 @@ def _own_in(x, columns, floor, kept, out, first, own):
         own[i, 0], own[i, 1] = logs[1], logs[2]
         size_statistics(of_row, span(part, 10, 4))
     bandwidth = np.sort(fives)[(n - 1) // 2]
+    factor = np.float32(1.0 / (32.0 * bandwidth * bandwidth))
     rest = math.log((n - 1) / n)  # the mean over n rows counts the row itself, whose kernel is 0
     for i in range(n):
         if i % TILE == 0:
             tile = kept[i:] if keeps else kept
             if not keeps:
-                _own_distances(x, i, columns, tile)
+                own_distances(x, i, columns, tile)
         part = span(out, i * count + first, PER_SPACE)
         ratio_statistics(part, own, span(where, i * k, k), span(part, 3, 2))
-        kernel_sums(span(tile, i % TILE * m, m), near[i, 0], bandwidth, sums)
+        kernel_sums(span(tile, i % TILE * m, m), near[i, 0], factor, sums)
         for a in range(4):
             means[a] = sums[a] / n
         log_all(means)

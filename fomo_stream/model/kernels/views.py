@@ -9,10 +9,11 @@ import math
 
 import numpy as np
 
+from fomo_stream.model.kernels.attention import ATTENDS, Attended, AttentionWeights, attend_rows
 from fomo_stream.model.kernels.compiling import exact_kernel
 from fomo_stream.model.kernels.completion import Known, complete
+from fomo_stream.model.kernels.fusion import FusionWeights, fuse_rows
 from fomo_stream.model.kernels.handles import WORDS, cube, cubes, number, row, table, words_at
-from fomo_stream.model.kernels.network import Weights, score_rows
 from fomo_stream.model.kernels.search import smaller
 from fomo_stream.model.kernels.statistics import Described, Transform
 
@@ -24,23 +25,42 @@ ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS, LIKENESS, UNLIKE = range(KNOWN + 7, KNOWN
 
 
 @exact_kernel
-def _weights_at(address):
-    h = words_at(address)
-    return Weights(
-        number(h, 0) != 0.0,
-        row(h, 1, np.float64),
-        number(h, 2),
+def _fusion_at(h):
+    return FusionWeights(number(h, 0), row(h, 1, np.float64), number(h, 2))
+
+
+@exact_kernel
+def _attention_at(h):
+    return AttentionWeights(
+        number(h, 0),
+        table(h, 1, np.float64),
+        cube(h, 2, np.float32),
         table(h, 3, np.float32),
-        row(h, 4, np.float32),
-        cube(h, 5, np.float32),
+        cube(h, 4, np.float32),
+        row(h, 5, np.float32),
         cube(h, 6, np.float32),
-        table(h, 7, np.float32),
-        cube(h, 8, np.float32),
-        table(h, 9, np.float32),
+        cube(h, 7, np.float32),
+        table(h, 8, np.float32),
+        cube(h, 9, np.float32),
         table(h, 10, np.float32),
-        row(h, 11, np.float32),
-        row(h, 12, np.float32),
-        number(h, 13),
+        cube(h, 11, np.float32),
+        cube(h, 12, np.float32),
+        table(h, 13, np.float32),
+        cube(h, 14, np.float32),
+        row(h, 15, np.float32),
+        cube(h, 16, np.float32),
+        table(h, 17, np.float32),
+        cube(h, 18, np.float32),
+        table(h, 19, np.float32),
+        cube(h, 20, np.float32),
+        table(h, 21, np.float32),
+        table(h, 22, np.float64),
+        number(h, 23),
+        table(h, 24, np.float32),
+        table(h, 25, np.float32),
+        row(h, 26, np.float32),
+        row(h, 27, np.float32),
+        number(h, 28),
     )
 
 
@@ -74,6 +94,30 @@ def _described_at(h):
         table(h, DESCRIBED + 7, np.float32),
         row(h, DESCRIBED + 8, np.float32),
     )
+
+
+@exact_kernel
+def _attended_at(h):
+    return Attended(
+        cubes(h, DESCRIBED, np.float32),
+        cubes(h, DESCRIBED + 1, np.float32),
+        cube(h, DESCRIBED + 2, np.float32),
+        row(h, DESCRIBED + 3, np.float64),
+        row(h, DESCRIBED + 4, np.float64),
+        row(h, DESCRIBED + 5, np.float64),
+        table(h, DESCRIBED + 6, np.float32),
+        table(h, DESCRIBED + 7, np.float32),
+        row(h, DESCRIBED + 8, np.float32),
+    )
+
+
+@exact_kernel
+def _score(rows, c, weights):
+    """Logits (q,) of complete rows (q, d) against the context of a handle. weights: the model's."""
+    if number(weights, 0) == ATTENDS:
+        read = table(c, READ, np.float32)
+        return attend_rows(rows, _transform_at(c), _attended_at(c), _attention_at(weights), read)
+    return fuse_rows(rows, _transform_at(c), _described_at(c), _fusion_at(weights))
 
 
 @exact_kernel
@@ -167,7 +211,7 @@ def score_views(rows, without, views, contexts, weights):
     q = rows.shape[0]
     out = np.empty((2, views.shape[0], q))
     out[:] = np.nan
-    of_model, none = _weights_at(weights), np.empty((0, 0), np.bool_)
+    of_model, none = words_at(weights), np.empty((0, 0), np.bool_)
     for v in range(views.shape[0]):
         first, last = views[v, 0], views[v, 1]
         start = 0
@@ -180,14 +224,12 @@ def score_views(rows, without, views, contexts, weights):
                 entries, counts = _entries(rows[start:stop, first:last], without[start:stop, first:last], views[v, 2])
                 completed = np.empty(entries.shape)
                 # Twice at most, first in the context and then among known outliers: a loop, as the code of
-                # `score_rows` is compiled once more wherever it is called.
+                # `_score` is compiled once more wherever it is called.
                 at, logits = contexts[v, start], np.empty(0)
                 while at:
                     c = words_at(at)
                     complete(entries, _known_at(c), none, completed)
-                    found = score_rows(
-                        completed, _transform_at(c), _described_at(c), of_model, table(c, READ, np.float32)
-                    )
+                    found = _score(completed, c, of_model)
                     if at == contexts[v, start]:
                         logits = found
                         _add_extremes(entries, h, logits)

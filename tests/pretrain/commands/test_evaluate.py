@@ -36,7 +36,7 @@ def test_command_writes_results_report_and_pictures_and_resumes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "report"
-    flags = ("--model", "fusion", "--model", "fusion-router", folder, "--seeds", "2", "--label", "broken", "--out", out)
+    flags = ("--model", "streams", "--model", "fomo", folder, "--seeds", "2", "--label", "broken", "--out", out)
     assert evaluate(*flags) == 0
     runs = read_runs(out / "results.csv")
     assert len(runs) == 3 * 2 * (2 + len(BASELINES))

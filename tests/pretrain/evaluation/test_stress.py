@@ -101,7 +101,7 @@ def test_command_fills_the_table_and_goes_on_with_more_datasets(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ["evaluate", "--stress", "--datasets", "in-distribution,binary", "--context", "60", "--device", "cpu"]
-    flags += ["--model", "fusion", "--baselines", "knn", "--datasets-per-row"]
+    flags += ["--model", "streams", "--baselines", "knn", "--datasets-per-row"]
     assert main([*flags, "1"]) == 0
     first = read_runs(tmp_path / "evaluation" / "stress" / "results.csv")
     assert main([*flags, "2"]) == 0

@@ -26,7 +26,7 @@ from pretrain.training.train import Observer, train
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
-@pytest.mark.parametrize("model", ["tiny", "fusion", "fusion-router"])
+@pytest.mark.parametrize("model", ["tiny", "fusion"])
 @pytest.mark.parametrize(("period", "number"), [(0, signal.SIGINT), (3, signal.SIGTERM)])
 def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     tmp_path: Path, model: str, period: int, number: signal.Signals
