@@ -199,11 +199,10 @@ class Context(State):
         self._admit_relative(numbers)
 
     def _admit_relative(self, numbers: Int) -> None:
-        numbers = self.relatives.may_enter(numbers)
-        relative = self.history.relative(numbers)
-        known = ~np.isnan(relative).all(axis=(1, 2))
+        known = self.history.knows_relative(numbers)
         if known.any():
-            self._changes[True] += len(self.relatives.admit(numbers[known], flat(relative[known])))
+            entering = self.relatives.may_enter(numbers[known])
+            self._changes[True] += len(self.relatives.admit(entering, flat(self.history.relative(entering))))
 
     @property
     def _trimmed(self) -> int | None:

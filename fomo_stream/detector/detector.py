@@ -13,7 +13,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -278,7 +277,8 @@ class Detector:
             bulk = self._shared.panel.bulk(self._shared.records)
             self._series.note(values[part], of_keys, bulk, True, call.work.address)
             is_good = start == 0 or (self._basis == basis and not len(self._owns))
-            self._learn(call, known[part] if known is not None and is_good else None)
+            its = known if known is None or call.n == n else known[part]
+            self._learn(call, its if is_good else None)
             yield call
             self._keep(call.work)
             start += call.n
@@ -317,9 +317,12 @@ class Detector:
 
     def _work_for(self, n: int) -> Work:
         """Memory for n records that no other call works in, perhaps of another thread."""
-        with suppress(IndexError):
-            if (work := self._works.pop()).size >= n:
-                return work
+        try:
+            work = self._works.pop()
+        except IndexError:
+            work = None
+        if work is not None and work.size >= n:
+            return work
         panel = self._shared.panel
         shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, panel.columns
         return Work(max(n, LEAST_WORK), *shape)

@@ -143,11 +143,12 @@ class Reservoir(State):
         entering = np.flatnonzero(priority > self._lowest)
         excess = self._count + len(entering) - self.capacity
         if excess > 0:  # of the rows and the new ones, those with the lowest priorities leave or do not enter
-            held = np.flatnonzero(self._taken)
-            if excess < len(held):
+            if excess < self._count:
                 held = np.argpartition(self._priorities, excess - 1)[:excess]
-            everything = np.concatenate([self._priorities[held], priority[entering]])
-            low, high = np.split(np.argpartition(everything, excess - 1), [excess])
+            else:
+                held = np.flatnonzero(self._taken)
+            order = np.argpartition(np.concatenate([self._priorities[held], priority[entering]]), excess - 1)
+            low, high = order[:excess], order[excess:]
             self._empty(np.sort(held[low[low < len(held)]]))
             entering = np.sort(entering[high[high >= len(held)] - len(held)])
         logits = np.full(len(entering), np.nan) if logits is None else logits[entering]
@@ -313,6 +314,11 @@ class History(State):
     def relative(self, numbers: Int) -> Float:
         """How far known records are from what is usual for their keys (n, RELATIVE, d); NaN: unknown."""
         return self._relative["relative"][numbers % self._rows.size].astype(np.float64)
+
+    def knows_relative(self, numbers: Int) -> Bool:
+        """Of which known records (n,) any of that is known."""
+        relative = self._relative["relative"][numbers % self._relative.size]
+        return np.asarray((relative == relative).any(axis=(1, 2)))
 
     def gaps(self, numbers: Int) -> NDArray[np.bool_]:
         """Which values (n, d) of known records are missing."""

@@ -28,7 +28,7 @@ class RowSpec:
         """Which features (d,) are no categories."""
         return ~np.isin(np.arange(self.n_features), self.categorical)
 
-    @property
+    @cached_property
     def widest(self) -> int:
         """Columns with places in cycles, and with counters also times."""
         return self.n_features + self.n_cycles + bool(self.counters)

@@ -101,7 +101,7 @@ class Scope:
     @property
     def records(self) -> int:
         """Records learned: the number of the next one."""
-        return self.history.records
+        return self.context.history.records
 
     @property
     def history(self) -> History:

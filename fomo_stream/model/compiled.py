@@ -226,9 +226,9 @@ def _describe(
     ranks = tails is not None
     tails = np.ones(views.shape[1:]) if tails is None else tails
     statistics, own, bandwidth = own_statistics(x, columns, tails, ranks, floor)
-    ordered = np.sort(statistics.T, axis=1)
+    ordered = np.sort(np.ascontiguousarray(statistics.T), axis=1)
     median = ordered[:, (n - 1) // 2].copy()
-    deviation = np.partition(np.abs(statistics - median), (n - 1) // 2, axis=0)[(n - 1) // 2]
+    deviation = np.partition(np.abs(ordered - median[:, None]), (n - 1) // 2, axis=1)[:, (n - 1) // 2]
     spread = 1.4826 * deviation + 0.05 * (statistics if near.all() else statistics[near]).std(0) + 1e-6
     comparison = (median, spread, *as_tables(ordered.astype(np.float32)))
     described = kernels.Described(columns, own, bandwidth, floor, *comparison, kernels.rarities(n, False))
