@@ -318,7 +318,7 @@ class Detector:
     def _work_for(self, n: int) -> Work:
         """Memory for n records that no other call works in, perhaps of another thread."""
         try:
-            work = self._works.pop()
+            work: Work | None = self._works.pop()
         except IndexError:
             work = None
         if work is not None and work.size >= n:
