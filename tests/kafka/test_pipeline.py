@@ -158,6 +158,18 @@ def test_the_number_of_attempts_stays_in_dead_letters_and_not_in_scored_records(
     assert letter.headers[:2] == headers
 
 
+def test_headers_of_traces_pass_through() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers: Headers = [("traceparent", trace), ("tracestate", b"a=1"), ("tracestate", b"b=2"), ("baggage", None)]
+    for offset, value in enumerate((b'{"x": 1.0}', b"{")):
+        pipeline.receive(record(offset, value=value)._replace(headers=headers), 0.0)
+    pipeline.finish([0])
+    (scored,), (letter,) = delivery.to("t-scores"), delivery.to("t-dead-letters")
+    assert (scored.headers, letter.headers[: len(headers)]) == (headers, headers)
+
+
 def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people() -> None:
     delivery = Recording()
     pipeline = make_pipeline(delivery)
