@@ -1,9 +1,11 @@
 """The service on Kafka: records a second of a young and of an established stream, latency, memory, CPU time.
 
-The broker runs on the same cores. Exactly once, 10 features, contexts of 1,000 rows.
+The broker runs on the same cores. Exactly once and at least once, 10 features, contexts of 1,000 rows.
 
 - young: the first records of a group that starts; a generation is due after every few hundred records of a partition.
 - established: further records, after 100,000 of each partition. All input lies on the broker before the service starts.
+- pass-through: a program that decodes the same records and writes them again, with the same client (`pass_through.py`).
+  The rate of a service is also given as a share of its rate.
 - latency: from the time at which a record was due at the producer until a reader of committed records has its score, at
   a steady rate, after 10,000 records of each partition; builds included.
 """
@@ -17,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -37,6 +39,9 @@ LOOK_S = 0.1  # between two samples
 PATIENCE_S = 1800.0
 TAIL = 1.05  # of the input: at its end the partitions no longer share the cores
 VIEWS = ("default", "fast")
+Delivery = Literal["exactly-once", "at-least-once"]
+DELIVERIES: tuple[Delivery, ...] = ("exactly-once", "at-least-once")
+PASSED = 200_000  # records of the pass-through; the last three quarters are measured
 
 
 def measure(scale: Scale) -> Iterator[Measurement | Absent]:
@@ -52,9 +57,12 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
         folder = Path(name)
         with service_with(broker, folder, load.partitions, WARM_UP) as service:
             service.until(WARM_UP)
+        rate, plain = _pass_through(broker, load)
+        yield from plain
         for views in VIEWS:
-            yield from _throughput(broker, folder, load, load.partitions, load.established, views)
-            yield from _latency(broker, folder, load, views)
+            for delivery in DELIVERIES:
+                yield from _throughput(broker, folder, load, load.partitions, load.established, views, delivery, rate)
+                yield from _latency(broker, folder, load, views, delivery)
         for partitions in load.other_partitions:
             yield from _throughput(broker, folder, load, partitions, 0, VIEWS[0])
         yield from _memory(broker, folder, scale)
@@ -104,23 +112,66 @@ class Run:
             time.sleep(LOOK_S)
 
 
+def _pass_through(broker: Broker, load: Load) -> tuple[float, list[Measurement]]:
+    """Records/s of a pass-through, and its measurements."""
+    topic, partitions, last = unique("bench"), load.partitions, PASSED
+    broker.create_topic(topic, partitions)
+    broker.create_topic(f"{topic}-copies", partitions)
+    fill(broker.bootstrap, topic, partitions, int(last * TAIL))
+    program = [sys.executable, "-m", "suite.pass_through", broker.bootstrap, topic]
+    with subprocess.Popen(program, cwd=Path(__file__).parents[1]) as process:
+        progress = Progress(broker.bootstrap, topic, topic, partitions, (process.pid, broker.process_id))
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while progress.look() < last:
+                assert process.poll() is None, "the pass-through has ended"
+                assert time.monotonic() < deadline, "the pass-through took too long"
+                time.sleep(LOOK_S)
+        finally:
+            progress.close()
+            process.kill()
+    begin, end = stretch(progress.samples, last // 4, last)
+    count = end.records - begin.records
+    rate = count / (end.at - begin.at)
+    sizes: Sizes = {"partitions": partitions, "features": FEATURES}
+    spent = 1e6 * (end.service_s - begin.service_s) / count
+    return rate, [
+        Measurement("pass-through", sizes, rate, "records/s"),
+        Measurement("pass-through CPU", sizes, spent, "us/record"),
+    ]
+
+
 def _throughput(
-    broker: Broker, folder: Path, load: Load, partitions: int, established: int, views: str
+    broker: Broker,
+    folder: Path,
+    load: Load,
+    partitions: int,
+    established: int,
+    views: str,
+    delivery: Delivery = "exactly-once",
+    plain: float | None = None,
 ) -> Iterator[Measurement]:
-    """Rate and CPU time; established: records of each partition before the second stretch, 0: only the first."""
+    """Rate and CPU time; established: records of each partition before the second stretch, 0: only the first.
+
+    plain: records/s of a pass-through, which the rate is divided by, too.
+    """
     parts = {"young": (0, load.young)}
     if established:
         before = established * partitions
         parts["established"] = before, before + load.stretch
     last = max(stop for _, stop in parts.values())
-    with service_with(broker, folder, partitions, int(last * TAIL), views=(views,)) as service:
+    with service_with(broker, folder, partitions, int(last * TAIL), views=(views,), delivery=delivery) as service:
         service.until(last)
         samples = service.progress.samples
     for age, (first, stop) in parts.items():
         begin, end = stretch(samples, first, stop)
         sizes: Sizes = {"age": age, "partitions": partitions, "context": 1000, "features": FEATURES, "views": views}
+        sizes["delivery"] = delivery
         count = end.records - begin.records
-        yield Measurement("service", sizes, count / (end.at - begin.at), "records/s")
+        rate = count / (end.at - begin.at)
+        yield Measurement("service", sizes, rate, "records/s")
+        if plain is not None:
+            yield Measurement("service over pass-through", sizes, rate / plain, "ratio")
         spent = {"service": end.service_s - begin.service_s}
         if begin.broker_s is not None and end.broker_s is not None:
             spent["broker"] = end.broker_s - begin.broker_s
@@ -128,10 +179,11 @@ def _throughput(
             yield Measurement("service CPU", {"process": process, **sizes}, 1e6 * seconds / count, "us/record")
 
 
-def _latency(broker: Broker, folder: Path, load: Load, views: str) -> Iterator[Measurement]:
+def _latency(broker: Broker, folder: Path, load: Load, views: str, delivery: Delivery) -> Iterator[Measurement]:
     """Median and 99th percentile at a steady rate."""
     partitions, count = load.partitions, int(load.rate * load.seconds)
-    with service_with(broker, folder, partitions, load.warm, max_latency_ms=20.0, views=(views,)) as service:
+    changes = {"max_latency_ms": 20.0, "views": (views,), "delivery": delivery}
+    with service_with(broker, folder, partitions, load.warm, **changes) as service:
         service.until(load.warm)
         reader = _reader_at_end(broker, f"{service.topic}-scores", partitions)
         arguments = [broker.bootstrap, service.topic, str(partitions), str(count), str(load.rate)]
@@ -143,7 +195,7 @@ def _latency(broker: Broker, folder: Path, load: Load, views: str) -> Iterator[M
                 reader.close()
                 producer.kill()
     sizes: Sizes = {"rate": int(load.rate), "partitions": partitions, "context": 1000, "features": FEATURES}
-    sizes["views"] = views
+    sizes |= {"views": views, "delivery": delivery}
     for of, share in (("median", 0.5), ("99th percentile", 0.99), ("maximum", 1.0)):
         value = 1000 * float(np.quantile(found, share))
         yield Measurement("service latency", {"of": of, **sizes}, value, "ms")
