@@ -182,7 +182,7 @@ def _throughput(
 def _latency(broker: Broker, folder: Path, load: Load, views: str, delivery: Delivery) -> Iterator[Measurement]:
     """Median and 99th percentile at a steady rate."""
     partitions, count = load.partitions, int(load.rate * load.seconds)
-    changes = {"max_latency_ms": 20.0, "views": (views,), "delivery": delivery}
+    changes: dict[str, Any] = {"max_latency_ms": 20.0, "views": (views,), "delivery": delivery}
     with service_with(broker, folder, partitions, load.warm, **changes) as service:
         service.until(load.warm)
         reader = _reader_at_end(broker, f"{service.topic}-scores", partitions)
