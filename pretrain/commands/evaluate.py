@@ -8,14 +8,15 @@ from pathlib import Path
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.checkpoint import TABLE_MODEL
+from fomo_stream.model.checkpoint import TABLE_MODEL, shipped_models
 from pretrain.commands.flags import add_machine, listed
 from pretrain.evaluation import stress
 from pretrain.evaluation.comparison import scoreboard
-from pretrain.evaluation.detectors import BASELINES, Method, baselines, limit_threads, models
+from pretrain.evaluation.detectors import BASELINES, USUAL, Method, baselines, limit_threads, models
 from pretrain.evaluation.plots import plot_comparison
+from pretrain.evaluation.published import read_published
 from pretrain.evaluation.ranking_metrics import METRICS
-from pretrain.evaluation.report import stress_report, tables_report
+from pretrain.evaluation.report import html_page, stress_report, tables_report
 from pretrain.evaluation.runs import Pending, run_all
 from pretrain.evaluation.tables import Table, Task, draw_task, read_table, table_files
 from pretrain.training.run_files import replace_file
@@ -30,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         metavar="A,B,..",
-        help=f"names or .safetensors files; may be repeated (default: {TABLE_MODEL})",
+        help=f"names or .safetensors files, or all that are shipped; may be repeated (default: {TABLE_MODEL})",
     )
     parser.add_argument(
         "--baselines",
         metavar="A,B,..",
-        help=f"any of {','.join(BASELINES)}, or all, or none (default: all; with --stress none)",
+        help=f"any of {','.join(BASELINES)}, or all, or none (default: {','.join(USUAL)}; with --stress none)",
     )
     parser.add_argument("--datasets", metavar="A,B,..", help="only these tables, or these rows of the stress table")
     parser.add_argument(
@@ -56,7 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="maximum of query rows per table, 0: all (default: %(default)s)",
     )
     parser.add_argument("--label", metavar="COLUMN", help="label column of .csv tables (default: the last)")
-    parser.add_argument("--group", metavar="A,B,..", help="count tables whose names begin with A as one, e.g. MVTec-AD")
+    parser.add_argument(
+        "--contaminated",
+        type=float,
+        metavar="SHARE",
+        default=0.0,
+        help="share of outliers among the context rows, 0 to 0.5 (default: %(default)s, as in the paper)",
+    )
+    parser.add_argument(
+        "--published",
+        type=Path,
+        metavar="DIR",
+        help="folder of published results (semi_*.xlsx, avg_*.csv): print ranks and p of ours among them, as the paper",
+    )
     parser.add_argument(
         "--datasets-per-row",
         type=int,
@@ -77,6 +90,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--seeds, --threads and --datasets-per-row need at least 1")
     if options.max_test < 2 and options.max_test != 0:
         raise ConfigError(f"--max-test {options.max_test}: an inlier and an outlier are 2 rows; 0 takes all")
+    if not 0 <= options.contaminated <= 0.5:
+        raise ConfigError(f"--contaminated {options.contaminated:g}: a share of 0 to 0.5")
     if not 2 <= options.context <= MAX_CONTEXT:
         raise ConfigError(f"--context {options.context}: a context has 2 to {MAX_CONTEXT} rows")
     with limit_threads(options.threads):
@@ -84,34 +99,42 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_tables(options: argparse.Namespace) -> int:
+    published = read_published(options.published) if options.published else None
     files = table_files(options.folder, listed(options.datasets))
     # read all tables first: a mistake in the last one must not appear after hours
     digests = {name: read_table(path, options.label).digest for name, path in files.items()}
+    if options.contaminated:
+        digests = {name: f"{digest}-{options.contaminated:g}" for name, digest in digests.items()}
 
     @lru_cache(maxsize=1)
     def read(name: str) -> Table:
         return read_table(files[name], options.label)
 
     def draw(name: str, seed: int) -> Task:
-        return draw_task(read(name), seed, options.context, options.max_test)
+        return draw_task(read(name), seed, options.context, options.max_test, options.contaminated)
 
     tasks = [
         Pending(name, seed, partial(draw, name, seed), digests[name]) for name in files for seed in range(options.seeds)
     ]
     ours = models(_models(options.model), options.device)
     out = options.out or Path("evaluation") / options.folder.resolve().name
-    methods = {**ours, **_baselines(options.baselines or "all")}
+    methods = {**ours, **_baselines(options.baselines or ",".join(USUAL))}
     runs = run_all(tasks, methods, out / "results.csv", options.context, options.max_test)
-    boards = {metric: scoreboard(runs, metric, listed(options.group))[0] for metric in METRICS}
+    names = published.names_of(files) if published else {}
+    boards = {metric: scoreboard(runs, metric, names)[0] for metric in METRICS}
     if not boards["auroc"].datasets:
         raise ConfigError(f"on every table some method failed; see the errors in {out / 'results.csv'}")
-    plots = plot_comparison(boards, ours, out)
+    drawn = {metric: published.among(board, metric, ours) for metric, board in boards.items()} if published else boards
+    plots = plot_comparison(drawn, ours, out)
     cut = f"at most {options.max_test} queries, " if options.max_test else ""
+    polluted = f", {options.contaminated:.0%} of them outliers" if options.contaminated else ""
     setting = (
         f"{len(files)} tables, {options.seeds} seeds; context: a random half of the inliers, at most {options.context} "
-        f"rows; {cut}weighted as the whole table."
+        f"rows{polluted}; {cut}weighted as the whole table."
     )
-    return _finish(tables_report(boards, runs, list(ours), setting, plots), out)
+    report = tables_report(boards, runs, list(ours), setting, plots, published)
+    replace_file(out / "report.html", lambda path: path.write_text(html_page(report, out), encoding="utf-8"))
+    return _finish(report, out, "\n## AUROC of each dataset")
 
 
 def _run_stress(options: argparse.Namespace) -> int:
@@ -133,12 +156,13 @@ def _run_stress(options: argparse.Namespace) -> int:
     )
     if any(row.binary != "no" for row in rows):
         setting += f"\n\n{stress.READINGS}"
-    return _finish(stress_report(runs, rows, setting), out)
+    return _finish(stress_report(runs, rows, setting), out, "\n## AUPR")
 
 
-def _finish(report: str, out: Path) -> int:
+def _finish(report: str, out: Path, end: str) -> int:
+    """Write the report; print it as far as `end`."""
     replace_file(out / "report.md", lambda path: path.write_text(report, encoding="utf-8"))
-    print(report.split("\n## ")[1])  # the summary, or the first table
+    print(report.partition(end)[0])
     print(f"wrote {out / 'report.md'}")
     return 0
 
@@ -148,4 +172,5 @@ def _baselines(text: str) -> dict[str, Method]:
 
 
 def _models(texts: list[str] | None) -> list[str]:
-    return [name for text in texts or () for name in listed(text)] or [TABLE_MODEL]
+    names = [name for text in texts or () for name in listed(text)] or [TABLE_MODEL]
+    return shipped_models() if names == ["all"] else names

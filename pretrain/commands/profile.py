@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--splits", type=int, metavar="N", default=2, help="random splits of a real table (default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for profile.json and profile.png")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for profile.json")
     add_machine(parser)
 
 

@@ -1,7 +1,7 @@
-"""Ablations: train every variant of a study, evaluate all on the same data, and write a table and plots.
+"""Ablations: train every variant of a study, evaluate all on the same data, and write a table.
 
-The directory of a study holds one run per variant and seed, the results of all evaluations, `results.csv`, `report.md`,
-`cost.png` and `quality.png`. Interrupted runs are resumed, and nothing is computed twice.
+The directory of a study holds one run per variant and seed, the results of all evaluations, `results.csv` and
+`report.md`. Interrupted runs are resumed, and nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.checkpoint import save_model, shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.evaluation.detectors import Encoded
-from pretrain.evaluation.plots import plot_panels
 from pretrain.evaluation.runs import Pending, Run, run_all
 from pretrain.evaluation.studies import Variant
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
@@ -185,7 +184,7 @@ def _summary(variant: Variant, config: TrainConfig, study: Ablation, runs: list[
 
 
 def write_report(results: list[Result], study: Ablation, title: str) -> None:
-    """The table as CSV and Markdown, and plots of the cost and the quality of all variants."""
+    """The table as CSV and Markdown."""
     names = [entry.name for entry in fields(Result)]
 
     def write_csv(path: Path) -> None:
@@ -197,22 +196,6 @@ def write_report(results: list[Result], study: Ablation, title: str) -> None:
     replace_file(study.out / "results.csv", write_csv)
     text = markdown(results, study, title)
     replace_file(study.out / "report.md", lambda path: path.write_text(text, encoding="utf-8"))
-    labels = [result.variant for result in results]
-    cost = {
-        "ms per training step": ([r.ms_per_step for r in results], None),
-        "parameters (thousands)": ([r.parameters / 1e3 for r in results], None),
-    }
-    quality = {
-        "AUROC, held-back synthetic (%)": ([r.auroc for r in results], [r.auroc_sd for r in results]),
-        "AUPR, held-back synthetic (%)": ([r.aupr for r in results], None),
-        "training loss": ([r.loss for r in results], None),
-    }
-    if study.tables is not None:
-        errors = [r.tables_auroc_sd for r in results]
-        quality["AUROC, real tables (%)"] = ([r.tables_auroc for r in results], errors)
-        quality["AUPR, real tables (%)"] = ([r.tables_aupr for r in results], None)
-    plot_panels(labels, cost, study.out / "cost.png", f"{title}: cost")
-    plot_panels(labels, quality, study.out / "quality.png", f"{title}: quality")
 
 
 def markdown(results: list[Result], study: Ablation, title: str) -> str:
@@ -244,7 +227,7 @@ def markdown(results: list[Result], study: Ablation, title: str) -> str:
         if study.tables is not None:
             cells += [f"{r.tables_auroc:.2f} ± {r.tables_auroc_sd:.2f}", f"{r.tables_aupr:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", "![cost](cost.png)", "![quality](quality.png)", ""])
+    return "\n".join([*lines, ""])
 
 
 def _mean(values: Iterable[float]) -> float:

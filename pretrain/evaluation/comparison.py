@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrain.evaluation.runs import Run
 from pretrain.evaluation.tables import Float
 
 FEWEST_FOR_A_TEST = 5  # datasets; with fewer even a baseline that always wins has p >= 0.05
+PROFILE_END = 3.0  # largest ratio of a performance profile
 DECIMALS = 2  # of a percentage, as in the paper; values that are equal after rounding tie in ranks and tests
 
 
@@ -28,16 +31,29 @@ class Scoreboard:
     spread: Float
     features: Float
 
+    def of(self, rows: NDArray[np.bool_]) -> Scoreboard:
+        """Some of the datasets."""
+        names = [name for name, kept in zip(self.datasets, rows, strict=True) if kept]
+        return Scoreboard(names, self.methods, self.mean[rows], self.spread[rows], self.features[rows])
+
+    def sorted(self) -> Scoreboard:
+        """The best mean rank first."""
+        order = np.argsort(self.ranks().mean(0), kind="stable")
+        methods = [self.methods[j] for j in order]
+        return replace(self, methods=methods, mean=self.mean[:, order], spread=self.spread[:, order])
+
     def ranks(self) -> Float:
         """(m, k): 1 is the best on a dataset; ties share the mean of their ranks."""
         return average_ranks(self.mean)
 
 
-def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str]) -> tuple[Scoreboard, list[str]]:
+def scoreboard(
+    runs: Sequence[Run], metric: str, names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Scoreboard, list[str]]:
     """Means over seeds, and the datasets that are left out because some method failed.
 
-    groups: datasets whose names begin with the same prefix count as one dataset, the mean of its parts (as in the paper
-    for the categories of MVTec-AD).
+    names: other names for datasets. Those with the same one count as one dataset, the mean of its parts (as in the
+    paper for the categories of MVTec-AD).
     """
     methods = list(dict.fromkeys(run.method for run in runs))
     failed = {run.dataset for run in runs if run.error}
@@ -45,20 +61,28 @@ def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str]) -> tuple
     features: dict[str, list[int]] = {}
     for run in runs:
         if run.dataset not in failed:
-            group = next((g for g in groups if run.dataset.startswith(g)), run.dataset)
+            group = names.get(run.dataset, run.dataset)
             by_method = values.setdefault(group, {}).setdefault(run.dataset, {})
             by_method.setdefault(run.method, []).append(getattr(run, metric))
             features.setdefault(group, []).append(run.n_features)
-    names = list(values)
-    shape = (len(names), len(methods))
+    found = list(values)
+    shape = (len(found), len(methods))
     mean, spread = np.zeros(shape), np.zeros(shape)
-    for i, name in enumerate(names):
+    for i, name in enumerate(found):
         for j, method in enumerate(methods):
             parts = [np.asarray(part[method]) for part in values[name].values()]
             mean[i, j] = np.mean([part.mean() for part in parts])
             spread[i, j] = np.mean([part.std(ddof=1) if len(part) > 1 else 0.0 for part in parts])
-    width = np.asarray([float(np.mean(features[name])) for name in names])
-    return Scoreboard(names, methods, mean.round(DECIMALS), spread, width), sorted(failed)
+    width = np.asarray([float(np.mean(features[name])) for name in found])
+    return Scoreboard(found, methods, mean.round(DECIMALS), spread, width), sorted(failed)
+
+
+def performance_profiles(values: Float) -> tuple[Float, Float]:
+    """Of values (m, k), larger is better: sorted ratios (m, k) of the best value on a dataset to that of the method,
+    and the areas (k,), 0 to 1, below the share of datasets with a ratio of at most tau, tau from 1 to PROFILE_END."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.sort(np.nan_to_num(values.max(1, keepdims=True) / values, nan=1.0, posinf=np.inf), axis=0)
+    return ratios, (PROFILE_END - np.clip(ratios, 1, PROFILE_END)).mean(0) / (PROFILE_END - 1)
 
 
 def average_ranks(values: Float) -> Float:

@@ -20,6 +20,7 @@ from fomo_stream.model.scoring import encode_rows, logits_of
 from pretrain.evaluation.tables import Float
 
 NEIGHBOURS = 5  # of kNN and DTE-NP, as in the paper
+SEVERAL = (5, 10, 20, 40, 50)  # neighbours of their averages
 ECOD_SHARE = 100
 
 
@@ -30,7 +31,8 @@ class Detector(Protocol):
         """Fit on inliers (n, d)."""
 
     def score(self, rows: Float) -> Float:
-        """Scores (q,) of rows (q, d); the score of a row must not depend on the other rows."""
+        """Scores (q,) of rows (q, d); the score of a row must not depend on the other rows. Of several rankings (v, q),
+        the mean of their measures counts."""
 
 
 Method = Callable[[int], Detector]
@@ -99,17 +101,17 @@ class Baseline:
         return scores
 
 
-class Ecod(Baseline):
-    """PyOD's ECOD, in portions of a hundredth of the context.
+class InPortions(Baseline):
+    """PyOD's ECOD or COPOD, in portions of a hundredth of the context.
 
-    ECOD ranks test rows together with each other, so it reads the test set, and many outliers in the tails make each
+    They rank test rows together with each other, so they read the test set, and many outliers in the tails make each
     of them less extreme. In small portions this effect is negligible.
     """
 
     def raw_score(self, scaled: Float) -> Float:
         portion = max(1, self.detector.X_train.shape[0] // ECOD_SHARE)
         parts = np.array_split(scaled, range(portion, len(scaled), portion))
-        return np.concatenate([super(Ecod, self).raw_score(part) for part in parts])
+        return np.concatenate([super(InPortions, self).raw_score(part) for part in parts])
 
 
 class DteNp(Baseline):
@@ -128,7 +130,45 @@ class DteNp(Baseline):
         return steps
 
 
-BASELINES = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
+class Averaged:
+    """Detectors with other hyperparameters, which are measured one by one: the paper's `-avg`."""
+
+    def __init__(self, parts: Sequence[Detector]) -> None:
+        self.parts = parts
+
+    def fit(self, rows: Float) -> object:
+        for part in self.parts:
+            part.fit(rows)
+        return self
+
+    def score(self, rows: Float) -> Float:
+        """(v, q): scores of each detector."""
+        return np.stack([part.score(rows) for part in self.parts])
+
+
+class Bagged:
+    """Feature bagging (Lazarevic and Kumar 2005): the mean score of ten detectors, each on a random subset of at least
+    half of the features. PyOD's needs a package that is not maintained any more."""
+
+    def __init__(self, make: Callable[[], Any], seed: int) -> None:
+        self.make, self.rng = make, np.random.default_rng(seed)
+
+    def fit(self, rows: Float) -> Bagged:
+        width = rows.shape[1]
+        sizes = self.rng.integers(max(1, width // 2), max(2, width), 10)
+        columns = [self.rng.choice(width, size, replace=False) for size in sizes]
+        self.parts = [(each, self.make().fit(rows[:, each])) for each in columns]
+        return self
+
+    def decision_function(self, rows: Float) -> Float:
+        scores: Float = np.mean([part.decision_function(rows[:, each]) for each, part in self.parts], axis=0)
+        return scores
+
+
+USUAL = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
+BASELINES = (
+    *USUAL, "copod", "hbos", "loda", "mcd", "pca", "cblof", "feature-bagging", "knn-avg", "dte-np-avg",
+)  # fmt: skip
 
 
 def baselines(names: Sequence[str]) -> dict[str, Method]:
@@ -140,26 +180,44 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
     if find_spec("numba"):  # else PyOD would choose the processor for which numba compiles our kernels
         import fomo_stream.model.kernels.compiling  # noqa: F401 (for what its import does)
     try:
+        from pyod.models.cblof import CBLOF
+        from pyod.models.copod import COPOD
         from pyod.models.ecod import ECOD
+        from pyod.models.hbos import HBOS
         from pyod.models.iforest import IForest
         from pyod.models.knn import KNN
+        from pyod.models.loda import LODA
         from pyod.models.lof import LOF
+        from pyod.models.mcd import MCD
         from pyod.models.ocsvm import OCSVM
+        from pyod.models.pca import PCA
     except ImportError as error:
         raise ConfigError(
             f"baselines need PyOD ({error}); pip install 'fomo-stream[pretrain]', or leave them out: --baselines none"
         ) from None
 
-    def neighbours(n: int, limit: int = NEIGHBOURS) -> int:
-        return min(limit, n - 1)
+    def knn(k: int) -> Detector:
+        return Baseline(lambda n: KNN(n_neighbors=min(k, n - 1)))
+
+    def dte_np(k: int) -> Detector:
+        return DteNp(lambda n: KNN(n_neighbors=min(k, n - 1), method="mean"))
 
     methods: dict[str, Method] = {
-        "knn": lambda seed: Baseline(lambda n: KNN(n_neighbors=neighbours(n))),
-        "dte-np": lambda seed: DteNp(lambda n: KNN(n_neighbors=neighbours(n), method="mean")),
-        "lof": lambda seed: Baseline(lambda n: LOF(n_neighbors=neighbours(n, 20))),
+        "knn": lambda seed: knn(NEIGHBOURS),
+        "dte-np": lambda seed: dte_np(NEIGHBOURS),
+        "lof": lambda seed: Baseline(lambda n: LOF(n_neighbors=min(20, n - 1))),
         "iforest": lambda seed: Baseline(lambda n: IForest(n_estimators=100, random_state=seed)),
-        "ecod": lambda seed: Ecod(lambda n: ECOD()),
+        "ecod": lambda seed: InPortions(lambda n: ECOD()),
         "ocsvm": lambda seed: Baseline(lambda n: OCSVM(nu=0.5, gamma="auto")),
+        "copod": lambda seed: InPortions(lambda n: COPOD()),
+        "hbos": lambda seed: Baseline(lambda n: HBOS()),
+        "loda": lambda seed: Baseline(lambda n: LODA(random_state=seed)),
+        "mcd": lambda seed: Baseline(lambda n: MCD(random_state=seed)),
+        "pca": lambda seed: Baseline(lambda n: PCA(random_state=seed)),
+        "cblof": lambda seed: Baseline(lambda n: CBLOF(random_state=seed)),
+        "feature-bagging": lambda seed: Baseline(lambda n: Bagged(lambda: LOF(n_neighbors=min(20, n - 1)), seed)),
+        "knn-avg": lambda seed: Averaged([knn(k) for k in SEVERAL]),
+        "dte-np-avg": lambda seed: Averaged([dte_np(k) for k in SEVERAL]),
     }
     return {name: methods[name] for name in names}
 

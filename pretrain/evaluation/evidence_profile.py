@@ -22,7 +22,6 @@ import torch
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.config import CHANNELS, RANK_STATISTICS, SPACE_STATISTICS, SPACES
 from fomo_stream.model.preprocessing import fit_imputation, impute
-from pretrain.evaluation.plots import new_figure, save_figure
 from pretrain.evaluation.tables import Float, Task, draw_task, read_table, table_files
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
@@ -155,14 +154,13 @@ def report_text(prior: Profile, tables: Profile | None = None) -> str:
 
 
 def write_report(prior: Profile, tables: Profile | None, directory: Path) -> None:
-    """Write profile.json and, with matplotlib, profile.png."""
+    """Write profile.json."""
     directory.mkdir(parents=True, exist_ok=True)
     both = {"prior": prior} if tables is None else {"prior": prior, "tables": tables}
     summary: dict[str, Any] = {name: as_json(profile) for name, profile in both.items()}
     if tables is not None:
         summary["distance"] = round(distance(prior, tables), 3)
     (directory / "profile.json").write_text(json.dumps(summary, indent=1) + "\n")
-    _plot(both, directory / "profile.png")
 
 
 def as_json(profile: Profile) -> dict[str, Any]:
@@ -205,25 +203,3 @@ def _cell(parts: Sequence[Float], statistic: str) -> str:
 def _mean(by_channel: Float, statistic: str) -> float:
     """Mean over the two channels of a statistic, which are nearly equal."""
     return float(np.mean([by_channel[CHANNELS.index(f"{statistic}.{kind}")] for kind in ("far", "rare")]))
-
-
-def _plot(profiles: dict[str, Profile], target: Path) -> None:
-    """One panel per space: AUROC of every channel minus the mean, with standard errors."""
-    figure = new_figure(13, 5.5)
-    if figure is None:
-        return
-    panels = figure.subplots(1, len(SPACES) + 1, sharey=True, width_ratios=[14, 14, 14, 3])
-    groups = {space: [f"{space}.{name}" for name in SPACE_STATISTICS] for space in SPACES}
-    groups["ranks"] = list(RANK_STATISTICS)
-    for panel, (title, statistics) in zip(panels, groups.items(), strict=True):
-        for k, (name, profile) in enumerate(profiles.items()):
-            offset = [_mean(profile.offset, statistic) for statistic in statistics]
-            error = [_mean(profile.error, statistic) for statistic in statistics]
-            place = np.arange(len(statistics)) + 0.25 * k
-            panel.errorbar(place, offset, error, fmt="o", ms=4, lw=1, label=name)
-        panel.set_title(title)
-        panel.set_xticks(range(len(statistics)), [name.removeprefix(f"{title}.") for name in statistics], rotation=90)
-        panel.axhline(0, color="grey", lw=0.5)
-    panels[0].set_ylabel("AUROC minus the mean over channels, points")
-    panels[0].legend()
-    save_figure(figure, target)

@@ -1,4 +1,4 @@
-"""All plots, as PNG.
+"""All plots: comparisons as SVG, others as PNG.
 
 matplotlib is optional: without it no file is written. Only `plot_attended`, which makes nothing else, fails then.
 """
@@ -6,6 +6,7 @@ matplotlib is optional: without it no file is written. Only `plot_attended`, whi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ import torch
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.attention import most_attended
 from fomo_stream.model.preprocessing import fit_imputation, impute
-from pretrain.evaluation.comparison import Scoreboard
+from pretrain.evaluation.comparison import PROFILE_END, Scoreboard, one_sided_p, performance_profiles
+from pretrain.evaluation.detectors import BASELINES
+from pretrain.evaluation.published import SHALLOW
 from pretrain.evaluation.report import TITLES
 from pretrain.evaluation.tables import Float
 from pretrain.training.run_files import read_log, replace_file
@@ -46,55 +49,47 @@ def plot_losses(log: Path, target: Path) -> bool:
     return True
 
 
-def plot_panels(
-    labels: Sequence[str],
-    panels: Mapping[str, tuple[Sequence[float], Sequence[float] | None]],
-    target: Path,
-    title: str,
-) -> bool:
-    """One panel per quantity, one point per label. panels: by name, values and their standard deviations, or None.
-
-    Returns False without matplotlib.
-    """
-    figure = new_figure(3.2 * len(panels), 3.6)
-    if figure is None:
-        return False
-    figure.suptitle(title)
-    for axes, (name, (values, errors)) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
-        axes.errorbar(range(len(labels)), values, yerr=errors, marker="o", capsize=3, color="tab:blue")
-        axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
-        axes.set_title(name, fontsize="medium")
-        axes.grid(alpha=0.3)
-    save_figure(figure, target)
-    return True
-
-
 def plot_comparison(boards: Mapping[str, Scoreboard], ours: Collection[str], folder: Path) -> list[str]:
-    """Draw box plots of each metric over datasets. ours: the methods to highlight.
+    """Draw, for each metric: its boxes and those of the ranks over datasets, performance profiles and the heat map of
+    the p of all pairs. ours: the methods to highlight.
 
     Returns the names of the files; none without matplotlib.
     """
     names = []
     for metric, board in boards.items():
-        figure = new_figure(8, 1.2 + 0.45 * len(board.methods))
-        if figure is None:
-            return []
-        order = np.argsort(board.ranks().mean(0), kind="stable")
-        methods = [board.methods[j] for j in order]
-        _boxes(figure, board.mean[:, order], methods, ours, f"{TITLES[metric]} of a dataset (%)")
-        names.append(f"{metric}_box.png")
-        save_figure(figure, folder / names[-1])
+        board = board.sorted()
+        size = len(board.methods)
+        for kind, width, height, draw in (
+            ("box", 8.0, 1.2 + 0.25 * size, partial(_boxes, values=board.mean, label=f"{TITLES[metric]} (%)")),
+            ("ranks", 8.0, 1.2 + 0.25 * size, partial(_boxes, values=board.ranks(), label="rank of a dataset")),
+            ("profiles", 8.0, 5.0, _profiles),
+            ("p", 2.5 + 0.3 * size, 2.0 + 0.3 * size, _heat_map),
+        ):
+            figure = new_figure(width, height)
+            if figure is None:
+                return []
+            draw(figure, board=board, ours=ours)
+            names.append(f"{metric}_{kind}.svg")
+            save_figure(figure, folder / names[-1])
     return names
 
 
-def _boxes(figure: Any, values: Float, methods: list[str], ours: Collection[str], label: str) -> None:
+def colour_of(method: str, ours: Collection[str]) -> str:
+    """By the group of the method, as in the paper: ours red; shallow ones green, deep ones blue, averages grey."""
+    if method in ours:
+        return "salmon"
+    if method.endswith("-avg"):
+        return "lightgrey"
+    shallow = method in SHALLOW or method in BASELINES
+    return "lightgreen" if shallow else "lightskyblue"
+
+
+def _boxes(figure: Any, board: Scoreboard, ours: Collection[str], values: Float, label: str) -> None:
     """One box per method: 25-75 %, whiskers 5-95 %, mean as a line, datasets outside the whiskers as circles, as in the
     paper."""
     axes = figure.add_subplot()
     drawn = axes.boxplot(
-        [values[:, j] for j in range(len(methods))],
+        [values[:, j] for j in range(len(board.methods))],
         orientation="horizontal",
         whis=(5, 95),
         showmeans=True,
@@ -102,14 +97,49 @@ def _boxes(figure: Any, values: Float, methods: list[str], ours: Collection[str]
         meanprops={"color": "tab:red", "linestyle": "-"},
         medianprops={"linewidth": 0},
         widths=0.6,
-        tick_labels=methods,
+        tick_labels=board.methods,
         patch_artist=True,
     )
-    for box, method in zip(drawn["boxes"], methods, strict=True):
-        box.set_facecolor("mistyrose" if method in ours else "white")
+    for box, method in zip(drawn["boxes"], board.methods, strict=True):
+        box.set_facecolor(colour_of(method, ours))
     axes.invert_yaxis()  # best mean rank on top
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(label)
+
+
+def _profiles(figure: Any, board: Scoreboard, ours: Collection[str]) -> None:
+    """The share of datasets on which the best value is at most tau times that of a method (Dolan and More 2002). The
+    legend names ours and the ten with the largest area below the line."""
+    axes = figure.add_subplot()
+    ratios, areas = performance_profiles(board.mean)
+    named = {board.methods[j] for j in np.argsort(-areas, kind="stable")[:10]} | set(ours)
+    share = np.arange(1, len(ratios) + 1) / len(ratios)
+    for j in np.argsort(-areas, kind="stable"):
+        method = board.methods[j]
+        style: dict[str, Any] = {"label": f"{method} ({areas[j]:.3f})"} if method in named else {"color": "lightgrey"}
+        style |= {"color": "red", "linewidth": 2.5, "zorder": 3} if method in ours else {"linewidth": 1}
+        axes.step(np.append(ratios[:, j], PROFILE_END), np.append(share, share[-1]), where="post", **style)
+    axes.set_xlim(1, PROFILE_END)
+    axes.set_xlabel("tau: best value / value of the method")
+    axes.set_ylabel("share of datasets")
+    axes.legend(fontsize="small", title="area")
+
+
+def _heat_map(figure: Any, board: Scoreboard, ours: Collection[str]) -> None:
+    """p of the one-sided test, alternative "the row is better than the column"."""
+    axes = figure.add_subplot()
+    p = np.array([[one_sided_p(row, column) for column in board.mean.T] for row in board.mean.T])
+    image = axes.imshow(p, vmin=0, vmax=1, cmap="RdYlGn_r")
+    places = range(len(board.methods))
+    axes.set_xticks(places, board.methods, rotation=90)
+    axes.set_yticks(places, board.methods)
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        if label.get_text() in ours:
+            label.set_color("red")
+    for (i, j), value in np.ndenumerate(p):
+        if np.isfinite(value):
+            axes.text(j, i, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=6)
+    figure.colorbar(image, ax=axes, shrink=0.6, label="p: below 0.05, the row is better than the column")
 
 
 def plane(context: Float, queries: Float) -> tuple[Float, Float]:
@@ -197,5 +227,10 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, target: Path) -> None:
-    """Write a figure as PNG."""
-    replace_file(target, lambda path: figure.savefig(path, format="png", dpi=120))
+    """Write a figure as PNG or SVG, by the name of the file. Equal figures give equal SVG."""
+    import matplotlib
+
+    kind = target.suffix[1:]
+    more: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 120}
+    with matplotlib.rc_context({"svg.hashsalt": "fomo", "svg.fonttype": "none"}):
+        replace_file(target, lambda path: figure.savefig(path, format=kind, **more))

@@ -15,7 +15,7 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError
 from pretrain.evaluation.detectors import Method
-from pretrain.evaluation.ranking_metrics import ranking_metrics
+from pretrain.evaluation.ranking_metrics import Metrics, ranking_metrics
 from pretrain.evaluation.tables import Task
 from pretrain.training.run_files import replace_file
 
@@ -80,7 +80,9 @@ def run_method(method: Method, task: Task, name: str, context: int, max_test: in
     if bad.any():  # NaN and minus infinity get the lowest rank, plus infinity the highest
         usual = scores[~bad] if not bad.all() else np.zeros(1)
         scores = np.nan_to_num(scores, nan=usual.min(), posinf=usual.max() + 1, neginf=usual.min() - 1)
-    quality = ranking_metrics(task.labels, scores, task.inlier_weight, task.outlier_weight)
+    weights = task.inlier_weight, task.outlier_weight
+    each = [ranking_metrics(task.labels, ranking, *weights) for ranking in np.atleast_2d(scores)]
+    quality = Metrics(*np.mean(each, axis=0).tolist())
     return replace(
         base,
         **{name: round(100 * value, 4) for name, value in quality._asdict().items()},
@@ -100,8 +102,8 @@ def run_all(
 ) -> list[Run]:
     """Run every method on every task, except for the runs that the CSV file `results` has; failed runs are repeated.
 
-    report: gets a line per run, instead of stderr. Returns the runs of these tasks and methods, with those from the
-    file, in the order of tasks and methods.
+    report: gets a line per task that had something to run, instead of stderr. Returns the runs of these tasks and
+    methods, with those from the file, in the order of tasks and methods.
     """
     tell = report or (lambda line: print(line, file=sys.stderr, flush=True))
     kept = [run for run in read_runs(results) if not run.error]
@@ -110,6 +112,7 @@ def run_all(
     found = []
     for pending in tasks:
         task = None
+        news: list[str] = []
         for name, method in methods.items():
             key = (pending.dataset, pending.seed, name, context, max_test, pending.data)
             if key not in done:
@@ -117,10 +120,10 @@ def run_all(
                 run = run_method(method, task, name, context, max_test, pending.data)
                 _append_run(results, run)
                 done[key] = run
-                outcome = f"error={run.error!r}" if run.error else f"auroc={run.auroc:.2f} aupr={run.aupr:.2f}"
-                seconds = f"fit_s={run.fit_seconds:.2f} score_s={run.score_seconds:.2f}"
-                tell(f"dataset={run.dataset} seed={run.seed} method={name} {outcome} {seconds}")
+                news.append(f"{name}={'failed' if run.error else f'{run.auroc:.2f}'}")
             found.append(done[key])
+        if news:
+            tell(f"dataset={pending.dataset} seed={pending.seed} auroc: {' '.join(news)}")
     return found
 
 

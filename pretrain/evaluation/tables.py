@@ -128,10 +128,12 @@ def read_table(path: Path, label: str | None = None) -> Table:
     return Table(path.stem, rows, labels, all_inliers, all_outliers, train)
 
 
-def draw_task(table: Table, seed: int, context: int, max_test: int) -> Task:
+def draw_task(table: Table, seed: int, context: int, max_test: int, contaminated: float = 0.0) -> Task:
     """Split a table, and cut the context to `context` rows and the queries to `max_test` >= 2 rows (0 = no limit).
 
-    Outliers are kept first, and the weights of the task correct for the cut. Equal arguments give equal tasks.
+    Outliers are kept first, and the weights of the task correct for the cut. contaminated: the share of the rows of
+    the context that are outliers, drawn from at most half of all outliers, which are no queries then. Equal arguments
+    give equal tasks.
     """
     inliers, outliers = np.flatnonzero(table.labels == 0), np.flatnonzero(table.labels == 1)
     if table.train_rows:
@@ -140,12 +142,15 @@ def draw_task(table: Table, seed: int, context: int, max_test: int) -> Task:
         shuffled = np.random.default_rng(seed).permutation(inliers)
         half = round(0.5 * len(inliers))
         train, test = shuffled[:half], np.concatenate([shuffled[half:], outliers])
-    strange = table.labels[test] == 1
-    # the rows that the test inliers represent: their share of all inliers of the full table
-    whole_inliers = table.all_inliers * (~strange).sum() / len(inliers)
     rng = np.random.default_rng(1000 + seed)
     if len(train) > context:
         train = rng.choice(train, context, replace=False)
+    if count := min(round(contaminated * len(train)), len(outliers) // 2):
+        hidden = np.random.default_rng(2000 + seed).choice(outliers, count, replace=False)
+        train, test = np.concatenate([train[count:], hidden]), np.setdiff1d(test, hidden)
+    strange = table.labels[test] == 1
+    # the rows that the test inliers represent: their share of all inliers of the full table
+    whole_inliers = table.all_inliers * (~strange).sum() / len(inliers)
     if max_test and len(test) > max_test:
         bad, good = rng.permutation(test[strange]), rng.permutation(test[~strange])
         least = max(min(KEPT_OUTLIERS, max_test // 2), round(max_test * len(bad) / len(test)))
@@ -160,7 +165,7 @@ def draw_task(table: Table, seed: int, context: int, max_test: int) -> Task:
         table.rows[test],
         labels,
         float(whole_inliers / max(1, (labels == 0).sum())),
-        float(table.all_outliers / labels.sum()),
+        float(table.all_outliers * strange.sum() / len(outliers) / labels.sum()),
     )
 
 
