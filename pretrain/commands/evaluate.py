@@ -134,7 +134,7 @@ def _run_tables(options: argparse.Namespace) -> int:
     )
     report = tables_report(boards, runs, list(ours), setting, plots, published)
     replace_file(out / "report.html", lambda path: path.write_text(html_page(report, out), encoding="utf-8"))
-    return _finish(report, out, "\n## AUROC of each dataset")
+    return _finish(report, out, "\n## AUROC of each dataset" if published else "\n### AUPR")
 
 
 def _run_stress(options: argparse.Namespace) -> int:

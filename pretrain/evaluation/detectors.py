@@ -6,8 +6,9 @@ A `Detector` is fitted on inliers and scores rows, higher = more outlying. A `Me
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -165,6 +166,25 @@ class Bagged:
         return scores
 
 
+def pyod(name: str, **settings: Any) -> Any:
+    """A detector of PyOD by the name of its class."""
+    return getattr(import_module(f"pyod.models.{name.lower()}"), name)(**settings)
+
+
+class FirstThatFits:
+    """The first detector that takes the rows: PyOD's CBLOF refuses clusters of like size, where more clusters help."""
+
+    def __init__(self, makes: Sequence[Callable[[], Any]]) -> None:
+        self.makes = makes
+
+    def fit(self, rows: Float) -> Any:
+        for make in self.makes[:-1]:
+            with suppress(ValueError):
+                return make().fit(rows)
+        return self.makes[-1]().fit(rows)
+
+
+CLUSTERS = (8, 16, 32)
 USUAL = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
 BASELINES = (
     *USUAL, "copod", "hbos", "loda", "mcd", "pca", "cblof", "feature-bagging", "knn-avg", "dte-np-avg",
@@ -179,43 +199,40 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
         return {}
     if find_spec("numba"):  # else PyOD would choose the processor for which numba compiles our kernels
         import fomo_stream.model.kernels.compiling  # noqa: F401 (for what its import does)
-    try:
-        from pyod.models.cblof import CBLOF
-        from pyod.models.copod import COPOD
-        from pyod.models.ecod import ECOD
-        from pyod.models.hbos import HBOS
-        from pyod.models.iforest import IForest
-        from pyod.models.knn import KNN
-        from pyod.models.loda import LODA
-        from pyod.models.lof import LOF
-        from pyod.models.mcd import MCD
-        from pyod.models.ocsvm import OCSVM
-        from pyod.models.pca import PCA
-    except ImportError as error:
+    if find_spec("pyod") is None:
         raise ConfigError(
-            f"baselines need PyOD ({error}); pip install 'fomo-stream[pretrain]', or leave them out: --baselines none"
-        ) from None
+            "baselines need PyOD; pip install 'fomo-stream[pretrain]', or leave them out: --baselines none"
+        )
+
+    def plain(name: str, **settings: Any) -> Detector:
+        return Baseline(lambda n: pyod(name, **settings))
 
     def knn(k: int) -> Detector:
-        return Baseline(lambda n: KNN(n_neighbors=min(k, n - 1)))
+        return Baseline(lambda n: pyod("KNN", n_neighbors=min(k, n - 1)))
 
     def dte_np(k: int) -> Detector:
-        return DteNp(lambda n: KNN(n_neighbors=min(k, n - 1), method="mean"))
+        return DteNp(lambda n: pyod("KNN", n_neighbors=min(k, n - 1), method="mean"))
+
+    def lof(n: int) -> Any:
+        return pyod("LOF", n_neighbors=min(20, n - 1))
+
+    def cblof(seed: int) -> Any:
+        return FirstThatFits([partial(pyod, "CBLOF", n_clusters=k, random_state=seed) for k in CLUSTERS])
 
     methods: dict[str, Method] = {
         "knn": lambda seed: knn(NEIGHBOURS),
         "dte-np": lambda seed: dte_np(NEIGHBOURS),
-        "lof": lambda seed: Baseline(lambda n: LOF(n_neighbors=min(20, n - 1))),
-        "iforest": lambda seed: Baseline(lambda n: IForest(n_estimators=100, random_state=seed)),
-        "ecod": lambda seed: InPortions(lambda n: ECOD()),
-        "ocsvm": lambda seed: Baseline(lambda n: OCSVM(nu=0.5, gamma="auto")),
-        "copod": lambda seed: InPortions(lambda n: COPOD()),
-        "hbos": lambda seed: Baseline(lambda n: HBOS()),
-        "loda": lambda seed: Baseline(lambda n: LODA(random_state=seed)),
-        "mcd": lambda seed: Baseline(lambda n: MCD(random_state=seed)),
-        "pca": lambda seed: Baseline(lambda n: PCA(random_state=seed)),
-        "cblof": lambda seed: Baseline(lambda n: CBLOF(random_state=seed)),
-        "feature-bagging": lambda seed: Baseline(lambda n: Bagged(lambda: LOF(n_neighbors=min(20, n - 1)), seed)),
+        "lof": lambda seed: Baseline(lof),
+        "iforest": lambda seed: plain("IForest", n_estimators=100, random_state=seed),
+        "ecod": lambda seed: InPortions(lambda n: pyod("ECOD")),
+        "ocsvm": lambda seed: plain("OCSVM", nu=0.5, gamma="auto"),
+        "copod": lambda seed: InPortions(lambda n: pyod("COPOD")),
+        "hbos": lambda seed: plain("HBOS"),
+        "loda": lambda seed: plain("LODA", random_state=seed),
+        "mcd": lambda seed: plain("MCD", random_state=seed),
+        "pca": lambda seed: plain("PCA", random_state=seed),
+        "cblof": lambda seed: Baseline(lambda n: cblof(seed)),
+        "feature-bagging": lambda seed: Baseline(lambda n: Bagged(partial(lof, n), seed)),
         "knn-avg": lambda seed: Averaged([knn(k) for k in SEVERAL]),
         "dte-np-avg": lambda seed: Averaged([dte_np(k) for k in SEVERAL]),
     }

@@ -103,7 +103,7 @@ def read_published(folder: Path) -> Published:
             values[metric] = {}
             for row in sheet[1:]:
                 name = row["A"].lower()
-                cells = [row.get(letter, "") for letter in letters] + [each.get(name, "") for each in averages.values()]
+                cells = [row.get(letter, "") for letter in letters] + [each[name] for each in averages.values()]
                 values[metric][name] = np.array([_number(cell) for cell in cells])
         widths = _sheet(folder / "dim.xlsx")[1:] if (folder / "dim.xlsx").exists() else []
         features = {row["A"].lower(): float(row["C"]) for row in widths}

@@ -44,9 +44,9 @@ def tables_report(
     failures = [run for run in runs if run.error]
     parts = ["# Evaluation", setting, _summary(boards, runs)]
     if len(board.methods) > 1:
-        parts += [_against(boards, model, None) for model in models]
+        parts += [against(boards, model, None) for model in models]
     if published:
-        parts += [*(_against(boards, model, published) for model in models), _missing(board, published)]
+        parts += [*(against(boards, model, published) for model in models), _missing(board, published)]
     for metric, each in boards.items():
         parts.append(_per_dataset(each, TITLES[metric], published is not None))
     parts += [f"![{name.removesuffix('.svg').replace('_', ' ')}]({name})" for name in plots]
@@ -58,7 +58,7 @@ def tables_report(
     return "\n\n".join(parts) + "\n"
 
 
-def _against(boards: dict[str, Scoreboard], model: str, published: Published | None) -> str:
+def against(boards: dict[str, Scoreboard], model: str, published: Published | None) -> str:
     """The paper's table of ranks and p for one model: against published methods, or against those that were run."""
     title = "beside published results" if published else "against the others"
     parts = [f"## {model} {title}", TEST.format(model=model)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -36,20 +38,29 @@ def test_command_writes_results_report_and_pictures_and_resumes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "report"
-    flags = ("--model", "streams", "--model", "fomo", folder, "--seeds", "2", "--label", "broken", "--out", out)
+    ours = ("--model", "fusion", "--model", "fusion-router", "--baselines", "all")
+    flags = (*ours, folder, "--seeds", "2", "--label", "broken", "--out", out)
     assert evaluate(*flags) == 0
     runs = read_runs(out / "results.csv")
     assert len(runs) == 3 * 2 * (2 + len(BASELINES))
     assert not [run.error for run in runs if run.error]
     printed = capsys.readouterr()
-    assert len(printed.err.splitlines()) == len(runs)
+    assert len(printed.err.splitlines()) == 3 * 2  # one for each table and seed
+    assert all(f" {name}=" in line for line in printed.err.splitlines() for name in BASELINES)
     assert "3 datasets" in printed.out
     report = (out / "report.md").read_text()
     for text in ("## Summary", "## AUROC of each dataset", "| narrow | 3 |", "against the others"):
         assert text in report
-    pictures = sorted(out.glob("*.png"))
-    assert len(pictures) == 3
-    assert all(path.read_bytes().startswith(b"\x89PNG") and f"({path.name})" in report for path in pictures)
+    pictures = sorted(out.glob("*.svg"))
+    assert len(pictures) == 3 * 4
+    html = (out / "report.html").read_text()
+    for path in pictures:
+        assert f"({path.name})" in report
+        picture = path.read_text()
+        assert ElementTree.fromstring(picture).tag.endswith("svg")
+        assert picture[picture.index("<svg") :] in html
+    for cell in re.findall(r"(?<=\| )[^|*<-]+(?= \|)", report):
+        assert f">{cell}<" in html
     assert evaluate(*flags) == 0  # everything is there already
     assert capsys.readouterr().err == ""
     assert read_runs(out / "results.csv") == runs
@@ -76,6 +87,8 @@ def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_
         (["tables", "--context", "9000"], "2 to 5000"),
         (["tables", "--seeds", "0"], "at least 1"),
         (["tables", "--max-test", "1"], "--max-test 1"),
+        (["tables", "--contaminated", "0.6"], "--contaminated 0.6"),
+        (["tables", "--published", "tables"], "published results cannot be read"),
         (["tables", "--label", "nothing"], "no column 'nothing'"),
         (["tables", "--label", "broken", "--baselines", "svm"], "no baseline svm"),
         (["tables", "--label", "broken", "--model", "enormous"], "no model named 'enormous'"),
@@ -96,3 +109,28 @@ def test_mistakes_get_a_message_before_anything_runs(
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "evaluation").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_contaminated_context_is_another_run(folder: Path, tmp_path: Path) -> None:
+    flags = (
+        "--baselines",
+        "knn",
+        "--seeds",
+        "3",
+        "--datasets",
+        "narrow",
+        "--model",
+        "fusion",
+        "--out",
+        tmp_path / "out",
+    )
+    assert evaluate(folder, *flags) == 0
+    assert evaluate(folder, *flags, "--contaminated", "0.2") == 0
+    runs = read_runs(tmp_path / "out" / "results.csv")
+    clean, dirty = runs[:6], runs[6:]
+    assert [run.n_context for run in dirty] == [run.n_context for run in clean]
+    assert {run.n_outliers for run in dirty} == {
+        clean[0].n_outliers // 2
+    }  # half at most: 7 of 14, of 8 that were asked for
+    assert "20% of them outliers" in (tmp_path / "out" / "report.md").read_text()

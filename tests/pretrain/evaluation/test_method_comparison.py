@@ -16,8 +16,10 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from pretrain.evaluation.comparison import (
     FEWEST_FOR_A_TEST,
+    PROFILE_END,
     average_ranks,
     one_sided_p,
+    performance_profiles,
     scoreboard,
     wilcoxon_p_values,
 )
@@ -112,11 +114,23 @@ def test_scoreboard_averages_seeds_then_parts_and_leaves_out_failures() -> None:
         made_run("gone", 0, "x", 99.0),
         made_run("gone", 0, "y", float("nan"), error="ValueError: no"),
     ]
-    board, failed = scoreboard(runs, "auroc", groups=["MVTec"])
+    board, failed = scoreboard(runs, "auroc", {"MVTec_a": "MVTec", "MVTec_b": "MVTec"})
     assert (board.datasets, failed) == (["MVTec", "plain"], ["gone"])
     assert board.mean.tolist() == [[65.0, 70.0], [50.0, 50.0]]
     assert board.ranks().tolist() == [[2.0, 1.0], [1.5, 1.5]]  # a thousandth of a point is a tie
     assert list(wilcoxon_p_values(board, "x")) == ["y"]
+
+
+@given(seed=st.integers(0, 2**32), datasets=st.integers(1, 12), methods=st.integers(2, 6))
+def test_the_area_of_a_performance_profile_is_that_below_its_steps(seed: int, datasets: int, methods: int) -> None:
+    values = np.random.default_rng(seed).uniform(0, 100, (datasets, methods))
+    values[:, 0] = 100.0
+    ratios, areas = performance_profiles(values)
+    assert areas[0] == 1.0  # the best everywhere
+    tau = np.linspace(1, PROFILE_END, 4001)
+    shares = (values.max(1)[:, None, None] / values[:, :, None] <= tau).mean(0)
+    assert areas == pytest.approx(shares.mean(1), abs=1e-3)
+    assert (np.diff(ratios, axis=0) >= 0).all()
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(2, 40), levels=st.integers(1, 5))

@@ -12,6 +12,7 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 
 from fomo_stream.errors import ConfigError
 from pretrain.evaluation.detectors import BASELINES, ECOD_SHARE, Detector, Method, baselines
+from pretrain.evaluation.ranking_metrics import METRICS
 from pretrain.evaluation.runs import Pending, read_runs, run_all
 from pretrain.evaluation.tables import Float
 
@@ -82,7 +83,7 @@ def test_baselines_see_distances_by_their_definitions() -> None:
         detector = make(0)
         detector.fit(made.context)
         found[name] = detector.score(made.queries)
-        assert found[name].shape == made.labels.shape
+        assert found[name].shape[-1:] == made.labels.shape
     assert found["knn"] == pytest.approx(distances[:, -1])
     lof = LocalOutlierFactor(n_neighbors=20, novelty=True).fit(context)
     assert found["lof"] == pytest.approx(-lof.score_samples(queries))
@@ -91,14 +92,15 @@ def test_baselines_see_distances_by_their_definitions() -> None:
     assert len(np.unique(found["dte-np"])) > 50  # ... that keeps them apart
 
 
-@pytest.mark.parametrize("name", BASELINES)
+# COPOD takes the sign of the skewness of context and queries together, which is chance where rows are symmetric.
+@pytest.mark.parametrize("name", [name for name in BASELINES if name != "copod"])
 def test_scores_of_a_baseline_hardly_depend_on_the_other_rows(name: str) -> None:
     made = task(rows=20 * ECOD_SHARE, features=3)
     detector = baselines([name])[name](0)
     detector.fit(made.context)
     together = detector.score(made.queries)
-    alone = np.concatenate([detector.score(made.queries[i : i + 1]) for i in range(50)])
-    assert np.abs(together[:50] - alone).mean() <= 0.02 * together.std()
+    alone = np.concatenate([detector.score(made.queries[i : i + 1]) for i in range(50)], axis=-1)
+    assert np.abs(together[..., :50] - alone).mean() <= 0.02 * together.std()
 
 
 def test_baselines_fill_missing_values_with_the_mean_of_the_context() -> None:
@@ -110,6 +112,24 @@ def test_baselines_fill_missing_values_with_the_mean_of_the_context() -> None:
         detector = make(0)
         detector.fit(made.context)
         assert detector.score(made.queries) == pytest.approx(detector.score(filled)), name
+
+
+def test_an_average_over_hyperparameters_is_the_mean_of_the_measures_of_each(tmp_path: Path) -> None:
+    several = [
+        run_all([Pending("made", 0, task)], {f"column {j}": make}, tmp_path / "each.csv", 60, 60, quiet)[0]
+        for j, make in enumerate([method(lambda x: x[:, 0]), method(lambda x: x[:, 1]), method(lambda x: x[:, 2])])
+    ]
+    together = method(lambda x: x.T)
+    run = run_all([Pending("made", 0, task)], {"m": together}, tmp_path / "all.csv", 60, 60, quiet)[0]
+    for metric in METRICS:
+        assert getattr(run, metric) == pytest.approx(np.mean([getattr(one, metric) for one in several]), abs=1e-3)
+    made = task(rows=200)
+    average, single = (baselines([name])[name](0) for name in ("knn-avg", "knn"))
+    average.fit(made.context)
+    single.fit(made.context)
+    scores = average.score(made.queries)
+    assert scores[0] == pytest.approx(single.score(made.queries))
+    assert (np.diff(scores, axis=0) >= 0).all()  # the distance to a farther neighbour
 
 
 @pytest.mark.parametrize(("value", "auroc"), [(np.nan, 0.0), (np.inf, 100.0), (-np.inf, 0.0)])

@@ -56,6 +56,26 @@ def test_context_and_queries_share_no_row_and_weights_undo_the_cut(
     assert task.inlier_weight * (task.labels == 0).sum() == pytest.approx(10 * (inliers - round(inliers / 2)))
 
 
+@given(
+    seed=st.integers(0, 1000),
+    inliers=st.integers(8, 300),
+    outliers=st.integers(1, 200),
+    context=st.integers(2, 200),
+    share=st.floats(0, 0.5),
+)
+def test_a_contaminated_context_has_its_share_of_outliers_which_are_no_queries(
+    seed: int, inliers: int, outliers: int, context: int, share: float
+) -> None:
+    task = draw_task(numbered(inliers, outliers, all_outliers=3 * outliers), seed, context, 0, share)
+    seen, asked = task.context[:, 0].astype(int), task.queries[:, 0].astype(int)
+    count = min(round(share * len(seen)), outliers // 2)
+    assert (seen >= inliers).sum() == count
+    assert len(seen) == min(context, round(inliers / 2))
+    assert len(set(seen) | set(asked)) == len(seen) + len(asked)
+    assert task.labels.sum() == outliers - count
+    assert task.outlier_weight * task.labels.sum() == pytest.approx(3 * (outliers - count))
+
+
 def test_equal_seeds_split_alike_and_others_do_not() -> None:
     first, again, other = (draw_task(numbered(100, 10), seed, 30, 40) for seed in (1, 1, 2))
     assert (first.context == again.context).all()
