@@ -15,7 +15,6 @@ from pretrain.evaluation.evidence_profile import (
     profile_of,
     report_text,
     table_areas,
-    write_report,
 )
 from pretrain.priors.mixture import BatchSource
 
@@ -36,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--splits", type=int, metavar="N", default=2, help="random splits of a real table (default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for profile.json")
     add_machine(parser)
 
 
@@ -54,8 +52,6 @@ def run(options: argparse.Namespace) -> int:
     source = BatchSource(config.data, config.seed, resolve_device(options.device))
     prior = profile_of(prior_areas(source, options.batches, _progress), config.min_auc, config.max_auc)
     print(report_text(prior, tables))
-    if options.out is not None:
-        write_report(prior, tables, options.out)
     return 0
 
 

@@ -4,17 +4,15 @@ Every evidence channel ranks the queries of a dataset; its AUROC is its quality 
 many datasets is the mean AUROC of each channel minus the mean over channels, in points. If the profiles of a prior and
 of real tables differ, a network learns to trust the wrong evidence.
 
-Only aggregates are kept, printed or written, nothing about a single table: a prior must not be fitted to single tables.
+Only aggregates are printed, nothing about a single table: a prior must not be fitted to single tables.
 For the same reason a folder with fewer than FEWEST_TABLES tables is refused.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -151,27 +149,6 @@ def report_text(prior: Profile, tables: Profile | None = None) -> str:
             f" that of the prior by {sampling_error(prior):.2f}",
         ]
     return "\n".join(lines)
-
-
-def write_report(prior: Profile, tables: Profile | None, directory: Path) -> None:
-    """Write profile.json."""
-    directory.mkdir(parents=True, exist_ok=True)
-    both = {"prior": prior} if tables is None else {"prior": prior, "tables": tables}
-    summary: dict[str, Any] = {name: as_json(profile) for name, profile in both.items()}
-    if tables is not None:
-        summary["distance"] = round(distance(prior, tables), 3)
-    (directory / "profile.json").write_text(json.dumps(summary, indent=1) + "\n")
-
-
-def as_json(profile: Profile) -> dict[str, Any]:
-    """A profile as numbers for JSON, channels by name."""
-    plain = {name: round(getattr(profile, name), 3) for name in ("datasets", "level", "contrast", "outside")}
-    by_channel = {
-        name: dict(zip(CHANNELS, getattr(profile, name).round(3).tolist(), strict=True))
-        for name in ("offset", "error", "spread")
-    }
-    best = {f"p{p}": round(value, 3) for p, value in zip(PERCENTILES, profile.best.tolist(), strict=True)}
-    return {**plain, "sampling_error": round(sampling_error(profile), 3), "best": best, **by_channel}
 
 
 def _headline(prior: Profile, tables: Profile | None) -> list[tuple[str, float, float | None]]:
