@@ -16,9 +16,9 @@ from pretrain.evaluation.detectors import BASELINES, USUAL, Method, baselines, l
 from pretrain.evaluation.plots import plot_comparison
 from pretrain.evaluation.published import read_published
 from pretrain.evaluation.ranking_metrics import METRICS
-from pretrain.evaluation.report import html_page, stress_report, tables_report
+from pretrain.evaluation.report import SPLITS, html_page, stress_report, tables_report
 from pretrain.evaluation.runs import Pending, run_all
-from pretrain.evaluation.tables import Table, Task, draw_task, read_table, table_files
+from pretrain.evaluation.tables import Table, Task, draw_task, published_split, read_table, table_files
 from pretrain.training.run_files import replace_file
 
 
@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of outliers among the context rows, 0 to 0.5 (default: %(default)s, as in the paper)",
     )
     parser.add_argument(
+        "--split",
+        choices=SPLITS,
+        default="random",
+        help="; ".join(f"{name}: the context is {text}" for name, text in SPLITS.items()) + " (default: %(default)s)",
+    )
+    parser.add_argument(
         "--published",
         type=Path,
         metavar="DIR",
@@ -103,15 +109,16 @@ def _run_tables(options: argparse.Namespace) -> int:
     files = table_files(options.folder, listed(options.datasets))
     # read all tables first: a mistake in the last one must not appear after hours
     digests = {name: read_table(path, options.label).digest for name, path in files.items()}
-    if options.contaminated:
-        digests = {name: f"{digest}-{options.contaminated:g}" for name, digest in digests.items()}
+    how = f"-{options.contaminated:g}" * (options.contaminated > 0) + f"-{options.split}" * (options.split != "random")
+    digests = {name: digest + how for name, digest in digests.items()}
 
     @lru_cache(maxsize=1)
     def read(name: str) -> Table:
         return read_table(files[name], options.label)
 
     def draw(name: str, seed: int) -> Task:
-        return draw_task(read(name), seed, options.context, options.max_test, options.contaminated)
+        table = published_split(read(name), seed) if options.split == "published" else read(name)
+        return draw_task(table, seed, options.context, options.max_test, options.contaminated)
 
     tasks = [
         Pending(name, seed, partial(draw, name, seed), digests[name]) for name in files for seed in range(options.seeds)
@@ -129,7 +136,7 @@ def _run_tables(options: argparse.Namespace) -> int:
     cut = f"at most {options.max_test} queries, " if options.max_test else ""
     polluted = f", {options.contaminated:.0%} of them outliers" if options.contaminated else ""
     setting = (
-        f"{len(files)} tables, {options.seeds} seeds; context: a random half of the inliers, at most {options.context} "
+        f"{len(files)} tables, {options.seeds} seeds; context: {SPLITS[options.split]}, at most {options.context} "
         f"rows{polluted}; {cut}weighted as the whole table."
     )
     report = tables_report(boards, runs, list(ours), setting, plots, published)

@@ -6,6 +6,7 @@ import csv
 import io
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -68,12 +69,13 @@ def run_method(method: Method, task: Task, name: str, context: int, max_test: in
     """Fit, score, measure. An exception of the detector is stored in `error`."""
     base = Run(task.dataset, task.seed, name, context, max_test, data, *_sizes(task))
     try:
-        began = time.perf_counter()
-        detector = method(task.seed)
-        detector.fit(task.context.copy())
-        fitted = time.perf_counter()
-        scores = np.asarray(detector.score(task.queries.copy()), dtype=np.float64)
-        done = time.perf_counter()
+        with warnings.catch_warnings(action="ignore"):  # of the methods; they would be repeated in every run
+            began = time.perf_counter()
+            detector = method(task.seed)
+            detector.fit(task.context.copy())
+            fitted = time.perf_counter()
+            scores = np.asarray(detector.score(task.queries.copy()), dtype=np.float64)
+            done = time.perf_counter()
     except Exception as error:  # from foreign code; the other runs must go on
         return replace(base, error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
     bad = ~np.isfinite(scores)

@@ -7,7 +7,7 @@ section "Real-world Benchmark Datasets"). No row is in both, and the rows are sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -126,6 +126,34 @@ def read_table(path: Path, label: str | None = None) -> Table:
         )
     rows = np.where(np.isfinite(rows), rows, np.nan)
     return Table(path.stem, rows, labels, all_inliers, all_outliers, train)
+
+
+def published_split(table: Table, seed: int) -> Table:
+    """The table as the code of DTE (Livernoche et al. 2024) splits it: the first half of the inliers, in the order of
+    the file, are the context.
+
+    Fewer than 1,000 rows are bootstrapped to 1,000 before, so a row may be on both sides; of more than 50,000 a random
+    part is taken. Raises ConfigError if no outlier is left.
+    """
+    count = len(table.labels)
+    draws, chosen = np.random.RandomState(seed), np.arange(count)  # the generator of that code
+    if count < 1000:
+        chosen = draws.choice(count, 1000, replace=True)
+    elif count > 50_000:
+        chosen = draws.choice(count, 50_000, replace=False)
+    order = chosen[np.argsort(table.labels[chosen], kind="stable")]  # inliers first
+    labels, outliers = table.labels[order], int(table.labels[order].sum())
+    known = int(table.labels.sum())
+    if not outliers:
+        raise ConfigError(f"{table.name}: the published split with seed {seed} has none of its {known} outliers")
+    return replace(
+        table,
+        rows=table.rows[order],
+        labels=labels,
+        all_inliers=round((len(order) - outliers) * table.all_inliers / (count - known)),
+        all_outliers=round(outliers * table.all_outliers / known),
+        train_rows=round(0.5 * (len(order) - outliers)),
+    )
 
 
 def draw_task(table: Table, seed: int, context: int, max_test: int, contaminated: float = 0.0) -> Task:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from training_runs import TINY
 
 from fomo_stream.errors import ConfigError
@@ -82,3 +83,15 @@ def test_every_log_line_is_printed_and_the_loss_curve_drawn_again(
     assert first.startswith(b"\x89PNG")
     train(replace(TINY, steps=12), tmp_path, "cpu", observer=RunDisplay())
     assert (tmp_path / "loss.png").read_bytes() != first
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("able", [True, False])
+def test_bf16_on_a_cpu_that_is_slow_at_it_is_pointed_out(
+    able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": able}, raising=False)
+    small = ["--set", "data.max_features=3", "--set", "data.context_max=210", "--set", "data.queries=8"]
+    flags = ["train", "--preset", "tiny", "--steps", "1", "--precision", "bf16", "--device", "cpu", *small]
+    assert main([*flags, "--out", str(tmp_path)]) == 0
+    assert ("ten times slower" in capsys.readouterr().err) == (not able)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
-from pretrain.evaluation.tables import Table, draw_task, read_table, table_files
+from pretrain.evaluation.tables import Table, draw_task, published_split, read_table, table_files
 
 GOOD = {"X": np.arange(40.0).reshape(20, 2), "y": np.r_[np.zeros(18), np.ones(2)]}
 
@@ -74,6 +75,36 @@ def test_a_contaminated_context_has_its_share_of_outliers_which_are_no_queries(
     assert len(set(seen) | set(asked)) == len(seen) + len(asked)
     assert task.labels.sum() == outliers - count
     assert task.outlier_weight * task.labels.sum() == pytest.approx(3 * (outliers - count))
+
+
+@given(seed=st.integers(0, 1000), inliers=st.integers(8, 1500), outliers=st.integers(1, 300))
+@example(seed=3, inliers=50_000, outliers=1000)
+def test_the_published_split_takes_the_first_half_and_bootstraps_small_tables(
+    seed: int, inliers: int, outliers: int
+) -> None:
+    shuffled = np.random.default_rng(seed).permutation(inliers + outliers)
+    plain = numbered(inliers, outliers)
+    table = replace(plain, rows=plain.rows[shuffled], labels=plain.labels[shuffled])
+    np.random.seed(seed)  # by its published code
+    count = len(shuffled)
+    index = np.arange(count)
+    if count < 1000:
+        index = index[np.random.choice(index, 1000, replace=True)]
+    if count > 50_000:
+        np.random.seed(seed)
+        index = index[np.random.choice(np.arange(count), 50_000, replace=False)]
+    good, bad = index[table.labels[index] == 0], index[table.labels[index] == 1]
+    if not len(bad):
+        with pytest.raises(ConfigError, match="outliers"):
+            published_split(table, seed)
+        return
+    half = round(0.5 * len(good))
+    task = draw_task(published_split(table, seed), seed, 10**6, 0)
+    assert (task.context == table.rows[good[:half]]).all()
+    assert np.sort(task.queries[:, 0]).tolist() == np.sort(table.rows[np.r_[good[half:], bad], 0]).tolist()
+    assert task.labels.sum() == len(bad)
+    if count >= 1000:
+        assert task.outlier_weight == pytest.approx(task.inlier_weight, rel=0.01)
 
 
 def test_equal_seeds_split_alike_and_others_do_not() -> None:
