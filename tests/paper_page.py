@@ -122,12 +122,11 @@ def main() -> None:
     if options.tables:
         published, out = read_published(options.published), options.out / "published-split"
         page = written(page, "contexts", of_contexts(options.tables, options.out, published))
-        flags = ("--published", str(options.published), "--model", "all", "--baselines", "all")
-        runs = evaluated(options.tables, options.out, *flags)
+        runs = evaluated(options.tables, options.out, "--model", "all", "--baselines", "all")
         boards = boards_of([run for run in runs if run.context == CONTEXTS[-1]], published)
         page = written(page, "random split", of_models(boards, published))
         page = written(page, "baselines", summary(boards))
-        flags = (*flags[:-1], "knn,dte-np", "--split", "published")
+        flags = ("--model", "all", "--baselines", "knn,dte-np", "--published", str(options.published))
         boards = boards_of(evaluated(options.tables, out, *flags), published)
         page = written(page, "published split", of_models(boards, published))
         page = written(page, "published", against({"auroc": boards["auroc"]}, TABLE_MODEL, published).split("\n\n")[-1])

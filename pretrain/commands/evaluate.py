@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split",
         choices=SPLITS,
-        default="random",
-        help="; ".join(f"{name}: the context is {text}" for name, text in SPLITS.items()) + " (default: %(default)s)",
+        help="; ".join(f"{name}: the context is {text}" for name, text in SPLITS.items())
+        + " (default: published with --published, else random)",
     )
     parser.add_argument(
         "--published",
@@ -106,10 +106,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_tables(options: argparse.Namespace) -> int:
     published = read_published(options.published) if options.published else None
+    split = options.split or ("published" if published else "random")
     files = table_files(options.folder, listed(options.datasets))
     # read all tables first: a mistake in the last one must not appear after hours
     digests = {name: read_table(path, options.label).digest for name, path in files.items()}
-    how = f"-{options.contaminated:g}" * (options.contaminated > 0) + f"-{options.split}" * (options.split != "random")
+    how = f"-{options.contaminated:g}" * (options.contaminated > 0) + f"-{split}" * (split != "random")
     digests = {name: digest + how for name, digest in digests.items()}
 
     @lru_cache(maxsize=1)
@@ -117,7 +118,7 @@ def _run_tables(options: argparse.Namespace) -> int:
         return read_table(files[name], options.label)
 
     def draw(name: str, seed: int) -> Task:
-        table = published_split(read(name), seed) if options.split == "published" else read(name)
+        table = published_split(read(name), seed) if split == "published" else read(name)
         return draw_task(table, seed, options.context, options.max_test, options.contaminated)
 
     tasks = [
@@ -136,7 +137,7 @@ def _run_tables(options: argparse.Namespace) -> int:
     cut = f"at most {options.max_test} queries, " if options.max_test else ""
     polluted = f", {options.contaminated:.0%} of them outliers" if options.contaminated else ""
     setting = (
-        f"{len(files)} tables, {options.seeds} seeds; context: {SPLITS[options.split]}, at most {options.context} "
+        f"{len(files)} tables, {options.seeds} seeds; context: {SPLITS[split]}, at most {options.context} "
         f"rows{polluted}; {cut}weighted as the whole table."
     )
     report = tables_report(boards, runs, list(ours), setting, plots, published)
