@@ -184,6 +184,22 @@ class FirstThatFits:
         return self.makes[-1]().fit(rows)
 
 
+class WithoutEmptyComponents:
+    """PyOD's PCA without components that have no variance, from columns that are constant or follow from others.
+
+    It divides by the variance of each, so they would decide alone, or make every score infinite.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def fit(self, rows: Float) -> Any:
+        variances = np.linalg.svd(rows - rows.mean(0), compute_uv=False) ** 2
+        count = int((variances > EMPTY * variances[0]).sum())
+        return pyod("PCA", n_components=max(1, count), random_state=self.seed).fit(rows)
+
+
+EMPTY = 1e-9  # relative variance of a component; what rounding leaves is below 1e-14
 CLUSTERS = (8, 16, 32)
 USUAL = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
 BASELINES = (
@@ -230,7 +246,7 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
         "hbos": lambda seed: plain("HBOS"),
         "loda": lambda seed: plain("LODA", random_state=seed),
         "mcd": lambda seed: plain("MCD", random_state=seed),
-        "pca": lambda seed: plain("PCA", random_state=seed),
+        "pca": lambda seed: Baseline(lambda n: WithoutEmptyComponents(seed)),
         "cblof": lambda seed: Baseline(lambda n: cblof(seed)),
         "feature-bagging": lambda seed: Baseline(lambda n: Bagged(partial(lof, n), seed)),
         "knn-avg": lambda seed: Averaged([knn(k) for k in SEVERAL]),

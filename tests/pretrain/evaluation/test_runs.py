@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -112,6 +113,20 @@ def test_baselines_fill_missing_values_with_the_mean_of_the_context() -> None:
         detector = make(0)
         detector.fit(made.context)
         assert detector.score(made.queries) == pytest.approx(detector.score(filled)), name
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_tell_outliers_apart_where_columns_are_constant_or_copies(name: str, tmp_path: Path) -> None:
+    plain = task(rows=300, features=4)
+
+    def wider(rows: Float) -> Float:
+        return np.column_stack([rows, np.full(len(rows), 3.0), rows[:, 0] - 2 * rows[:, 1], rows[:, 2]])
+
+    made = replace(plain, context=wider(plain.context), queries=wider(plain.queries))
+    run = run_all([Pending("made", 0, lambda: made)], baselines([name]), tmp_path / "results.csv", 60, 60, quiet)[0]
+    assert not run.error
+    assert run.nonfinite == 0
+    assert run.auroc > 70
 
 
 def test_an_average_over_hyperparameters_is_the_mean_of_the_measures_of_each(tmp_path: Path) -> None:
