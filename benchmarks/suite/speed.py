@@ -180,7 +180,7 @@ def writing(values: list[bytes], features: int) -> Work:
     schema = Schema(names(features))
 
     def work() -> int:
-        results = results_of(scored, "fusion-router@f81b1064", schema, records, missing, sources)
+        results = results_of(scored, "streams@82ed4a6c", schema, records, missing, sources)
         for value, record, result in zip(values, records, results, strict=True):
             encode(record, result, raw=value)
         return len(records)

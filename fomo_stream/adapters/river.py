@@ -174,7 +174,7 @@ class FoMoDetector(AnomalyDetector):
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        yield {"model": "fusion", "context_size": 20, "min_context": 10}
+        yield {"model": "streams", "context_size": 20, "min_context": 10}
 
     def learn_one(self, x: Mapping[Any, Any]) -> None:
         """Learn one record."""

@@ -42,7 +42,7 @@ class Distance:
 
     name = "distance"
     kernel = "torch"
-    config = ModelConfig(fusion=False, layers=1)
+    config = ModelConfig(fusion=False, evidence=False, layers=1, attention="kernel")
     device = torch.device("cpu")
 
     def encode_context(self, rows: torch.Tensor, knots: Knots | None = None) -> ContextCache:

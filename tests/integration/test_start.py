@@ -153,7 +153,9 @@ def test_the_first_entry_of_its_kind_is_the_schema_and_one_that_is_not_readable_
 
 def test_what_the_model_cannot_take_is_refused_before_the_group_is_bound_to_it(broker: Broker, tmp_path: Path) -> None:
     settings = sensors(broker)
-    narrow = ZeroShotModel(ModelConfig(raw_features=1, layers=1, width=8, heads=2, feed_forward=16, routers=4))
+    narrow = ZeroShotModel(
+        ModelConfig(raw_features=1, fusion=False, layers=1, width=8, heads=2, feed_forward=16, routers=4)
+    )
     with pytest.raises(SchemaError, match="takes up to 1 features"):
         Service(settings, narrow.eval()).run()
     seed = tmp_path / "normal.csv"

@@ -53,7 +53,7 @@ def test_far_values_leave_the_order_of_other_rows_and_both_kernels_agree(model: 
     marked[: 9 if abs(value) < 1e6 else 1, 2] = value  # of several that are further off 32 bits keep no distance
     models = [load_model(model, "cpu", kernel) for kernel in ("numba", "torch")]
     numba, torch = (logits_of(one, encode_rows(one, marked), queries) for one in models)
-    np.testing.assert_allclose(numba, torch, atol=1e-4)
+    np.testing.assert_allclose(numba, torch, atol=1e-4 if model == "streams" else 1e-3)
     clean = logits_of(models[0], encode_rows(models[0], context), queries)
     assert spearmanr(numba, clean).statistic > 0.98
 

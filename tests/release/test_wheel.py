@@ -70,7 +70,7 @@ def test_the_wheel_has_the_whole_package_and_nothing_else(wheel: Path) -> None:
         names = set(archive.namelist())
     metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
     assert names - metadata == package()
-    assert {"fomo_stream/py.typed", "fomo_stream/ops/page/page.html", "fomo_stream/weights/fusion.md"} <= names
+    assert {"fomo_stream/py.typed", "fomo_stream/ops/page/page.html", "fomo_stream/weights/fomo.md"} <= names
     assert wheel.stat().st_size < LARGEST
 
 

@@ -38,7 +38,7 @@ def test_command_writes_results_report_and_pictures_and_resumes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "report"
-    ours = ("--model", "fusion", "--model", "fusion-router", "--baselines", "all")
+    ours = ("--model", "streams", "--model", "fomo", "--baselines", "all")
     flags = (*ours, folder, "--seeds", "2", "--label", "broken", "--out", out)
     assert evaluate(*flags) == 0
     runs = read_runs(out / "results.csv")
@@ -121,7 +121,7 @@ def test_a_contaminated_context_is_another_run(folder: Path, tmp_path: Path) -> 
         "--datasets",
         "narrow",
         "--model",
-        "fusion",
+        "streams",
         "--out",
         tmp_path / "out",
     )
