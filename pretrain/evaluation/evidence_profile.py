@@ -115,7 +115,7 @@ def table_areas(
 
 
 def _areas(batch: Batch) -> Float:
-    evidence = evidence_batch(batch, with_context=False)
+    evidence = evidence_batch(batch)
     assert evidence.queries.channels is not None
     areas: Float = auroc(evidence.queries.channels, evidence.labels).cpu().numpy()
     return areas

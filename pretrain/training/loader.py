@@ -58,18 +58,18 @@ def auroc(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evidence_batch(batch: Batch, with_context: bool = True, spaces: tuple[str, ...] = SPACES) -> Inputs:
-    """Evidence of raw rows in some spaces, computed in float64 as in inference and stored in float32; without the
-    context's where a model does not read it."""
-    pairs = _channels(batch, spaces)
-    context = torch.cat([own if with_context else own[:, :0] for own, _ in pairs])
-    queries = torch.cat([other for _, other in pairs])
+def evidence_batch(batch: Batch, spaces: tuple[str, ...] = SPACES) -> Inputs:
+    """Evidence of raw rows in some spaces, computed in float64 as in inference and stored in float32.
+
+    Those of the context's own rows are left out: a fusion does not read them.
+    """
+    queries = _channels(batch, spaces)
     best = auroc(queries, batch.labels).amax(1)
-    return Inputs(Features(context, None), Features(queries, None), batch.labels, best)
+    return Inputs(Features(queries[:, :0], None), Features(queries, None), batch.labels, best)
 
 
-def _channels(batch: Batch, spaces: tuple[str, ...]) -> list[tuple[Tensor, Tensor]]:
-    """Channels of (context, queries); one pair for the batch, or on a CPU one pair per dataset."""
+def _channels(batch: Batch, spaces: tuple[str, ...]) -> Tensor:
+    """Channels (B, q, C) of the queries."""
     context, queries = batch.context.double(), batch.queries.double()
     parts: list[tuple[Tensor, Tensor, Tensor]]
     if context.device.type == "cpu":  # one dataset at a time: no padding columns, and the data fits into the caches
@@ -81,9 +81,9 @@ def _channels(batch: Batch, spaces: tuple[str, ...]) -> list[tuple[Tensor, Tenso
         parts = [(context, queries, batch.n_features)]
     found = []
     for rows, query_rows, n_features in parts:
-        evidence, own = fit_evidence(rows, n_features, names=spaces)
-        found.append((own.float(), evidence_channels(query_rows, evidence, spaces).float()))
-    return found
+        evidence, _ = fit_evidence(rows, n_features, names=spaces)
+        found.append(evidence_channels(query_rows, evidence, spaces).float())
+    return torch.cat(found)
 
 
 class Loader:
@@ -135,17 +135,16 @@ class Loader:
         number = step % self.period if self.period else step
         if self.model.config.layers:
             return self._from_rows(self.source.batch(number, progress))
-        how = False, self.model.config.used_spaces  # a fusion does not read the context's own channels
+        spaces = self.model.config.used_spaces
         if not self.period:
-            return evidence_batch(self.source.batch(number, progress), *how)
+            return evidence_batch(self.source.batch(number, progress), spaces)
         if number not in self._kept:  # without a curriculum: a batch does not depend on when it is drawn
-            self._kept[number] = evidence_batch(self.source.batch(number), *how)
+            self._kept[number] = evidence_batch(self.source.batch(number), spaces)
         return self._kept[number]
 
     def _from_rows(self, batch: Batch) -> Inputs:
         context, queries = self.model.describe(batch.context.double(), batch.queries.double(), batch.n_features)
         best = torch.full((len(batch.labels),), 0.5, device=self.device)
         if self.filtered:
-            channels = queries.channels
-            best = evidence_batch(batch, False).best if channels is None else auroc(channels, batch.labels).amax(1)
+            best = evidence_batch(batch).best
         return Inputs(context, queries, batch.labels, best)
