@@ -21,8 +21,8 @@ from fomo_stream.model.kernels.lanes import (
     sum_across,
 )
 from fomo_stream.model.kernels.neighbours import (
-    LEAST,
     LIMIT,
+    fourth_power,
     kernel_sums,
     nearest,
     new_scratch,
@@ -148,12 +148,9 @@ def _weigh(d2, closest, factor, weights, sums):
     s1 = s4 = s16 = s64 = np.float32(0)
     for i in range(m):
         e = exp_of_negative((closest - d2[i]) * factor)
-        f = max(e, LEAST)
-        e4 = (f * f) * (f * f)
-        f = max(e4, LEAST)
-        e16 = (f * f) * (f * f)
-        f = max(e16, LEAST)
-        e64 = (f * f) * (f * f)
+        e4 = fourth_power(e)
+        e16 = fourth_power(e4)
+        e64 = fourth_power(e16)
         four[i], three[i], two[i], one[i] = max(e, SLIGHT), max(e4, SLIGHT), max(e16, SLIGHT), max(e64, SLIGHT)
         s1 += e
         s4 += e4

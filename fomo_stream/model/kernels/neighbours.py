@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative
-from fomo_stream.model.kernels.compiling import kernel
+from fomo_stream.model.kernels.compiling import inline_kernel, kernel
 from fomo_stream.model.kernels.lanes import (
     LANES,
     add_squares,
@@ -178,6 +178,13 @@ def new_scratch(m):
     )
 
 
+@inline_kernel
+def fourth_power(x):
+    """x ** 4 of a float32 x >= 0; of less than LEAST that of LEAST."""
+    y = max(x, LEAST)
+    return (y * y) * (y * y)
+
+
 @kernel
 def kernel_sums(d2, closest, factor, sums):
     """Sums (4,) of exp((closest - d2) factor f) over d2 (m,), f = 1, 4, 16 and 64: of bandwidths that are halved.
@@ -187,12 +194,9 @@ def kernel_sums(d2, closest, factor, sums):
     s1 = s4 = s16 = s64 = np.float32(0)
     for i in range(d2.shape[0]):
         e = exp_of_negative((closest - d2[i]) * factor)
-        f = max(e, LEAST)
-        e4 = (f * f) * (f * f)
-        f = max(e4, LEAST)
-        e16 = (f * f) * (f * f)
-        f = max(e16, LEAST)
-        e64 = (f * f) * (f * f)
+        e4 = fourth_power(e)
+        e16 = fourth_power(e4)
+        e64 = fourth_power(e16)
         s1 += e
         s4 += e4
         s16 += e16
