@@ -12,3 +12,4 @@ MAX_REASONS = 10  # of a record
 MOST_KEYS = 10_000_000  # of a partition
 MOST_OWN_CONTEXTS = 1_000  # keys of a partition with contexts of their own
 MOST_RULES = 1_000  # rules, and windows of maintenance, each
+MAX_REFERENCE = 1_000_000  # records of a reference

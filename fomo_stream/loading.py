@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fomo_stream.logs import configure_logging, kv
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fomo_stream.detector.detector import Detector
+    from fomo_stream.detector.keys import Key
     from fomo_stream.model.config import Model
     from fomo_stream.records.schema import Schema
+    from fomo_stream.settings.flags import RuleFlags
     from fomo_stream.settings.topics import InputFlags
 
 log = logging.getLogger("fomo_stream.loading")  # also as a program
@@ -67,13 +70,55 @@ def first_detector(settings: InputFlags, model: Model, schema: Schema, executor:
     rows = _seed(settings, schema)
     if rows is not None:
         detector.seed_context(rows)
+    if settings.reference is not None:
+        set_reference(settings, detector, schema)
     return detector
+
+
+def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> None:
+    """Let the records of the file `settings.reference` be what is good.
+
+    Raises ConfigError if it cannot be read, SchemaError if a line is not a record or records are too few or too many.
+    """
+    import numpy as np
+
+    from fomo_stream.errors import SchemaError
+    from fomo_stream.limits import MAX_REFERENCE
+    from fomo_stream.partition.partition import Waiting
+    from fomo_stream.partition.record import FileItem
+    from fomo_stream.partition.running import Running
+    from fomo_stream.records.files import BLOCK, RecordFile, open_records, trusted_records
+    from fomo_stream.records.inference import key_of, text_columns
+    from fomo_stream.settings.flags import FileFlags
+
+    path = settings.reference
+    assert path is not None
+    maker = Running(Waiting(0, settings), detector, schema)
+    parts: list[np.ndarray] = []
+    keys: list[Key] = []
+    with open_records(path) as stream:
+        of_csv = settings.of_csv() if isinstance(settings, FileFlags) else {}
+        file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **of_csv)
+        numbered = enumerate(trusted_records(file), 1)
+        while block := list(islice(numbered, BLOCK)):
+            rows, its = maker.rows_of([FileItem(at, one, key_of(one, settings.key)) for at, one in block])
+            parts.append(rows)
+            keys += its
+            if len(keys) > MAX_REFERENCE:
+                raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
+    try:
+        reference = detector.set_reference(np.concatenate(parts or [np.zeros((0, len(schema.features)))]), keys)
+    except SchemaError as error:
+        raise SchemaError(f"--reference {path}: {error.what}", error.remedy) from None
+    log.info(kv("reference", file=str(path), records=len(keys), keys=reference.keys, digest=reference.name))
 
 
 def check_schema(settings: InputFlags, model: Model, schema: Schema) -> None:
     """Raise the errors of `first_detector`, without its work."""
-    _detector(settings, model, schema, None)
+    detector = _detector(settings, model, schema, None)
     _seed(settings, schema)
+    if settings.reference is not None:
+        set_reference(settings, detector, schema)
 
 
 def _detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None) -> Detector:

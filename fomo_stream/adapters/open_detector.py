@@ -314,7 +314,7 @@ class OpenDetector:
     """A `Detector` of records that are rows of a frame or an array, or dicts; see `OpenRows`. All are one series.
 
     model, device, kernel: as for `load_model`; the weights are loaded with the first features. rows: makes its rows.
-    Raises CheckpointError for a model that is not there.
+    reference: good records, see `Detector.set_reference`. Raises CheckpointError for a model that is not there.
 
     With a new feature all begins again with the last `history_rows` records learned, and the verdicts on them; they
     count as the first ones.
@@ -324,8 +324,17 @@ class OpenDetector:
     _verdicts: dict[int, bool]  # by the number of the record in the detector
     _since: int  # records learned since the detector was made
     _width: int = 0  # features that the detector knows
+    _reference: tuple[Float, list[Key] | None] | None = None  # rows and keys
 
-    def __init__(self, model: str, device: str, kernel: str, config: DetectorConfig, rows: OpenRows) -> None:
+    def __init__(
+        self,
+        model: str,
+        device: str,
+        kernel: str,
+        config: DetectorConfig,
+        rows: OpenRows,
+        reference: Opened | None = None,
+    ) -> None:
         checkpoint_path(model)
         self.model, self.device, self.kernel = model, device, kernel
         self.config = config
@@ -333,6 +342,9 @@ class OpenDetector:
         self._rows = rows
         self._begin()
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
+        if reference is not None:
+            self._reference = rows.rows(reference, learn=True), rows.keys(reference)
+            self._wake()
         self._scored: tuple[_Asked, Results] | None = None  # the last ones, so that nothing is scored twice
 
     def result(self, x: Mapping[Any, Any], name: str, unknown: float) -> float:
@@ -367,7 +379,7 @@ class OpenDetector:
         columns = (
             np.arange(len(found))[asked.places].tolist(),
             detector.explain(asked.rows, asked.keys, scored),
-            (scored.remembered_logit - scored.logit).tolist(),
+            np.where(np.isnan(scored.by_reference), scored.remembered_logit - scored.logit, 0.0).tolist(),
             scored.outlier.tolist(),
             asked.keys or [None] * len(asked.rows),
         )
@@ -470,7 +482,11 @@ class OpenDetector:
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
-        return Detector(model, width, self.config, None, self._rows.categorical, self._rows.counters)
+        detector = Detector(model, width, self.config, None, self._rows.categorical, self._rows.counters)
+        if self._reference is not None:
+            rows, keys = self._reference
+            detector.set_reference(np.pad(rows, [(0, 0), (0, width - rows.shape[1])], constant_values=np.nan), keys)
+        return detector
 
     def _begin(self) -> None:
         self._learned, self._verdicts, self._since = deque(maxlen=self.config.history_rows), {}, 0

@@ -82,6 +82,9 @@ class FoMoDetector(AnomalyDetector):
         Names of features that only grow: their growth a record is scored, not the total.
     missing_values
         Numbers that mean "missing", by feature, "*" for all: {"temp": -9999, "*": 65535}.
+    reference
+        Good records in the order of time: a frame, an array or a list of dicts. What is odd for those of its key is an
+        outlier, however long it lasts, and nothing else is. Scores begin with the first record.
 
     Raises
     ------
@@ -110,6 +113,7 @@ class FoMoDetector(AnomalyDetector):
     """
 
     missing_values: Mapping[Hashable, Any] | None = None  # of pickles of before
+    reference: Rows | IntoDataFrame | None = None  # of pickles of before
 
     def __new__(cls, *args: Any, **kwargs: Any) -> FoMoDetector:
         if "missing_is" in kwargs:
@@ -135,6 +139,7 @@ class FoMoDetector(AnomalyDetector):
         key: Hashable | None = None,
         counters: Collection[Any] | None = None,
         missing_values: Mapping[Hashable, Any] | None = None,
+        reference: Rows | IntoDataFrame | None = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -152,6 +157,7 @@ class FoMoDetector(AnomalyDetector):
         self.key = key
         self.counters = counters
         self.missing_values = missing_values
+        self.reference = reference
         if not isinstance(key, Hashable):
             raise ConfigError(f"key is the name of one field, not {key!r}")
         names = () if categorical is None else _names(categorical, "categorical", ["mode"])
@@ -170,7 +176,9 @@ class FoMoDetector(AnomalyDetector):
             reasons=reasons,
         )
         rows = OpenRows(names, key, totals, marks_of(missing_values or {}))
-        self._inner = OpenDetector(model, device, kernel, config, rows)
+        self._inner = OpenDetector(
+            model, device, kernel, config, rows, None if reference is None else opened(reference)
+        )
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

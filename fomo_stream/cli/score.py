@@ -85,7 +85,7 @@ class Scoring:
 
     def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
         self._settings, self._table, self._note = settings, table, note
-        wanted = settings.explain != "none", settings.outliers_only, settings.has_rules
+        wanted = settings.explain != "none", settings.outliers_only, settings.has_rules, bool(settings.reference)
         form = Form(settings.result_field, settings.scores_only, *wanted)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
         model = load_ready(settings.model, settings.device, settings.kernel)

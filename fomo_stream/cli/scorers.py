@@ -7,10 +7,10 @@ back the rest at the end of the input.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Status
-from fomo_stream.errors import RecordError, SchemaError
+from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.loading import set_reference
 from fomo_stream.model.config import Model
 from fomo_stream.partition.partition import Waiting
+from fomo_stream.partition.record import FileItem
 from fomo_stream.partition.running import Process, Running, Scored
 from fomo_stream.records.cells import MARKS, number_in
 from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
@@ -46,16 +48,6 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 MAX_HELD = 20  # times min_context: maximum number of unusable lines, and of records, held in memory
-
-
-class LineItem(NamedTuple):
-    """A line of a file as a partition takes it: an `Item`."""
-
-    offset: int
-    fields: Mapping[str, Any]
-    key: Key
-    error: RecordError | None
-    timestamp: None = None
 
 
 Batch = tuple[list[Line], Scored]
@@ -88,7 +80,7 @@ class _LineScorer:
 
     def _batch(self, lines: list[Line], process: Process) -> Batch:
         key = self._settings.key
-        items = [LineItem(line.number, line.record or {}, key_of(line.record or {}, key), line.error) for line in lines]
+        items = [FileItem(line.number, line.record or {}, key_of(line.record or {}, key), line.error) for line in lines]
         return lines, self.partition.score(items, process, self._now)
 
 
@@ -215,13 +207,15 @@ class PrequentialScorer(_LineScorer):
         first = Detector(self._model, len(schema.features), config, None, *columns)
         for view in first.left_out:
             self._note(f"left out: the view {view}")
+        if self._settings.reference is not None:
+            set_reference(self._settings, first, schema)
         self._begin(first, schema)
         held, self._held = self._held, []
         return self._batch(held, self._first_scores)
 
     def _first_scores(self, rows: Float, keys: Sequence[Key]) -> Results:
         detector, n = self.partition.detector, self._min_context
-        if self._has_scored_first:
+        if self._has_scored_first or detector.reference is not None:
             return detector.process(rows, keys)
         self._has_scored_first = True
         warm_up = detector.process(rows[:n], keys[:n])

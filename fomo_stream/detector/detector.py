@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.changelog import Entries, Entry, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.format_12 import changes_since
 from fomo_stream.detector.key_scopes import DECIDE, NOWHERE, KeyScopes, Routes, own_reasons
 from fomo_stream.detector.keys import WHOLE, Digests, Key
 from fomo_stream.detector.looking import look
-from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, Status
+from fomo_stream.detector.reference import ENTRY, Judgement, Reference, reference_reasons
+from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, Severity, Status
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.scope import Inspection, Scope, fitting_views
 from fomo_stream.detector.seasons import Cycle
@@ -36,7 +37,7 @@ from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import ODD, settle
 from fomo_stream.detector.step.look import columns_of, combine
 from fomo_stream.detector.step.route import route
-from fomo_stream.detector.step.work import Judged, Visits, VisitScores, Work
+from fomo_stream.detector.step.work import OK, Judged, Visits, VisitScores, Work
 from fomo_stream.detector.views import LeftOut, View
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
 from fomo_stream.model.config import Model
@@ -89,6 +90,8 @@ class Detector:
         self._apart = 0  # records that were learned by scopes of keys alone
         self._decided = 0  # shared records at the last decision
         self._shifts = 0  # lasting shifts that were announced for keys with contexts of their own
+        self._reference: Reference | None = None
+        self._reference_log = Entry()  # without one, of the state before
         self._works: list[Work] = []  # memory that no call works in
         self._converted: Entries = {}  # what the log has in the format before
 
@@ -154,6 +157,11 @@ class Detector:
     def room(self) -> int:
         """How many of the next records can be scored before any is learned, if they share contexts; at least 1."""
         return self._shared.room
+
+    @property
+    def reference(self) -> Reference | None:
+        """The rows that are called good, if there are any."""
+        return self._reference
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
@@ -248,6 +256,22 @@ class Detector:
         self._shared.seed(self._series.follow(rows, keys))
         self._decided = self.records // DECIDE * DECIDE
 
+    def set_reference(self, rows: Float, keys: Sequence[Key] | None = None) -> Reference:
+        """Let these rows (n, d), in the order of time, be what is good, from the next record on; see `Reference`.
+
+        Whether a record is an outlier then follows from them alone. Raises SchemaError if they are too few.
+        """
+        _check_lengths(rows, keys=keys)
+        values, series = self._spec.checked(rows), _series(self.model, self._spec, self.config)
+        digests = np.zeros((len(values), 2), np.uint64) if keys is None else Digests.of(keys).digests
+        parts = [slice(at, at + MOST_WORK) for at in range(0, len(values), MOST_WORK)]
+        batches = [series.follow(values[part], None if keys is None else keys[part]) for part in parts]
+        moves = range(series.n_vectors - MOVEMENT * series.movement, series.n_vectors)
+        vectors = [batch.vectors[:, [0, *moves]] for batch in batches]
+        made = self.model, self._spec, self.config
+        self._reference = Reference(*made, np.concatenate(vectors or [np.zeros((0, 1, self.n_features))]), digests)
+        return self._reference
+
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
         self._shared.flush_warm_up()
@@ -313,7 +337,7 @@ class Detector:
         numbers = np.array([scope.records for scope in owns.scopes])
         rooms = np.array([scope.room for scope in owns.scopes]) if is_bounded and learn else numbers + n + 1
         k, n = route(work.address, owners, numbers, rooms, owns.are_ready, owns.prior, learn)
-        return Call(work, n, k)
+        return Call(work, n, k, None if keys is None else keys.digests[:n])
 
     def _work_for(self, n: int) -> Work:
         """Memory for n records that no other call works in, perhaps of another thread."""
@@ -369,8 +393,11 @@ class Detector:
         for s, visits in self._scopes_of(call):
             owns.seat(s, visits)
         self._score(call, known)
+        if self._reference is not None:
+            call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
             start, done = done, settle(call.work.address, call.n, call.k, done, owns.seats, learn)
+            self._refer(call, start, done)
             if self.config.explain != "none":
                 self._explain(call, start, done)
             scope = owns.scopes[last := int(call.work.visits.scope[done - 1])]
@@ -440,6 +467,18 @@ class Detector:
                 now[at] = one
             scores.logit[at] = np.minimum(before.logit, like)
 
+    def _refer(self, call: Call, start: int, stop: int) -> None:
+        """Let some visits have the results that the reference says, if there is one."""
+        if (its := call.by_reference) is None:
+            return
+        given = call.visits.given[start:stop] & ~np.isnan(its.logit[call.visits.at[start:stop]])
+        e, judged = start + np.flatnonzero(given), call.judged
+        i = call.visits.at[e]
+        still = (call.batch.still[i] > 0).any(axis=1) & (self.config.still == "alert")
+        judged.outlier[e] = its.outlier[i] | still
+        judged.severity[e] = np.maximum(its.severity[i], still * np.int8(Severity.WARNING))
+        judged.score[e], judged.p[e], judged.status[e] = its.score[i], its.p[i], OK
+
     def _explain(self, call: Call, start: int, stop: int) -> None:
         """Find the reasons of those of some visits that get any."""
         part, judged = slice(start, stop), call.judged
@@ -452,7 +491,9 @@ class Detector:
     def _reasons(self, call: Call, e: int, scores: Scores) -> tuple[Reason, ...]:
         """The reasons of visit e, with these scores (1,)."""
         visits = call.work.visits
-        s = int(visits.scope[e])
+        s, i = int(visits.scope[e]), int(visits.at[e])
+        if call.by_reference is not None and not np.isnan(call.by_reference.logit[i]):
+            return reference_reasons(self._shared.reasons_by(call.batch, i, scores, call.by_reference.builds(i)))
         found = self._owns.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
         return own_reasons(found) if s else found
 
@@ -532,6 +573,8 @@ class Detector:
             own |= self._routes.changes("routes")
             own["counters"] = COUNTERS.pack(self._apart, self._decided, self._owns.entered)
             entries |= {OWN + name: value for name, value in own.items()}
+        if entries or self._reference is not None:
+            entries |= self._reference_log.changes(ENTRY, b"" if self._reference is None else self._reference.encode())
         return entries
 
     def recover(self, entries: StoredEntries, known: Detector | None = None) -> None:
@@ -555,6 +598,9 @@ class Detector:
             self._routes = self._new_routes()
             self._routes.recover(own, "routes")
         self._owns.recover(own, entered, None if known is None else known._owns)
+        told = self._reference_log.recover(entries, ENTRY)
+        if self._reference is not None:
+            self._reference.decode(told)
 
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
@@ -564,6 +610,7 @@ class Detector:
         twin._shared = self._shared.copy(twin._series)
         twin._owns = self._owns.copy(twin._shared)
         twin._routes = None if self._routes is None else self._routes.copy()
+        twin._reference, twin._reference_log = copy(self._reference), Entry()
         return twin
 
     def for_partition(self, number: int) -> Detector:
@@ -584,7 +631,9 @@ class Call:
     work: Work
     n: int
     k: int
+    digests: NDArray[np.uint64] | None  # (n, 2) of the keys
     reasons: dict[int, tuple[Reason, ...]] = field(default_factory=dict)  # of some visits
+    by_reference: Judgement | None = None
 
     @cached_property
     def batch(self) -> Batch:
@@ -613,10 +662,19 @@ class Call:
         reasons: list[tuple[Reason, ...] | None] = [None] * self.n
         if self.reasons:
             reasons = [self.reasons.get(e) for e in np.arange(self.k)[at].tolist()]
+        by_reference = np.full(self.n, np.nan) if self.by_reference is None else self.by_reference.logit
         status = [STATUS[code] for code in judged.status.tolist()]
         said = judged.score, judged.remembered, its.logit, its.by_view, its.by_key, judged.p, judged.outlier
         return Results(
-            *said, its.generation, judged.severity, its.confidence, judged.series, judged.begins, status, reasons
+            *said,
+            its.generation,
+            judged.severity,
+            its.confidence,
+            judged.series,
+            judged.begins,
+            status,
+            reasons,
+            by_reference,
         )
 
 

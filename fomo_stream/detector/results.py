@@ -166,6 +166,7 @@ class Results:
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to this series
     status: list[Status]
     reasons: list[tuple[Reason, ...] | None]  # of each record, the one that counts most first; None: not explained
+    by_reference: Float  # (n,) logits among the reference, which then decides; NaN without one
 
     def __len__(self) -> int:
         return len(self.status)
@@ -231,6 +232,7 @@ class Results:
             begins=np.zeros(n, dtype=bool) if begins is None else begins,
             status=[status] * n,
             reasons=[None] * n,
+            by_reference=np.full(n, np.nan),
         )
 
     def with_alerts(self, places: Sequence[int], without: Sequence[int] = ()) -> Results:

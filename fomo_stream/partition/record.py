@@ -38,6 +38,16 @@ class Record(NamedTuple):
         return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
 
 
+class FileItem(NamedTuple):
+    """A record of a file, as a partition takes it: an `Item`."""
+
+    offset: int
+    fields: Mapping[str, Any]
+    key: Key
+    error: RecordError | None = None
+    timestamp: None = None
+
+
 class Item(Protocol):
     """A decoded record, as a partition takes it."""
 

@@ -200,6 +200,13 @@ class Running(Partition):
             self._follow_silence(items, now) if self.silence.is_on or self.silence.has_news else [],
         )
 
+    def rows_of(self, items: Sequence[Item]) -> tuple[Float, list[Key]]:
+        """The rows (k, ...) of records for the detector, and their keys. Those without a value are left out."""
+        values = self.schema.rows([under_features(item.fields, self.schema.features) for item in items])
+        usable = ~np.isnan(values).all(axis=1)
+        chosen = list(compress(items, usable.tolist()))
+        return self._with_places(values[usable], chosen), [item.key for item in chosen]
+
     def _columns(
         self,
         rows: Float,

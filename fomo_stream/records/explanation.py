@@ -165,7 +165,9 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
     if not math.isfinite(reason.median):
         return f"{name} {what}"
     usual, low, high = (_like(value, number, reason) for number in (reason.median, reason.low, reason.high))
-    whose = {"key": f"for {key_text(key)} ", "time": "at this time "}.get(reason.scope, "")
+    whose = {"key": f"for {key_text(key)} ", "time": "at this time ", "reference": "in the reference "}.get(
+        reason.scope, ""
+    )
     return f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
 
 

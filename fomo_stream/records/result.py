@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.keys import Key
@@ -50,8 +51,11 @@ def results_of(
     }
     names = tuple(columns)
     results: list[Result] = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    has_reference = np.isfinite(scored.by_reference)
+    for at in np.flatnonzero(has_reference).tolist():
+        results[at]["reference_logit"] = float(scored.by_reference[at])
     if any(reasons is not None for reasons in scored.reasons):
-        earlier = (scored.remembered_logit - scored.logit).tolist()
+        earlier = np.where(has_reference, 0.0, scored.remembered_logit - scored.logit).tolist()
         given = repeat(None, len(results)) if keys is None else keys
         for result, reasons, record, more, key in zip(results, scored.reasons, records, earlier, given, strict=True):
             if reasons is not None:

@@ -83,6 +83,7 @@ RESULT = _record(
     _field("of", "string", "of silence: key, partition or topic"),
     _field("quiet_s", "double", "of silence: seconds since the last record"),
     _field("usual_gap_s", "double", "of silence: seconds that 99 of 100 gaps do not exceed"),
+    _field("reference_logit", "double", "how odd the record is for the reference, which then decides"),
 )
 _JSON_TYPES = {"string": "string", "boolean": "boolean", "int": "integer", "long": "integer", "double": "number"}
 

@@ -18,12 +18,14 @@ CSV_FIELDS = (
 GONE_FIELDS = ("regime",)  # of files of earlier versions
 PLACE_FIELDS = ("line",)  # of records whose place in the output is not that in the input
 EXPLAINED_FIELDS = ("reasons", "explanation")  # of records that are explained
+REFERENCE_FIELDS = ("reference_logit",)  # where there is a reference
 RULED_FIELDS = ("suppressed", "rule")  # where there are rules, or windows of maintenance
 
 
 def csv_columns(field: str) -> list[str]:
     """All columns of a CSV file that can hold results, for the result field `field`."""
-    return [f"{field}_{name}" for name in (*CSV_FIELDS, *PLACE_FIELDS, *RULED_FIELDS, *EXPLAINED_FIELDS, *GONE_FIELDS)]
+    optional = *PLACE_FIELDS, *RULED_FIELDS, *REFERENCE_FIELDS, *EXPLAINED_FIELDS, *GONE_FIELDS
+    return [f"{field}_{name}" for name in (*CSV_FIELDS, *optional)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Form:
     is_explained: bool = False  # CSV: with columns for reasons
     outliers_only: bool = False  # each with the number of its line in the input
     is_ruled: bool = False  # CSV: with columns for rules
+    has_reference: bool = False  # CSV: with a column for it
 
 
 class JsonWriter:
@@ -66,7 +69,7 @@ class CsvWriter:
     def __init__(self, out: BinaryIO, table: RecordFile, form: Form) -> None:
         self._out, self._form, self._delimiter, self._width = out, form, table.delimiter, len(table.header)
         self._fields = CSV_FIELDS + PLACE_FIELDS * form.outliers_only + RULED_FIELDS * form.is_ruled
-        self._fields += EXPLAINED_FIELDS * form.is_explained
+        self._fields += REFERENCE_FIELDS * form.has_reference + EXPLAINED_FIELDS * form.is_explained
         earlier = csv_columns(form.field)
         self._kept = [] if form.scores_only else [i for i, name in enumerate(table.header) if name not in earlier]
         self._text = _Rows()

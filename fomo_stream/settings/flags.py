@@ -301,6 +301,9 @@ class RecordFlags(DetectorFlags):
     """compare values with what is usual at their time: hour, weekday, month, or several"""
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
     """zone of the hours and days, and of times that have none, in records and in the configuration: Europe/Berlin"""
+    reference: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
+    """CSV, JSON lines or Avro with good records, in the order of time: what is odd for those of its key is an outlier,
+    however long it lasts, and nothing else is (default: records are compared with earlier ones)"""
     lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
     """compare each record also together with the K records before it of the same key (adds the view past)"""
     key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")

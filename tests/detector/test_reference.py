@@ -1,0 +1,154 @@
+"""A reference: rows that are called good, which alone decide what is an outlier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Results
+from fomo_stream.errors import SchemaError
+from fomo_stream.model.checkpoint import load_model
+
+CONFIG = DetectorConfig(context_size=200, min_context=100, own_contexts=2, explain="alerts")
+LEVELS = {"a": 0.0, "b": 50.0, "c": -50.0}
+
+
+def rows_of(n: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, list[str]]:
+    """Rows (n, 3) of three keys, each with a level of its own, in turn."""
+    rng = np.random.default_rng(seed)
+    keys = [list(LEVELS)[i % 3] for i in range(n)]
+    rows = rng.normal(size=(n, 3)) + np.array([LEVELS[key] for key in keys])[:, None]
+    rows[:, 2] = rows[:, 0] + rng.normal(0.0, 0.1, n)
+    return rows + [0.0, shift, 0.0], keys
+
+
+def detector(reference: tuple[np.ndarray, list[str]] | None, config: DetectorConfig = CONFIG) -> Detector:
+    made = Detector(load_model(), 3, config)
+    if reference is not None:
+        made.set_reference(*reference)
+    return made
+
+
+def process(made: Detector, rows: np.ndarray, keys: list[str], size: int = 64) -> Results:
+    parts = [made.process(rows[at : at + size], keys[at : at + size]) for at in range(0, len(rows), size)]
+    return Results.concatenate(parts)
+
+
+GOOD = rows_of(900, 0)
+
+
+def test_what_lasts_stays_an_outlier() -> None:
+    usual, odd = rows_of(600, 1), rows_of(1500, 2, shift=8.0)
+    made, without = detector(GOOD), detector(None)
+    assert process(made, *usual).outlier.mean() < 0.01
+    process(without, *usual)
+    assert process(made, *odd).outlier[-300:].all()
+    assert not process(without, *odd).outlier[-300:].any()
+    assert not process(made, *rows_of(300, 3)).outlier[-200:].any()
+
+
+def test_each_key_has_rows_of_its_own_and_an_unknown_key_those_of_all() -> None:
+    rows = np.repeat([[0.0], [50.0], [50.0], [0.0], [0.0], [50.0]], 3, axis=1)
+    found = detector(GOOD).process(rows, ["a", "b", "a", "b", "new", "other"])
+    assert found.outlier.tolist() == [False, False, True, True, False, False]
+    assert detector(GOOD).reference.keys == 3
+
+
+def test_it_scores_the_first_record_and_the_other_fields_wait() -> None:
+    found = detector(GOOD).process(GOOD[0][:1], ["a"])
+    assert found.status == ["ok"]
+    assert np.isfinite(found.score[0])
+    assert np.isnan(found.logit[0])
+
+
+def test_what_is_learned_does_not_depend_on_a_reference() -> None:
+    rows, keys = rows_of(1200, 4)
+    made, without = detector(GOOD), detector(None)
+    one, two = process(made, rows, keys), process(without, rows, keys)
+    assert np.array_equal(one.logit, two.logit, equal_nan=True)
+    assert np.array_equal(one.remembered_logit, two.remembered_logit, equal_nan=True)
+    entries, others = made.changes(), without.changes()
+    assert entries.keys() - others.keys() == {"reference"}
+    assert all(entries[name] == value for name, value in others.items())
+    assert len(entries["reference"]) < 100
+
+
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_results_do_not_depend_on_batches(size: int) -> None:
+    rows, keys = rows_of(500, 5)
+    rows[200:260, 1] += 6.0
+    rows[::17, 0] = np.nan
+    one, two = process(detector(GOOD), rows, keys, size), process(detector(GOOD), rows, keys)
+    for name in ("score", "p_value", "outlier", "severity", "by_reference"):
+        assert np.array_equal(getattr(one, name), getattr(two, name), equal_nan=name != "outlier"), name
+
+
+def test_a_restored_detector_goes_on_in_the_middle_of_an_incident() -> None:
+    rows, keys = rows_of(600, 6)
+    rows[298:, 1] += 3.0  # some of them only continue an incident
+    whole = process(detector(GOOD), rows, keys)
+    made, entries = detector(GOOD), {}
+    for at in range(0, 300, 50):
+        made.process(rows[at : at + 50], keys[at : at + 50])
+        entries |= made.changes()
+    again = detector(GOOD)
+    again.recover({name: value for name, value in entries.items() if value is not None})
+    rest = process(again, rows[300:], keys[300:])
+    assert np.array_equal(rest.outlier, whole.outlier[300:])
+    assert np.array_equal(rest.score, whole.score[300:])
+
+
+def test_a_state_goes_on_with_another_reference_and_without() -> None:
+    made = detector(GOOD)
+    process(made, *rows_of(300, 7))
+    entries = made.changes()
+    other, without = detector(rows_of(900, 8, shift=8.0)), detector(None)
+    for one in (other, without):
+        one.recover(entries)
+    assert other.process(*rows_of(3, 9)).outlier.all()
+    process(without, *rows_of(1, 9))
+    assert without.changes()["reference"] is None
+
+
+def test_rows_that_are_only_scored_change_nothing() -> None:
+    made, again = detector(GOOD), detector(GOOD)
+    odd = rows_of(5, 10, shift=9.0)
+    assert made.score_rows(*odd).outlier.all()
+    rows, keys = rows_of(60, 11)
+    assert np.array_equal(process(made, rows, keys).outlier, process(again, rows, keys).outlier)
+
+
+def test_reasons_are_of_the_reference() -> None:
+    made = detector(GOOD)
+    process(made, *rows_of(1500, 12, shift=8.0))
+    rows, keys = rows_of(3, 13, shift=8.0)
+    for reasons in made.process(rows, keys).reasons:
+        assert (reasons[0].feature, reasons[0].scope) == (1, "reference")
+        assert reasons[0].value - reasons[0].median > 6.0
+
+
+def test_a_fault_among_good_rows_hides_no_later_one() -> None:
+    rows, keys = GOOD[0].copy(), GOOD[1]
+    rows[400] += 1000.0
+    assert detector((rows, keys)).process(np.array([[9.0, -9.0, 9.0]]), ["a"]).outlier.all()
+
+
+def test_missing_values_and_sentinels() -> None:
+    rows, keys = GOOD[0].copy(), GOOD[1]
+    rows[::5, 0] = np.nan
+    rows[::90, 1] = -9999.0
+    made = detector((rows, keys))
+    asked = np.array([[np.nan, 0.0, np.nan], [np.nan, 9.0, np.nan], [1e300, 0.0, 0.0], [np.nan, np.nan, np.nan]])
+    found = made.process(asked, ["a"] * 4)
+    assert found.outlier[:3].tolist() == [False, True, True]
+    assert not found.outlier[3] or np.isfinite(found.score[3])
+
+
+def test_too_few_rows() -> None:
+    with pytest.raises(SchemaError, match="99 usable rows; at least 100 are needed"):
+        detector((GOOD[0][:99], GOOD[1][:99]))
+    with pytest.raises(SchemaError, match="at least 1000 are needed; give more rows, or raise --alert-rate"):
+        detector(GOOD, DetectorConfig(alert_rate=0.001))
+    few = detector((GOOD[0][:200], GOOD[1][:200]))  # of each key too few
+    assert few.reference.keys == 0
