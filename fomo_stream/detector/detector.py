@@ -224,6 +224,8 @@ class Detector:
         _check_lengths(rows, keys=keys, results=scored)
         scored = self.score_rows(rows, keys) if scored is None else scored
         call, scores = self._peek(rows, keys), scored.scores
+        if self._reference is not None:
+            call.by_reference = self._reference.judge(call.batch, call.digests, learn=False)
         found = [self._reasons(call, i, scores[i : i + 1]) for i in range(len(scored))]
         self._done(call)
         return found

@@ -74,6 +74,7 @@ def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
         "--file": settings.file if data is None else None,
         "--labels-file": settings.labels_file,
         "--seed-context": settings.seed_context,
+        "--reference": settings.reference,
         "--model": Path(settings.model) if settings.model.endswith(".safetensors") else None,
         "--config": settings.config,
     }

@@ -142,7 +142,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
 
 def _file_start(settings: ReplaySettings) -> str:
     start = "The file is replayed from its first record."
-    if settings.seed_context is not None:
+    if settings.seed_context is not None or settings.reference is not None:
         return start
     return f"{start} The first {settings.min_context:,} records only warm the detector up and have no score."
 

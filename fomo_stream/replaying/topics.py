@@ -138,7 +138,7 @@ def topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
     if all(one.start == 0 for one in ranges.values() if one.records):
         return FOLLOW_LIVE
     late = "contexts differ from those of a group that read earlier records"
-    if settings.seed_context is not None:
+    if settings.seed_context is not None or settings.reference is not None:
         return f"Starts later than a group would have: {late}."
     return f"Warms up: the first {settings.min_context:,} records of each partition have no score, and {late}."
 

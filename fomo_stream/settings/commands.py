@@ -109,6 +109,8 @@ class ScoreSettings(RuleFlags, FileFlags):
             raise ValueError(
                 "--context compares a record with a file, not with earlier records: leave --lags and --key out"
             )
+        if self.context is not None and self.reference is not None:
+            raise ValueError("--context and --reference both say what is good: leave one out (--reference for a stream)")
         if self.context is not None and self.time_features:
             raise ValueError("--context compares a record with a file, at no time: leave --time-features out")
         self.check_times_of_file()

@@ -570,3 +570,22 @@ def test_a_record_without_a_key_is_of_the_series_of_all_such_records() -> None:
 def test_the_name_of_a_key_can_be_a_name() -> None:
     with pytest.raises(ConfigError, match=r"key is the name of one field, not \['device'\]"):
         FoMoDetector(key=["device"])  # type: ignore[arg-type]  # the mistake that is refused
+
+
+def test_a_reference_decides_from_the_first_record_on() -> None:
+    rng = np.random.default_rng(0)
+    good = [{"machine": "ab"[i % 2], "load": rng.normal(50 * (i % 2)), "heat": rng.normal()} for i in range(400)]
+    detector = FoMoDetector(key="machine", reference=pd.DataFrame(good))
+    odd = {"machine": "a", "load": 50.0, "heat": 0.0}
+    assert (detector.is_outlier_one(good[0]), detector.is_outlier_one(odd)) == (False, True)
+    assert "in the reference usually" in str(detector.explain_one(odd))
+    for _ in range(300):
+        detector.learn_one(odd)
+    again = pickle.loads(pickle.dumps(detector))
+    for one in (detector, again):
+        assert one.is_outlier_one(odd)
+        assert one.score_one(odd) == detector.score_one(odd)
+    detector.learn_one(odd | {"new": 1.0})
+    assert detector.is_outlier_one(odd | {"new": 1.0})
+    with pytest.raises(SchemaError, match="20 usable rows"):
+        FoMoDetector(reference=good[:20])

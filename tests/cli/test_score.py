@@ -222,3 +222,51 @@ def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None
     assert "1 cell of the column d of the input counted as missing: text such as 'x7'" in notes
     assert "skipped=2 missing=1" in summary(notes)
     assert "2 records of the input without a value of any feature (a,b,d)" in notes
+
+
+def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
+    good, lasting = (
+        RECORDS[:200],
+        [{**record, "pressure_bar": 3.0 + (record["pressure_bar"] or 5.0)} for record in RECORDS],
+    )
+    (tmp_path / "good.csv").write_bytes(as_csv(good))
+    flags = {"reference": tmp_path / "good.csv", "key": "pump", "exclude": ("reading",), "min_context": 50}
+    without = results(score(model_path, as_jsonl(lasting), key="pump", exclude=("reading",))[0])
+    found = results(score(model_path, as_jsonl(lasting), **flags)[0])
+    assert all(one["outlier"] and one["status"] == "ok" for one in found)
+    assert sum(one["outlier"] for one in without) < N // 2
+    assert [one["logit"] for one in found[60:]] == [one["logit"] for one in without[60:]]
+    assert "pressure_bar is" in found[-1]["explanation"]
+    assert "in the reference usually" in found[-1]["explanation"]
+    rows = table(score(model_path, as_csv(lasting), **flags)[0])
+    assert [float(row["fomo_reference_logit"]) for row in rows] == pytest.approx(
+        [one["reference_logit"] for one in found], rel=1e-8
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        (
+            as_csv(RECORDS[:60]),
+            {},
+            "has 60 usable rows; at least 100 are needed; give more rows, or raise --alert-rate",
+        ),
+        (as_jsonl(RECORDS[:60]) + b"{\n", {}, "line 61: .*; correct or remove that line"),
+        (b"time,other\n1,2\n3,4\n", {}, "has 0 usable rows"),
+        (b"", {}, "empty|no rows|usable"),
+    ],
+)
+def test_a_reference_that_is_refused(
+    model_path: Path, tmp_path: Path, text: bytes, flags: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "reference"
+    path.write_bytes(text)
+    with pytest.raises(SchemaError, match=message):
+        score(model_path, as_jsonl(RECORDS), reference=path, **flags)
+
+
+def test_a_context_and_a_reference_exclude_each_other(model_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "good.csv").write_bytes(as_csv(RECORDS))
+    with pytest.raises(ValueError, match="--context and --reference both say what is good"):
+        score(model_path, b"", context=tmp_path / "good.csv", reference=tmp_path / "good.csv")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from confluent_kafka import KafkaError
-from pipelines import Instance, Recording, as_record, restored
+from pipelines import Instance, Recording, as_record, record, restored
 
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
@@ -147,3 +148,18 @@ def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: py
     delivery.refuse("a", 3, 2)
     assert sent() == []
     assert "incident_sum_refused topic=a incident=0-3" in caplog.text
+
+
+def test_a_reference_holds_for_all_partitions_and_after_a_restart(tmp_path: Path) -> None:
+    good = tmp_path / "good.jsonl"
+    good.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(60)))
+    flags = {"reference": good, "min_context": 10}
+    whole, first, entries = Instance(**flags), Instance(**flags), {}
+    whole.score(0, 40)
+    first.score(0, 20)
+    committed = first.commit(entries)
+    again = Instance(**flags)
+    again.restore(restored(entries, committed))
+    again.score(20, 40)
+    assert [one for instance in (first, again) for one in instance.results()] == (said := whole.results())
+    assert all("reference_logit" in json.loads(value or b"")["fomo"] for topic, value in said if topic == "t-scores")

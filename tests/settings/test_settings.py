@@ -288,6 +288,7 @@ WRITTEN = {
         "max_latency_ms": "30",
         "schema_wait": "7.5",
         "seed_context": __file__,
+        "reference": __file__,
     },
 }
 APART = {"config", "calendar", "schema_file", "kafka", "registry", "bootstrap"}  # files and clients; other tests
