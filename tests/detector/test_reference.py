@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -154,3 +156,28 @@ def test_too_few_rows() -> None:
         detector(GOOD, DetectorConfig(alert_rate=0.001))
     few = detector((GOOD[0][:200], GOOD[1][:200]))  # of each key too few
     assert few.reference.keys == 0
+
+
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+def test_categories_counters_and_lags(kernel: str) -> None:
+    rng = np.random.default_rng(14)
+    rows = np.column_stack([rng.integers(0, 3, 400), rng.normal(size=400), np.arange(400.0) * 5, np.arange(400.0)])
+    made = Detector(load_model(kernel=kernel), 3, replace(CONFIG, lags=2), None, (0,), (2,))
+    made.set_reference(rows[:300])
+    asked = rows[300:].copy()
+    asked[50, 0] = 7.0  # a category that no good row has
+    asked[70:, 2] += 200.0  # it grows by more, once
+    outlier = made.process(asked).outlier
+    assert outlier[[50, 70]].all()
+    assert outlier[:50].mean() < 0.05
+
+
+def test_both_kernels_say_the_same() -> None:
+    rows, keys = rows_of(120, 15)
+    rows[60:80, 1] += 6.0
+    made = [Detector(load_model(kernel=kernel), 3, CONFIG) for kernel in ("numba", "torch")]
+    for one in made:
+        one.set_reference(*GOOD)
+    numba, torch = (process(one, rows, keys) for one in made)
+    assert np.abs(numba.by_reference - torch.by_reference).max() < 0.1
+    assert (numba.outlier == torch.outlier).mean() > 0.97
