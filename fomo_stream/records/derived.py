@@ -301,7 +301,7 @@ def _speed(state: State, inputs: State, time: int, is_late: bool, window_ms: int
     north, east = radians(lat - before[0]), radians(lon - before[1])
     square = sin(north / 2) ** 2 + cos(radians(lat)) * cos(radians(before[0])) * sin(east / 2) ** 2
     km = 2.0 * EARTH_KM * asin(min(1.0, sqrt(square)))
-    return km / (max(time - before[2], LEAST_TRIP_MS) / 3_600_000)
+    return float(km / (max(time - before[2], LEAST_TRIP_MS) / 3_600_000))
 
 
 def _change(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
