@@ -19,6 +19,7 @@ from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.category_codes import category_code
 from fomo_stream.records.derivations import Derivation, derivation_of, derivations_of, parts_of, split_derivations
 from fomo_stream.records.derived import CELLS, LEAST_TRIP_MS, MEMORY, MOST_ENTRIES, MOST_VALUES, PATIENCE_MS, Derived
+from fomo_stream.records.missing_values import Marks
 
 ALL = derivations_of(
     parts_of(
@@ -26,7 +27,7 @@ ALL = derivations_of(
         "speed(lat,lon),change(x),ratio(part,x)"
     )
 )
-MARKS = {"x": (-9999.0,)}
+MARKS: Marks = {"x": (-9999.0,)}
 HOSTILE: list[Any] = [
     *(None, math.nan, math.inf, "", " ", "12.5", "1e999", "007", "\ud800", "\x00", "k" * 300, True, False, -0.0),
     *([], {}, {"x": 1}, 10**400, -(10**25), 1.5e308, -1.5e308, 5e-324, -9999, "NaN", b"bytes"),
@@ -60,7 +61,7 @@ def stream(seed: int, n: int = 150) -> Stream:
 # --- the plain computation
 
 
-def number(record: dict[str, Any], path: str) -> float | None:
+def number(record: dict[str, Any], path: str) -> Any:
     value: Any = record
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
@@ -74,23 +75,22 @@ def number(record: dict[str, Any], path: str) -> float | None:
     return max(-1e280, min(1e280, found))
 
 
-def code(record: dict[str, Any], path: str) -> float | None:
+def code(record: dict[str, Any], path: str) -> Any:
     found = category_code(record.get(path))
     return found if found == found else None
 
 
-Past = list[tuple[int | None, bool, dict[str, Any]]]  # time, whether it is late, record; the last one is the present
+Past = list[tuple[Any, bool, dict[str, Any]]]  # time, whether it is late, record; the last one is the present
 
 
 def windowed(one: Derivation, past: Past, begin: int, read: Any = number) -> list[float]:
     """The inputs in the window of the last record of a past, of the times since `begin`."""
     now = past[-1][0]
-    assert now is not None
     timed = [(time, record) for time, _, record in past[begin:] if time is not None and time > now - one.window_ms]
     return [value for _, record in timed if (value := read(record, one.fields[0])) is not None]
 
 
-def expected(one: Derivation, past: Past, begin: int) -> float | None:
+def expected(one: Derivation, past: Past, begin: int) -> Any:
     """The value of the last record of a past; times count since the record at `begin`."""
     time, _, record = past[-1]
     read = code if one.function in ("distinct", "new", "share") else number
@@ -102,9 +102,9 @@ def expected(one: Derivation, past: Past, begin: int) -> float | None:
     since = [each for each in past[begin:] if each[0] is not None]
     match one.function:
         case "count":
-            return sum(each[0] > time - one.window_ms for each in since)  # type: ignore[operator]
+            return sum(each[0] > time - one.window_ms for each in since)
         case "gap":
-            return (time - since[-2][0]) / 1000 if len(since) > 1 else None  # type: ignore[operator]
+            return (time - since[-2][0]) / 1000 if len(since) > 1 else None
         case "sum":
             return float(sum(map(Fraction, windowed(one, past, begin))))
         case "mean":
@@ -115,43 +115,41 @@ def expected(one: Derivation, past: Past, begin: int) -> float | None:
         case "new":
             return int(first not in before) if before else None
         case "share":
-            return before.count(first) / len(before) if before else None  # type: ignore[arg-type]
+            return before.count(first) / len(before) if before else None
         case "change":
-            return first - before[-1] if before else None  # type: ignore[operator]
+            return first - before[-1] if before else None
         case "ratio":
             return ratio([(number(each, one.fields[0]), number(each, one.fields[1])) for *_, each in past])
     return moved(one, since)
 
 
-def ratio(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
-    pairs = [(a, b) for a, b in pairs if a is not None and b is not None and a >= 0 and b > 0] + pairs[-1:]
-    (a, b), known = pairs[-1], pairs[:-1]
+def ratio(pairs: list[tuple[Any, Any]]) -> Any:
+    known = [(a, b) for a, b in pairs if a is not None and b is not None and a >= 0 and b > 0]
+    a, b = pairs[-1]
     if not known or known[-1] != (a, b) or len(known) < 2:
         return None
     weights = [MEMORY**age for age in range(len(known) - 1)][::-1]
-    parts, wholes = (
-        sum(w * each[i] for w, each in zip(weights, known, strict=False)) / sum(weights)  # type: ignore[operator]
-        for i in (0, 1)
-    )
-    return (a + parts) / (b + wholes)  # type: ignore[operator]
+    parts, wholes = (sum(w * each[i] for w, each in zip(weights, known, strict=False)) / sum(weights) for i in (0, 1))
+    return (a + parts) / (b + wholes)
 
 
 def moved(one: Derivation, since: Past) -> float | None:
     """rate and speed: of the record before that gave one, which is no late one."""
-    last, value = None, None
+    last: Any = None
+    value: float | None = None
     for time, is_late, record in since:
         values, value = [number(record, path) for path in one.fields], None
         if None in values or (is_late and last is not None) or (is_late and one.function == "speed"):
             continue
-        if one.function == "speed" and (abs(values[0]) > 90 or abs(values[1]) > 180 or values == [0, 0]):  # type: ignore[arg-type]
+        if one.function == "speed" and (abs(values[0]) > 90 or abs(values[1]) > 180 or values == [0, 0]):
             continue
         if last is not None and one.function == "rate":
             if time == last[0]:
                 continue
-            grown = values[0] - last[1][0] if values[0] >= last[1][0] else max(values[0], 0)  # type: ignore[operator]
+            grown = values[0] - last[1][0] if values[0] >= last[1][0] else max(values[0], 0)
             value = 1000 * grown / (time - last[0])
         elif last is not None:
-            a, b = ([math.radians(each) for each in place] for place in (values, last[1]))  # type: ignore[arg-type]
+            a, b = ([math.radians(each) for each in place] for place in (values, last[1]))
             points = [
                 (math.cos(p[0]) * math.cos(p[1]), math.cos(p[0]) * math.sin(p[1]), math.sin(p[0])) for p in (a, b)
             ]
@@ -171,7 +169,7 @@ def reference(derivations: Sequence[Derivation], given: Stream, max_keys: int) -
         past, used = pasts.setdefault(name, []), [one for one in used if one != name] + [name]
         latest = next((each[0] for each in reversed(past[begins.get(name, 0) :]) if each[0] is not None), None)
         is_late = time is not None and latest is not None and time < latest
-        if is_late and latest - time > 7 * PATIENCE_MS:  # type: ignore[operator]
+        if time is not None and latest is not None and latest - time > 7 * PATIENCE_MS:
             begins[name], is_late = len(past), False
         past.append((latest if is_late else time, is_late, record))
         found.append({one.name: expected(one, past, begins.get(name, 0)) for one in derivations})
@@ -220,11 +218,11 @@ def test_neither_batches_nor_restarts_nor_looks_change_a_bit(seed: int, cuts: li
     derived, found = Derived(ALL, max_keys, MARKS), list[dict[str, Any]]()
     bounds = sorted({0, *cuts, 150})
     for start, stop in pairwise(bounds):
-        part = [column[start:stop] for column in given]
-        looked = derived.follow(*part, learn=False)  # type: ignore[arg-type]
+        part: Any = [column[start:stop] for column in given]
+        looked = derived.follow(part[0], part[1], part[2], learn=False)
         if start + 1 == stop or max_keys == 100:
             assert derived.changes() == {}
-        found += derived.follow(*part)  # type: ignore[arg-type]
+        found += derived.follow(*part)
         if max_keys == 100:
             assert values_of(looked) == values_of(found[start:])
         twin = derived.copy()
@@ -241,12 +239,12 @@ def test_neither_batches_nor_restarts_nor_looks_change_a_bit(seed: int, cuts: li
 
 
 def test_a_copy_is_independent() -> None:
-    given = stream(1)
+    given: Any = stream(1)
     derived = Derived(ALL, 100, MARKS)
-    derived.follow(*(column[:80] for column in given))  # type: ignore[arg-type]
+    derived.follow(*(column[:80] for column in given))
     twin = derived.copy()
-    twin.follow(*(column[80:] for column in given))  # type: ignore[arg-type]
-    assert repr(values_of(derived.follow(*(column[80:] for column in given)))) == repr(whole(given)[80:])  # type: ignore[arg-type]
+    twin.follow(*(column[80:] for column in given))
+    assert repr(values_of(derived.follow(*(column[80:] for column in given)))) == repr(whole(given)[80:])
 
 
 def test_a_window_with_many_records_is_at_most_a_part_longer_and_takes_bounded_memory() -> None:
@@ -277,8 +275,8 @@ def test_of_very_many_values_those_seen_last_are_known() -> None:
     assert (found[-2]["new(v)"], found[-1]["new(v)"]) == (0, 1)
     assert found[-2]["share(v)"] == pytest.approx(1 / MOST_VALUES)
     derived = Derived(derivations_of(["share(v)"]), 1)
-    records = [{"v": "old"}] * 3000 + [{"v": "now"}] * 3000
-    found = derived.follow(records, [None] * 6000, [None] * 6000)
+    texts = [{"v": "old"}] * 3000 + [{"v": "now"}] * 3000
+    found = derived.follow(texts, [None] * 6000, [None] * 6000)
     assert found[2999]["share(v)"] == 1
     assert found[-1]["share(v)"] > 0.9  # old records count less
 
