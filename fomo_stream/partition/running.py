@@ -159,9 +159,8 @@ class Running(Partition):
         """
         fields = self._with_derived(items)
         values = self.schema.rows(fields)
-        if self.derived:  # they say nothing of a record that has no value of any other feature
-            others = [name not in self.derived.names for name in self.schema.features]
-            values[np.isnan(values[:, others]).all(axis=1) & any(others)] = np.nan
+        if self.derived:
+            self.derived.limit(values, self.schema.features)
         missing = np.isnan(values).sum(axis=1)
         usable = missing < values.shape[1]
         windows = self._windows(items)

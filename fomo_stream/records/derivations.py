@@ -71,8 +71,8 @@ def derivation_of(text: str) -> Derivation:
     shown, found = text.strip()[:60], re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
     function = found[1] if found else ""
     if found is None or function not in FUNCTIONS:
-        hint = did_you_mean(function, FUNCTIONS)
-        raise ValueError(f"{shown}: it has to be {', '.join(form for form, *_ in FUNCTIONS.values())}{hint}")
+        hint = did_you_mean(function, FUNCTIONS) or f"; write {', '.join(form for form, *_ in FUNCTIONS.values())}"
+        raise ValueError(f"{shown}: there is no such function{hint}")
     form, n_fields, _, has_window, _ = FUNCTIONS[function]
     arguments = parts_of(found[2] or "")
     if len(arguments) != n_fields + has_window:

@@ -19,7 +19,9 @@ from itertools import islice, pairwise
 from math import asin, cos, fsum, isfinite, radians, sin, sqrt
 from typing import Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Copied, Entries, StoredEntries
 from fomo_stream.detector.keys import AT_ONCE, Key, digest_of
@@ -39,6 +41,7 @@ EARTH_KM = 6371.0
 LARGEST = 1e280  # so that sums are finite
 USED, LATEST, FIRST = 0, 1, 2  # places in what is kept of a key: when it was used, its time, the first of the features
 
+Float = NDArray[np.float64]
 Value = float | None
 State = list[Any]  # of one feature and key: numbers, or lists of numbers
 
@@ -86,11 +89,11 @@ class Derived(Copied):
 
     def follow(
         self,
-        records: Sequence[Mapping[str, Any]],
+        records: Sequence[Mapping[Any, Any]],
         keys: Sequence[Key],
         times: Sequence[int | None],
         learn: bool = True,
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[Any, Any]]:
         """The next records (n,), each with its derived features as more fields.
 
         times: milliseconds since 1970, None: not known. learn: else nothing changes.
@@ -105,6 +108,14 @@ class Derived(Copied):
                 state = only_looked_at.setdefault(digest, self._nothing() if known is None else _independent(known))
             found.append({**record, **self._values(state, record, time)})
         return found
+
+    def limit(self, rows: Float, names: Sequence[Any]) -> None:
+        """Take the derived features of rows (n, d) that have no value of another feature, if there is any other.
+
+        So a record without a value stays one.
+        """
+        others = [name not in self.names for name in names]
+        rows[np.isnan(rows[:, others]).all(axis=1) & any(others)] = np.nan
 
     def _nothing(self) -> State:
         """What is known of a new key."""
