@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, pairwise
-from math import asin, cos, fsum, isfinite, radians, sin, sqrt
+from math import asin, copysign, cos, fsum, isfinite, radians, sin, sqrt
 from typing import Any
 
 import numpy as np
@@ -63,17 +63,22 @@ class Derived(Copied):
         self.inputs = tuple(dict.fromkeys(field for one in derivations for field in one.fields))
         self._max_keys, self._n = max_keys, 0
         self._patience = max(PATIENCE_MS, *(one.window_ms for one in derivations), 0)
-        self._columns = tuple(
+        # the inputs, each read once, and for each feature the places of its own
+        inputs = list(dict.fromkeys((path, one.of_categories) for one in derivations for path in one.fields))
+        self._reads = [
+            (_code if is_code else _number, path, frozenset(marks_of(path, marks or {}, is_code)))
+            for path, is_code in inputs
+        ]
+        self._columns = [
             (
                 one.name,
                 _FUNCTIONS[one.function],
-                _code if one.of_categories else _number,
-                tuple((path, frozenset(marks_of(path, marks or {}, one.of_categories))) for path in one.fields),
+                [inputs.index((path, one.of_categories)) for path in one.fields],
                 one.is_timed,
                 one.window_ms,
             )
             for one in derivations
-        )
+        ]
         self._timed = tuple(at for at, one in enumerate(derivations, FIRST) if one.is_timed)
         self._of_key: dict[bytes, State] = {}  # those used least recently first
         self._recovered()
@@ -145,9 +150,10 @@ class Derived(Copied):
                         state[at] = []
                 time = time if is_begun_again else latest
             state[LATEST] = time
+        given = [read(record, path, marks) for read, path, marks in self._reads]
         values: dict[str, Value] = {}
-        for at, (name, function, read, fields, is_timed, window_ms) in enumerate(self._columns, FIRST):
-            inputs = [read(record, path, marks) for path, marks in fields]
+        for at, (name, function, places, is_timed, window_ms) in enumerate(self._columns, FIRST):
+            inputs = [given[place] for place in places]
             is_missing = None in inputs or (is_timed and time is None)
             values[name] = None if is_missing else function(state[at], inputs, time, is_late, window_ms)
         return values
@@ -193,9 +199,9 @@ def _number(record: Mapping[str, Any], path: str, marks: frozenset[float]) -> Va
     value = record.get(path)
     if type(value) is not float:
         value = number_of(look_up(record, path) if value is None or isinstance(value, dict) else value)
-    if not isfinite(value) or value in marks:
+    if value in marks or not isfinite(value):
         return None
-    return min(max(value, -LARGEST), LARGEST)
+    return value if -LARGEST < value < LARGEST else copysign(LARGEST, value)
 
 
 def _code(record: Mapping[str, Any], path: str, marks: frozenset[float]) -> Value:
@@ -211,10 +217,12 @@ def _enter(state: State, time: int, window_ms: int, *numbers: float) -> None:
     """Add the numbers of a record to a window: lists of times and numbers of its entries, in the order of time."""
     if not state:
         state += [[] for _ in range(1 + len(numbers))]
-    _leave(state, time - window_ms)
-    for column, number in zip(state, (time, *numbers), strict=True):
-        column.append(number)
     times = state[0]
+    if times and times[0] <= time - window_ms:
+        _leave(state, time - window_ms)
+    times.append(time)
+    for at, number in enumerate(numbers, 1):
+        state[at].append(number)
     if len(times) > MOST_ENTRIES:
         cell = max(1, window_ms // CELLS)
         is_first = [at for at in range(1, len(times)) if times[at] // cell != times[at - 1] // cell]
@@ -233,7 +241,7 @@ def _leave(state: State, begin: int, of_times: int = 0) -> None:
 
 def _count(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
     _enter(state, time, window_ms, 1)
-    return int(fsum(state[1]))
+    return int(sum(state[1]))
 
 
 def _gap(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
@@ -249,7 +257,7 @@ def _sum(state: State, inputs: State, time: int, is_late: bool, window_ms: int) 
 
 def _mean(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
     _enter(state, time, window_ms, *inputs, 1)
-    return fsum(state[1]) / fsum(state[2])
+    return fsum(state[1]) / sum(state[2])
 
 
 def _seen(state: State, code: float, number: float, known: float = 0.0) -> float:
