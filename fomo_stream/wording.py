@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DURATIONS = "write a number and a unit: 90s, 30m, 12h, 7d or 2w"
 _CALL = re.compile(r"[@!](?=[^\W\d])|<[@!#&]+(?=\w)|:(?=//)|\bwww\.", re.IGNORECASE)  # what calls people, or is a link
 
 
@@ -94,6 +96,17 @@ def in_bytes(count: float) -> str:
     """
     power = next((i for i in range(4) if count < 1024 ** (i + 1)), 4)
     return f"{count:.0f} B" if not power else f"{count / 1024**power:.1f} {' KMGT'[power]}iB"
+
+
+def seconds_of(text: str) -> float:
+    """A duration as a user writes it, in seconds. Raises ValueError.
+
+    >>> seconds_of("90s"), seconds_of("1.5h")
+    (90.0, 5400.0)
+    """
+    if not re.fullmatch(r"\d+(\.\d+)?[smhdw]", text, re.ASCII):
+        raise ValueError(DURATIONS)
+    return float(text[:-1]) * SECONDS[text[-1]]
 
 
 def in_time(seconds: float) -> str:

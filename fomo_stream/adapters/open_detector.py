@@ -39,10 +39,11 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
+from fomo_stream.records.derived import Derived
 from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing
 from fomo_stream.records.missing_values import table_of_marks, without_marks
 from fomo_stream.records.schema import is_number_text, numbers
-from fomo_stream.records.times import is_time
+from fomo_stream.records.times import is_time, known_time, to_milliseconds
 from fomo_stream.wording import counted
 
 Float = NDArray[np.float64]
@@ -77,6 +78,7 @@ class OpenRows:
     _missing: Mapping[Hashable, tuple[float, ...]] = {}  # of pickles of before
     is_judged = True  # of pickles of before; whether it was said what seems wrong with the first records
     _marks: Float | None = None  # see `table_of_marks`; of the features that were known when it was used last
+    _ignored: frozenset[Hashable] = frozenset()  # names of what is no feature
     _quick: Float | None = None  # the last row of `quick_row`
     _cells: Sequence[Any] = ()  # the values that it was made of
 
@@ -86,11 +88,13 @@ class OpenRows:
         key: Hashable | None = None,
         counters: Collection[Hashable] = (),
         missing: Mapping[Hashable, tuple[float, ...]] | None = None,
+        ignored: Collection[Hashable] = (),
     ) -> None:
-        """missing: see `missing_values`; key: the name of what tells series apart, which is no feature; None: all
-        records are one series.
+        """missing: see `missing_values`; key: the name of what tells series apart; None: all records are one series.
+
+        ignored: other names that are no features.
         """
-        self._key, self._missing = key, missing or {}
+        self._key, self._missing, self._ignored = key, missing or {}, frozenset(ignored)
         # Categorical features and counters come first, so that their columns are known before they are seen.
         self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys((*categorical, *counters)))}
         self._n_codes = len(set(categorical))
@@ -151,7 +155,7 @@ class OpenRows:
         if not is_last and not _PLAIN.issuperset(map(type, cells)):
             return None
         is_full = len(record) == len(cells) and None not in cells
-        if not is_full and not record.keys() - self._columns.keys() <= {self._key}:
+        if not is_full and not record.keys() - self._columns.keys() <= {self._key, *self._ignored}:
             return None
         if not is_last:
             try:
@@ -256,7 +260,7 @@ class OpenRows:
         return rows
 
     def _add(self, names: Iterable[Any]) -> None:
-        for name in sorted(set(names).difference(self._columns, (self._key,)), key=_sortable):
+        for name in sorted(set(names).difference(self._columns, (self._key,), self._ignored), key=_sortable):
             if len(self._columns) < MAX_FEATURES:
                 self._columns[name] = len(self._columns)
 
@@ -291,6 +295,11 @@ def _key_of(value: Any) -> Key:
     return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
 
 
+def _time_of(value: Any) -> int | None:
+    """Milliseconds since 1970; None: it is no time."""
+    return known_time(to_milliseconds(str(value) if isinstance(value, DATES) else value))
+
+
 def _sortable(name: Any) -> tuple[str, Any]:
     """A key that sorts names of all types."""
     return type(name).__name__, name if isinstance(name, (str, int, float)) else repr(name)
@@ -314,7 +323,8 @@ class OpenDetector:
     """A `Detector` of records that are rows of a frame or an array, or dicts; see `OpenRows`. All are one series.
 
     model, device, kernel: as for `load_model`; the weights are loaded with the first features. rows: makes its rows.
-    reference: good records, see `Detector.set_reference`. Raises CheckpointError for a model that is not there.
+    derived: computes features by key; time: the name of a record's time. reference: good records, see
+    `Detector.set_reference`. Raises CheckpointError for a model that is not there.
 
     With a new feature all begins again with the last `history_rows` records learned, and the verdicts on them; they
     count as the first ones.
@@ -326,6 +336,8 @@ class OpenDetector:
     _width: int = 0  # features that the detector knows
     _reference: tuple[Float, list[Key] | None] | None = None  # rows and keys
 
+    _derived: Derived | None = None  # of pickles of before
+
     def __init__(
         self,
         model: str,
@@ -333,19 +345,27 @@ class OpenDetector:
         kernel: str,
         config: DetectorConfig,
         rows: OpenRows,
+        derived: Derived | None = None,
+        time: Hashable | None = None,
         reference: Opened | None = None,
     ) -> None:
         checkpoint_path(model)
+        self._derived, self._time = derived, time
         self.model, self.device, self.kernel = model, device, kernel
         self.config = config
         self.detector: Detector | None = None
         self._rows = rows
         self._begin()
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
-        if reference is not None:
-            self._reference = rows.rows(reference, learn=True), rows.keys(reference)
-            self._wake()
         self._scored: tuple[_Asked, Results] | None = None  # the last ones, so that nothing is scored twice
+        if reference is not None:
+            self._derived = None if derived is None else derived.copy()  # good records are not among the learned ones
+            given = self._with_derived(reference, learn=True)
+            whole = rows.rows(given, learn=True)
+            if derived is not None:
+                derived.limit(whole, rows.names)
+            self._derived, self._reference = derived, (whole, rows.keys(given))
+            self._wake()
 
     def result(self, x: Mapping[Any, Any], name: str, unknown: float) -> float:
         """The field `name` of the result of x as the next record; `unknown` where there is no score yet.
@@ -373,6 +393,7 @@ class OpenDetector:
         found = [Explanation() for _ in asked.whole]
         if detector is None or not len(asked.rows):
             return found
+        given = self._with_derived(given)
         records = given.records() if isinstance(given, Columns) else given
         names, codes, counters = self._rows.names, self._rows.categorical, self._rows.counters
         scored = self._score(detector, asked)
@@ -411,7 +432,7 @@ class OpenDetector:
         verdicts = _verdicts(is_outlier, len(whole)).tolist()
         if detector is None:
             return
-        equal_to_each = detector.numbers_of(whole[:, : self._width])
+        equal_to_each = detector.numbers_of(whole[:, : self._width]) if self._derived is None else self._alike(whole)
         for equal, verdict in zip(equal_to_each, verdicts, strict=True):
             open_ones = equal[~detector.has_verdict(equal)]
             meant = open_ones[:1] if len(open_ones) else equal[-1:]
@@ -420,6 +441,23 @@ class OpenDetector:
         oldest = detector.records - len(self._learned)
         self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= oldest}
         self._scored = None
+
+    def _alike(self, whole: Float) -> list[Int]:
+        """For each of rows (n, width) the numbers of the last records with these values, whatever is derived."""
+        assert self._derived is not None
+        assert self.detector is not None
+        own = [name not in self._derived.names for name in self._rows.names]
+        known, first = self._last_rows(self._rows.width)[:, own], self.detector.records - len(self._learned)
+        equal = [(known == row) | (np.isnan(known) & np.isnan(row)) for row in whole[:, own]]
+        return [first + np.flatnonzero(one.all(axis=1)) for one in equal]
+
+    def _with_derived(self, given: Opened, learn: bool = False) -> Opened:
+        """Records with their derived features, if there are any."""
+        if self._derived is None:
+            return given
+        records = given.records() if isinstance(given, Columns) else given
+        keys: Sequence[Key] = self._rows.keys(records) or [None] * len(records)
+        return self._derived.follow(records, keys, [_time_of(one.get(self._time)) for one in records], learn)
 
     def _score(self, detector: Detector, asked: _Asked) -> Results:
         scored = self._scored
@@ -432,8 +470,11 @@ class OpenDetector:
 
         The detector may know fewer features, see `_wake`.
         """
-        quick = self._rows.quick_row(given, learn)
+        given = self._with_derived(given, learn)
+        quick = self._rows.quick_row(given, learn) if self._derived is None else None
         whole = self._rows.rows(given, learn) if quick is None else quick
+        if self._derived is not None:
+            self._derived.limit(whole, self._rows.names)
         detector, rows, keys = self.detector, whole, self._rows.keys(given)
         if self._width < whole.shape[1] or detector is None:
             detector = self._wake()

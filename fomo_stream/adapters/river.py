@@ -16,6 +16,8 @@ from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.adapters.open_detector import OpenDetector, Opened, OpenRows, opened
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
+from fomo_stream.records.derivations import derivations_of, split_derivations
+from fomo_stream.records.derived import Derived
 from fomo_stream.records.missing_values import missing_values as marks_of
 
 if TYPE_CHECKING:
@@ -85,6 +87,12 @@ class FoMoDetector(AnomalyDetector):
     reference
         Good records in the order of time: a frame, an array or a list of dicts. What is odd for those of its key is an
         outlier, however long it lasts, and nothing else is. Scores begin with the first record.
+    derive
+        Features to compute by key as records are learned, as --derive of the command line: "count(10m)", "new(device)".
+        Fields of which only values are compared, as of the last one, are no features, unless categorical names them.
+    time
+        Name of the field with the time of a record, for derive: a datetime, a number since 1970, or ISO 8601. It is no
+        feature.
 
     Raises
     ------
@@ -114,6 +122,8 @@ class FoMoDetector(AnomalyDetector):
 
     missing_values: Mapping[Hashable, Any] | None = None  # of pickles of before
     reference: Rows | IntoDataFrame | None = None  # of pickles of before
+    derive: str | Sequence[str] | None = None
+    time: Hashable | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> FoMoDetector:
         if "missing_is" in kwargs:
@@ -140,6 +150,8 @@ class FoMoDetector(AnomalyDetector):
         counters: Collection[Any] | None = None,
         missing_values: Mapping[Hashable, Any] | None = None,
         reference: Rows | IntoDataFrame | None = None,
+        derive: str | Sequence[str] | None = None,
+        time: Hashable | None = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -158,6 +170,8 @@ class FoMoDetector(AnomalyDetector):
         self.counters = counters
         self.missing_values = missing_values
         self.reference = reference
+        self.derive = derive
+        self.time = time
         if not isinstance(key, Hashable):
             raise ConfigError(f"key is the name of one field, not {key!r}")
         names = () if categorical is None else _names(categorical, "categorical", ["mode"])
@@ -175,10 +189,19 @@ class FoMoDetector(AnomalyDetector):
             seed=seed,
             reasons=reasons,
         )
-        rows = OpenRows(names, key, totals, marks_of(missing_values or {}))
-        self._inner = OpenDetector(
-            model, device, kernel, config, rows, None if reference is None else opened(reference)
-        )
+        marks = marks_of(missing_values or {})
+        texts = _names([derive] if isinstance(derive, str) else derive or (), "derive", ["count(10m)"])
+        try:
+            derivations = derivations_of(split_derivations(list(map(str, texts))))
+        except ValueError as error:
+            raise ConfigError(f"derive: {error}") from None
+        if time is None and (timed := [one.name for one in derivations if one.is_timed]):
+            raise ConfigError(f"derive: {timed[0]} needs time, the name of the field with the time of a record")
+        compared = {field for one in derivations if one.of_categories for field in one.fields}
+        rows = OpenRows(names, key, totals, marks, {time, *(compared - {*names, *totals})} - {None})
+        derived = Derived(derivations, config.keys, marks) if derivations else None
+        good = None if reference is None else opened(reference)
+        self._inner = OpenDetector(model, device, kernel, config, rows, derived, time, good)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

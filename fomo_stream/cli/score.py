@@ -50,7 +50,8 @@ def run_score(settings: ScoreSettings) -> int:
     if stdin and sys.stdin is None:
         raise ConfigError("standard input is closed; open it, or name a file")
     name = "standard input" if stdin else settings.file
-    inputs = [sys.stdin.fileno() if stdin else Path(settings.file), *filter(None, (settings.context, settings.reference))]
+    trusted = filter(None, (settings.context, settings.reference))
+    inputs = [sys.stdin.fileno() if stdin else Path(settings.file), *trusted]
     try:
         with (
             open_output(settings.output, inputs, _note) as out,

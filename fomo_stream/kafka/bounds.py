@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.flags import DURATIONS, SECONDS
+from fomo_stream.wording import DURATIONS, SECONDS
 
 EXAMPLES = "a time (2026-10-01, 2026-10-01T12:00Z), an offset (812), or an offset for each partition (0:812,1:790)"
 MOST_OFFSET = 2**63 - 1

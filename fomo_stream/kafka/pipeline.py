@@ -37,6 +37,8 @@ from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
 from fomo_stream.partition.running import Running, Scored
+from fomo_stream.records.derivations import derivations_of
+from fomo_stream.records.derived import inputs_without_value
 from fomo_stream.records.evolution import Evolution
 from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
 from fomo_stream.records.presence import Presence
@@ -285,6 +287,8 @@ class Pipeline:
         self._sample = None
         try:
             notes = list(input_notes(schema, records, values=False))
+            lacking = inputs_without_value(derivations_of(self._settings.derive), records)
+            notes += [f"no {kind} in {shown([name])}, which --derive names" for name, kind in lacking]
         except Exception as error:  # it is only advice
             unexpected(self._settings.topic, error)
             return

@@ -27,6 +27,7 @@ class Config(RulesConfig, Protocol):
     mute_key: tuple[str, ...]
     time: str | None
     time_features: tuple[str, ...]
+    derive: tuple[str, ...]
     timezone: str
     silence: float | None
     silence_of: tuple[str, ...]

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -26,13 +26,15 @@ from fomo_stream.partition.record import Item, Pending
 from fomo_stream.partition.rules import Open, Rules, skips
 from fomo_stream.partition.silence import Silence
 from fomo_stream.partition.verdicts import MAINTENANCE, Verdicts
+from fomo_stream.records.derivations import derivations_of
+from fomo_stream.records.derived import Derived
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema, look_up, shown
 from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
 from fomo_stream.records.writer import under_features
 from fomo_stream.settings.rules import in_zone
 
-DETECTOR, SCHEMA, INCIDENTS, SILENCE = "detector", "schema", "incidents", "silence"
+DETECTOR, SCHEMA, INCIDENTS, SILENCE, DERIVED = "detector", "schema", "incidents", "silence", "derived"
 __all__ = ["MAINTENANCE", "Process", "Running", "Scored"]
 
 Float = NDArray[np.float64]
@@ -83,6 +85,7 @@ class Running(Partition):
         config, place = self.config, () if self.topic is None else (self.topic, self.number)
         memory = config.detector_config().feedback_memory
         self.detector, self.schema = first.for_partition(self.number), schema
+        self.derived = Derived(derivations_of(config.derive), config.keys, schema.marks)
         self.index = RecordIndex(memory)  # records that labels can be about
         self.incidents = Incidents(config.quiet, *place)
         self.silence = Silence(
@@ -112,6 +115,7 @@ class Running(Partition):
                 self.index.recover(entries, self._index_name, self.detector.records)
             self.incidents.recover(_under(entries, INCIDENTS))
             self.silence.recover(_under(entries, SILENCE))
+            self.derived.recover(_under(entries, DERIVED))
         kept = f"{self._index_name}/"
         old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
         # the entries are in the detector
@@ -153,9 +157,8 @@ class Running(Partition):
         process: scores and learns rows (n, d) in place of the detector's own method. now: milliseconds since 1970,
         after which none of them has arrived.
         """
-        features = self.schema.features
-        fields = [under_features(item.fields, features) for item in items]
-        values = self.schema.rows(fields)
+        fields = self._with_derived(items)
+        values = self._values(fields)
         missing = np.isnan(values).sum(axis=1)
         usable = missing < values.shape[1]
         windows = self._windows(items)
@@ -200,10 +203,17 @@ class Running(Partition):
             self._follow_silence(items, now) if self.silence.is_on or self.silence.has_news else [],
         )
 
+    def _values(self, fields: Sequence[Mapping[str, Any]]) -> Float:
+        """The values (n, d) of features in the fields of records."""
+        values = self.schema.rows(fields)
+        if self.derived:
+            self.derived.limit(values, self.schema.features)
+        return values
+
     def rows_of(self, items: Sequence[Item]) -> tuple[Float, list[Key]]:
         """The rows (k, ...) of records for the detector, and their keys. Those without a value are left out."""
-        values = self.schema.rows([under_features(item.fields, self.schema.features) for item in items])
-        usable = ~np.isnan(values).all(axis=1)
+        values = self._values(self._with_derived(items))
+        usable = (~np.isnan(values)).any(axis=1)
         chosen = list(compress(items, usable.tolist()))
         return self._with_places(values[usable], chosen), [item.key for item in chosen]
 
@@ -246,6 +256,23 @@ class Running(Partition):
                 parts.append(score(rows[stop:start], keys[stop:start]))
                 self.detector.pass_over(rows[stop:start], keys[stop:start])
         return Results.concatenate(parts)
+
+    def _with_derived(self, items: Sequence[Item]) -> list[Mapping[str, Any]]:
+        """The fields of records, with their derived features.
+
+        A record counts for those after it even if it is neither scored nor learned; one before `learned_until` has
+        counted already.
+        """
+        names = (*self.schema.features, *self.derived.inputs)
+        fields = [under_features(item.fields, names) for item in items]
+        sound = [at for at, item in enumerate(items) if self.derived and item.error is None]
+        n_again = bisect_left([items[at].offset for at in sound], self.learned_until)
+        for some, learn in ((sound[:n_again], False), (sound[n_again:], True)):
+            keys, times = [items[at].key for at in some], [self._time_of(items[at]) for at in some]
+            found = self.derived.follow([fields[at] for at in some], keys, times, learn)
+            for at, one in zip(some, found, strict=True):
+                fields[at] = one
+        return fields
 
     def _follow_silence(self, items: Sequence[Item], now: int | None) -> list[Notice]:
         """A record that cannot be read is none: a notice is written like the record that it comes before."""
@@ -318,6 +345,7 @@ class Running(Partition):
         entries |= self.index.changes(self._index_name)
         entries |= _prefixed(self.incidents.changes(), INCIDENTS)
         entries |= _prefixed(self.silence.changes(), SILENCE)
+        entries |= _prefixed(self.derived.changes(), DERIVED)
         names = {"categorical": sorted(self.schema.categorical), "counters": sorted(self.schema.counters)}
         schema = orjson.dumps({"features": self.schema.features, **names, "lags": self.config.lags})
         rules = self.rules.encode() if self.rules_log.value or self.rules.now != Rules() else b""

@@ -9,6 +9,6 @@ In reading order:
 - `lines`, `csv_rows`, `files`: CSV and JSON lines, as they arrive. `arrays`: .npz. `writers`: the same with results.
 - `schema`: the features of a stream, and the rows of their values. `category_codes`: categories in such rows.
   `missing_values`: numbers in them that mean that there is none.
-- `inference`: which fields are features.
+- `inference`: which fields are features. `derivations`, `derived`: those that are computed by key.
 - `result`: the result of a record as JSON. `explanation`: its reasons, and a sentence.
 """

@@ -18,6 +18,8 @@ from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import LONGEST_PATH, MAX_FEATURES
 from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
+from fomo_stream.records.derivations import derivations_of
+from fomo_stream.records.derived import inputs_without_value
 from fomo_stream.records.files import FORMS
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import EVERY, Marks, Suspects, marks_of
@@ -99,6 +101,7 @@ def infer_schema(
     counters: Sequence[str] = AUTO,
     series: Sequence[Hashable] | None = None,
     marks: Marks | None = None,
+    derived: Sequence[str] = (),
 ) -> tuple[Schema, dict[str, str]]:
     """Choose the features of a stream from its first records, taken in order.
 
@@ -109,7 +112,7 @@ def infer_schema(
     `categorical` fields are always features, and so are `counters`; the fields in `other` never are, for the reason
     given there. counters: ("auto",): those that only grow are recognised; ("none",): there are none. series: (n,) the
     one that each record belongs to; None: all are of one. source: name of the input, for errors. marks: of a
-    `Schema`. Of very many names, those that most records have are looked at.
+    `Schema`; derived: features that are computed. Of very many names, those that most records have are looked at.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
     """
     sample = list(records)
@@ -127,7 +130,7 @@ def infer_schema(
         leaves[path] = [None if number_of(value) in missing else value for value in leaves[path]]
     left_out = {"...": f"there are {MOST_NAMES:,} names or more"} if len(counts) >= MOST_NAMES else {}
     named = () if tuple(counters) in (AUTO, NONE) else tuple(counters)
-    features = list(dict.fromkeys((*categorical, *named)))
+    features = list(dict.fromkeys((*categorical, *named, *derived)))
     for path in sorted(leaves.keys() - set(features)):
         if path == result_field or path.startswith(result_field + "."):
             left_out[path] = "result of an earlier run"
@@ -138,7 +141,7 @@ def infer_schema(
         else:
             features.append(path)
     if len(features) > MAX_FEATURES:  # a few odd records may have most of them
-        chosen, most = {*categorical, *named}, len(sample) / 2
+        chosen, most = {*categorical, *named, *derived}, len(sample) / 2
         usual = [path for path in features if path in chosen or len(leaves[path]) >= most]
         if not 0 < len(usual) <= MAX_FEATURES:
             raise TooManyFeaturesError(
@@ -154,7 +157,7 @@ def infer_schema(
     if counters == AUTO:
         recur = series is not None and 2 * len(set(series)) <= len(series)  # else keys are ids of records
         of_series = list(series) if series is not None and recur else [None] * len(sample)
-        numeric = [path for path in features if path not in categorical]
+        numeric = [path for path in features if path not in (*categorical, *derived)]
         found = {path for path in numeric if only_grows(path, leaves[path], [of_series[at] for at in places[path]])}
     return Schema(tuple(sorted(features)), frozenset(categorical), frozenset(found), marks or {}), left_out
 
@@ -336,6 +339,7 @@ class RecordSettings(Protocol):
 
     features: tuple[str, ...] | None
     categorical: tuple[str, ...]
+    derive: tuple[str, ...]
     result_field: str
     exclude: tuple[str, ...]
     counters: tuple[str, ...]
@@ -351,7 +355,8 @@ class RecordSettings(Protocol):
 
 
 def named_schema(settings: RecordSettings) -> Schema:
-    schema = Schema.of(settings.features or (), settings.categorical, settings.counter_names)
+    features = dict.fromkeys((*(settings.features or ()), *settings.derive))
+    schema = Schema.of(tuple(features), settings.categorical, settings.counter_names)
     return replace(schema, marks=settings.marks)
 
 
@@ -380,13 +385,15 @@ def choose_features(
     else:
         schema, left_out = infer_of_file(settings, format, records, source, roles)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
+    for name, kind in inputs_without_value(derivations_of(settings.derive), records):
+        raise _absent(name, kind, records, source)
     fields = {path for record in records for path, value in leaves_of(record) if value is not None}
     lacking = [name for name, role in roles.items() if role != LABEL and name not in fields]
     # a name that is excluded may be that of an object
     others = [
         name for name in lacking if roles[name] != EXCLUDED or not any(one.startswith(f"{name}.") for one in fields)
     ]
-    for name in (*absent, *others):
+    for name in (*(name for name in absent if name not in settings.derive), *others):
         is_number = name in absent and name not in schema.categorical
         raise _absent(name, "number" if is_number else "value", records, source)
     clock = ZoneInfo(settings.timezone)
@@ -429,8 +436,8 @@ def infer_of(
     series: Sequence[Hashable] | None,
     source: str = "",
 ) -> tuple[Schema, dict[str, str]]:
-    result, categorical = settings.result_field, settings.categorical
-    return infer_schema(records, result, categorical, roles, source, settings.counters, series, settings.marks)
+    result, categorical, marks = settings.result_field, settings.categorical, settings.marks
+    return infer_schema(records, result, categorical, roles, source, settings.counters, series, marks, settings.derive)
 
 
 def features_note(schema: Schema, left_out: Mapping[str, str], offers_time: bool = False) -> str:

@@ -41,8 +41,10 @@ def is_time(value: Any) -> bool:
 
 def digits_of_time(number: float) -> datetime | None:
     """The time that a number such as 20261001, 202610011200 or 20261001120000 writes in digits; None if it is none."""
+    if number % 1:  # also of NaN
+        return None
     form = _DIGITS.get(len(digits := f"{number:.0f}"))
-    if form is None or digits[:2] not in ("19", "20") or number % 1:
+    if form is None or digits[:2] not in ("19", "20"):
         return None
     try:
         return datetime.strptime(digits, form)
@@ -57,8 +59,9 @@ def to_milliseconds(value: Any, zone: tzinfo = UTC) -> int | None:
     >>> to_milliseconds(1759276800.25), to_milliseconds("2025-10-01T02:00+02:00"), to_milliseconds("1759276800000")
     (1759276800250, 1759276800000, 1759276800000)
     """
-    number = math.nan if isinstance(value, bool) else number_of(value)
-    moment = datetime.fromisoformat(value.strip()) if is_time(value) else digits_of_time(number)
+    is_text = is_time(value)
+    number = math.nan if is_text or isinstance(value, bool) else number_of(value)
+    moment = datetime.fromisoformat(value.strip()) if is_text else digits_of_time(number)
     if moment is not None:
         return round((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp() * 1000)
     if not abs(number) < _LARGEST:

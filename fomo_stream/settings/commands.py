@@ -105,12 +105,13 @@ class ScoreSettings(RuleFlags, FileFlags):
 
     @model_validator(mode="after")
     def _context_has_no_past(self) -> Self:
-        if self.context is not None and (self.lags or self.key is not None):
+        if self.context is not None and (self.lags or self.derive or self.key is not None):
             raise ValueError(
-                "--context compares a record with a file, not with earlier records: leave --lags and --key out"
+                "--context compares a record with a file, not with earlier records: leave --lags, --derive and --key "
+                "out"
             )
         if self.context is not None and self.reference is not None:
-            raise ValueError("--context and --reference both say what is good: leave one out (--reference for a stream)")
+            raise ValueError("--context and --reference both say what is good: leave one out")
         if self.context is not None and self.time_features:
             raise ValueError("--context compares a record with a file, at no time: leave --time-features out")
         self.check_times_of_file()

@@ -13,9 +13,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
+from fomo_stream.records.derivations import derivations_of, split_derivations
 from fomo_stream.settings.rules import Rule, Window, Zone, check_names, in_zone, read_calendar, split_names, table_of
 from fomo_stream.settings.sources import BaseFlags, flag, option
-from fomo_stream.wording import did_you_mean, exact
+from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
@@ -25,19 +26,6 @@ CYCLES = ("hour", "weekday", "month")
 REMEMBERED = ("remembered-rows", "remembered-scores")  # sizes that a group agrees on
 LEVELS = ("key", "partition", "topic")  # of silence
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-DURATIONS = "write a number and a unit: 90s, 30m, 12h, 7d or 2w"
-
-
-def seconds_of(text: str) -> float:
-    """A duration as a user writes it, in seconds. Raises ValueError.
-
-    >>> seconds_of("90s"), seconds_of("1.5h")
-    (90.0, 5400.0)
-    """
-    if not re.fullmatch(r"\d+(\.\d+)?[smhdw]", text, re.ASCII):
-        raise ValueError(DURATIONS)
-    return float(text[:-1]) * SECONDS[text[-1]]
 
 
 def plain(name: str) -> str:
@@ -295,8 +283,8 @@ class RecordFlags(DetectorFlags):
     missing_values: Annotated[Names, BeforeValidator(_pairs)] = flag("Records", (), metavar="A=-9999", scope="group")
     """numbers that mean that a value is missing: temp=-9999; *=65535: of all features but categories"""
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
-    """field with the time of a record, for windows of maintenance: a number since 1970 (s, ms, us or ns), or ISO 8601
-    (default: the record's own time)"""
+    """field with the time of a record, for windows of maintenance and derived features: a number since 1970 (s, ms, us
+    or ns), or ISO 8601 (default: the record's own time)"""
     time_features: Cycles = flag("Records", (), metavar="A,B", scope="state")
     """compare values with what is usual at their time: hour, weekday, month, or several"""
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
@@ -304,6 +292,12 @@ class RecordFlags(DetectorFlags):
     reference: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
     """CSV, JSON lines or Avro with good records, in the order of time: what is odd for those of its key is an outlier,
     however long it lasts, and nothing else is (default: records are compared with earlier ones)"""
+    derive: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_derivations)] = flag(
+        "Records", (), metavar="A,B", scope="state", repeated=True
+    )
+    """features to compute by key as records come: count(10m), gap(), sum(amount, 24h), mean(amount, 7d),
+    distinct(merchant, 24h), new(device), share(category), rate(bytes), speed(lat, lon), change(x),
+    ratio(errors, requests); repeatable"""
     lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
     """compare each record also together with the K records before it of the same key (adds the view past)"""
     key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
@@ -341,6 +335,8 @@ class RecordFlags(DetectorFlags):
         for name, value in (("--time-features", self.time_features), ("--silence", self.silence)):
             if value and self.time is None:
                 raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
+        if self.time is None and (timed := [one.name for one in derivations_of(self.derive) if one.is_timed]):
+            raise ValueError(f"--derive {timed[0]} of a file needs --time FIELD, the field with the time of a record")
         self.check_levels_of_past()
 
     def check_levels_of_past(self) -> None:
@@ -365,6 +361,12 @@ class RecordFlags(DetectorFlags):
         if getattr(self, "feedback", "") is None:  # without labels, nothing is remembered for them
             values["feedback_memory"] = 0
         return DetectorConfig(**values)
+
+    @field_validator("derive")
+    @classmethod
+    def _derived_features_are_known(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """In one form, as a group agrees on it."""
+        return tuple(one.name for one in derivations_of(texts))
 
     @field_validator("counters")
     @classmethod

@@ -9,9 +9,10 @@ from uuid import uuid4
 
 from pydantic import field_validator, model_validator
 
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, PlainName, seconds_of
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, PlainName
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 from fomo_stream.settings.topics import InputFlags, OutputFlags
+from fomo_stream.wording import seconds_of
 
 MAX_LATENCY_MS = 100.0
 COMMIT_SHARE = 1 / 2  # of the target for the latency; the rest is for the broker's answers and the scoring

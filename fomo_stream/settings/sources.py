@@ -192,6 +192,8 @@ def command_again(settings: BaseFlags, command: str, **changes: Any) -> str:
             words += [f"{flag}.{key}=***" for key in value]
         elif isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif extra_of(field).get("repeated") and field.repr:
+            words += [word for each in value for word in (flag, each)]
         elif extra_of(field).get("words"):
             words += [flag, *value]
         else:
@@ -243,7 +245,8 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
         is_variable = variable in map(str.upper, os.environ)
         where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
     is_secret = not cls.model_fields[name].repr
-    shown = "" if is_secret or isinstance(error["input"], dict) else f" {error['input']}"
+    given = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
+    shown = "" if is_secret or isinstance(given, dict) else f" {given}"
     return f"{where}{shown}: {message[0].lower()}{message[1:]}"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import pickle
 import random
+import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
@@ -21,6 +23,8 @@ from fomo_stream.detector.results import Results
 from fomo_stream.errors import ConfigError, SchemaError, StateError
 from fomo_stream.model import scoring
 from fomo_stream.model.config import Model
+from fomo_stream.records.derivations import derivations_of, split_derivations
+from fomo_stream.records.derived import Derived
 
 # --- river
 
@@ -589,3 +593,77 @@ def test_a_reference_decides_from_the_first_record_on() -> None:
     assert detector.is_outlier_one(odd | {"new": 1.0})
     with pytest.raises(SchemaError, match="20 usable rows"):
         FoMoDetector(reference=good[:20])
+
+
+# --- derived features
+
+
+def payments(n: int) -> list[Record]:
+    rng, at = random.Random(0), datetime(2026, 1, 1, tzinfo=UTC)
+    found = []
+    for _ in range(n):
+        at += timedelta(seconds=rng.choice([5, 400, 4000]))
+        user = rng.choice("uvw")
+        found.append({"user": user, "amount": rng.gauss(20, 5), "device": user + rng.choice("aaab"), "at": at})
+    return found
+
+
+DERIVED: dict[str, Any] = {
+    "derive": ["count(10m), sum(amount, 1h)", "new(device)", "change(amount)"],
+    "key": "user",
+    "time": "at",
+}
+
+
+def test_derived_features_are_those_of_a_stream_job() -> None:
+    """From records one by one, in parts, as a frame and from a pickle; looks change nothing."""
+    given = payments(400)
+    job = Derived(derivations_of(split_derivations(DERIVED["derive"])), 100)
+    times = [round(one["at"].timestamp() * 1000) for one in given]
+    made = job.follow(given, [record["user"] for record in given], times)
+    made = [{name: value for name, value in one.items() if name not in ("at", "device")} for one in made]
+    plain = FoMoDetector(**SIZES, key="user")
+    plain.learn_many(made[:300])
+    one_by_one, in_parts, framed = (FoMoDetector(**SIZES, **DERIVED) for _ in range(3))
+    for record in given[:300]:
+        one_by_one.score_one(record)
+        one_by_one.learn_one(record)
+    in_parts.learn_many(given[:170])
+    in_parts = pickle.loads(pickle.dumps(in_parts))
+    in_parts.score_many(given[150:200])
+    in_parts.learn_many(given[170:300])
+    framed.learn_many(pd.DataFrame(given[:300]))
+    wanted = plain.score_many(made[300:])
+    assert len(set(wanted)) > 50
+    for each in (one_by_one, in_parts, framed):
+        np.testing.assert_array_equal(each.score_many(given[300:]), wanted)
+    np.testing.assert_array_equal(framed.score_many(pd.DataFrame(given[300:])).to_numpy(), wanted)
+    odd = [{**given[-1], "at": given[-1]["at"] + timedelta(seconds=i)} for i in range(20)]
+    assert "count(10m)" in str(one_by_one.explain_many(odd)[-1])
+    assert math.isnan(one_by_one.score_one({"user": "u", "at": given[-1]["at"]}))
+
+
+def test_feedback_finds_a_record_whatever_is_derived_of_it() -> None:
+    given = payments(400)
+    told, silent = (FoMoDetector(**SIZES, **DERIVED) for _ in range(2))
+    for each in (told, silent):
+        each.learn_many(given[:300])
+    told.feedback_many(given[250:280], [True] * 30)
+    for each in (told, silent):
+        each.learn_many(given[300:])
+    assert (told.score_many(given[250:280]) > silent.score_many(given[250:280])).any()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"derive": ["count(10m)"]}, "derive: count(10m) needs time, the name of the field with the time of a record"),
+        ({"derive": "cuont(10m)", "time": "at"}, "derive: cuont(10m): there is no such function; did you mean count?"),
+        ({"derive": ["gap", "gap()"], "time": "at"}, "give each feature once"),
+        ({"derive": 5}, "derive is a list of names, such as"),
+        ({"derive": [5]}, "derive: 5: there is no such function"),
+    ],
+)
+def test_a_derived_feature_that_cannot_be_is_refused(flags: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        FoMoDetector(**flags)

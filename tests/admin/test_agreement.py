@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,7 @@ WRITTEN: dict[str, Any] = {
     **{"model": "m", "kernel": "numba", "context-size": 100, "seed": 0, "lags": 1},
     **{"views": ["trimmed", "all", "recent", "movement", "past", "key"], "keys": 100000, "own-contexts": 64},
     **{"categorical": ["site"], "exclude": [], "counters": ["auto"], "time-features": [], "mute-key": []},
+    "derive": [],
     **{"remembered-rows": 5000, "remembered-scores": 7032, "delivery": "exactly-once", "threads": 1},
     **{
         "missing-values": [],
@@ -81,6 +83,7 @@ OTHERS: dict[str, Any] = {
         "feedback": None,
         "feedback-memory": 100,
     },
+    "derive": ["new(kind)"],
     **{"silence-min": "90s", "silence-of": ["topic"], "result-field": "verdict", "scores-only": True},
     **{"subject-strategy": "record", "out": "elsewhere", "alerts": "elsewhere", "dead-letters": "elsewhere"},
 }
@@ -93,7 +96,10 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "silence": ({"silence": 5.0, "alerts": "a"}, "--silence is none in the group, 5.0 here"),
     "threads": ({"threads": 2}, r"--threads \(.*\) is 1 in the group, 2 here"),
     **{
-        name: ({name.replace("-", "_"): new}, f"--{name} is {shown(WRITTEN[name])} in the group, {shown(new)} here")
+        name: (
+            {name.replace("-", "_"): new},
+            re.escape(f"--{name} is {shown(WRITTEN[name])} in the group, {shown(new)} here"),
+        )
         for name, new in OTHERS.items()
     },
 }

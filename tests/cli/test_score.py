@@ -270,3 +270,21 @@ def test_a_context_and_a_reference_exclude_each_other(model_path: Path, tmp_path
     (tmp_path / "good.csv").write_bytes(as_csv(RECORDS))
     with pytest.raises(ValueError, match="--context and --reference both say what is good"):
         score(model_path, b"", context=tmp_path / "good.csv", reference=tmp_path / "good.csv")
+
+
+def test_a_reference_has_derived_features_too(model_path: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    begin, end = 1_790_000_000, 1_790_000_000 + 300 * 400
+    calm = [{"t": begin + 300 * i, "user": "ab"[i % 2], "amount": rng.normal(20.0, 5.0)} for i in range(400)]
+    fast = [{**record, "t": end + 5 * i} for i, record in enumerate(calm[:60])]
+    (tmp_path / "good.jsonl").write_bytes(as_jsonl(calm[:300]))
+    flags: dict[str, Any] = {
+        "key": "user",
+        "time": "t",
+        "derive": ("count(10m)",),
+        "reference": tmp_path / "good.jsonl",
+    }
+    found = results(score(model_path, as_jsonl(calm[300:] + fast), **flags)[0])
+    assert sum(one["outlier"] for one in found[:100]) <= 2
+    assert all(one["outlier"] for one in found[-30:])
+    assert "count(10m) is" in found[-1]["explanation"]

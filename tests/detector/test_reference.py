@@ -39,6 +39,16 @@ def process(made: Detector, rows: np.ndarray, keys: list[str], size: int = 64) -
     return Results.concatenate(parts)
 
 
+def stored(made: Detector) -> dict[str, bytes]:
+    return {name: value for name, value in made.changes().items() if value is not None}
+
+
+def keys_of(made: Detector) -> int:
+    """Keys with good rows of their own."""
+    assert made.reference is not None
+    return made.reference.keys
+
+
 GOOD = rows_of(900, 0)
 
 
@@ -56,7 +66,7 @@ def test_each_key_has_rows_of_its_own_and_an_unknown_key_those_of_all() -> None:
     rows = np.repeat([[0.0], [50.0], [50.0], [0.0], [0.0], [50.0]], 3, axis=1)
     found = detector(GOOD).process(rows, ["a", "b", "a", "b", "new", "other"])
     assert found.outlier.tolist() == [False, False, True, True, False, False]
-    assert detector(GOOD).reference.keys == 3
+    assert keys_of(detector(GOOD)) == 3
 
 
 def test_it_scores_the_first_record_and_the_other_fields_wait() -> None:
@@ -75,7 +85,7 @@ def test_what_is_learned_does_not_depend_on_a_reference() -> None:
     entries, others = made.changes(), without.changes()
     assert entries.keys() - others.keys() == {"reference"}
     assert all(entries[name] == value for name, value in others.items())
-    assert len(entries["reference"]) < 100
+    assert len(entries["reference"] or b"") < 100
 
 
 @pytest.mark.parametrize("size", [1, 7, 500])
@@ -92,12 +102,12 @@ def test_a_restored_detector_goes_on_in_the_middle_of_an_incident() -> None:
     rows, keys = rows_of(600, 6)
     rows[298:, 1] += 3.0  # some of them only continue an incident
     whole = process(detector(GOOD), rows, keys)
-    made, entries = detector(GOOD), {}
+    made, entries = detector(GOOD), dict[str, bytes]()
     for at in range(0, 300, 50):
         made.process(rows[at : at + 50], keys[at : at + 50])
-        entries |= made.changes()
+        entries |= stored(made)
     again = detector(GOOD)
-    again.recover({name: value for name, value in entries.items() if value is not None})
+    again.recover(entries)
     rest = process(again, rows[300:], keys[300:])
     assert np.array_equal(rest.outlier, whole.outlier[300:])
     assert np.array_equal(rest.score, whole.score[300:])
@@ -106,7 +116,7 @@ def test_a_restored_detector_goes_on_in_the_middle_of_an_incident() -> None:
 def test_a_state_goes_on_with_another_reference_and_without() -> None:
     made = detector(GOOD)
     process(made, *rows_of(300, 7))
-    entries = made.changes()
+    entries = stored(made)
     other, without = detector(rows_of(900, 8, shift=8.0)), detector(None)
     for one in (other, without):
         one.recover(entries)
@@ -128,6 +138,7 @@ def test_reasons_are_of_the_reference() -> None:
     process(made, *rows_of(1500, 12, shift=8.0))
     rows, keys = rows_of(3, 13, shift=8.0)
     for reasons in made.process(rows, keys).reasons:
+        assert reasons is not None
         assert (reasons[0].feature, reasons[0].scope) == (1, "reference")
         assert reasons[0].value - reasons[0].median > 6.0
 
@@ -155,7 +166,7 @@ def test_too_few_rows() -> None:
     with pytest.raises(SchemaError, match="at least 1000 are needed; give more rows, or raise --alert-rate"):
         detector(GOOD, DetectorConfig(alert_rate=0.001))
     few = detector((GOOD[0][:200], GOOD[1][:200]))  # of each key too few
-    assert few.reference.keys == 0
+    assert keys_of(few) == 0
 
 
 @pytest.mark.parametrize("kernel", ["numba", "torch"])

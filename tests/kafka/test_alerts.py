@@ -153,8 +153,9 @@ def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: py
 def test_a_reference_holds_for_all_partitions_and_after_a_restart(tmp_path: Path) -> None:
     good = tmp_path / "good.jsonl"
     good.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(60)))
-    flags = {"reference": good, "min_context": 10}
-    whole, first, entries = Instance(**flags), Instance(**flags), {}
+    flags: dict[str, Any] = {"reference": good, "min_context": 10}
+    entries: dict[str, bytes] = {}
+    whole, first = Instance(**flags), Instance(**flags)
     whole.score(0, 40)
     first.score(0, 20)
     committed = first.commit(entries)

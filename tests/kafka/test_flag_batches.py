@@ -18,6 +18,7 @@ from fomo_stream.settings.rules import Rule, Window
 SCHEMAS = {
     "categories": Schema(("x", "kind"), frozenset({"kind"})),
     "counters": Schema(("x", "total"), counters=frozenset({"total"})),
+    "derive": Schema(("x", "count(10m)", "gap()", "sum(x,1h)", "new(kind)", "rate(total)")),
 }
 BROKEN = (b"{broken", b"", None, b"[1]", b'"text"', b"{}", b'{"x": null}', b'{"other": 1}', b"\xff", b"1e999")
 NIGHT = {
@@ -40,6 +41,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "hours": {"time_features": ("hour",)},
     "weekdays of a field": {"time_features": ("hour", "weekday", "month"), "time": "at"},
     "lags": {"lags": 3},
+    "derive": {"derive": ("count(10m)", "gap()", "sum(x,1h)", "new(kind)", "rate(total)"), "key": "device"},
     "views": {"views": ("all", "recent")},
     "fast": {"views": ("fast",)},
     "explain all": {"explain": "all"},

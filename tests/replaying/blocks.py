@@ -58,6 +58,7 @@ def results(logit: Float, alert: NDArray[np.bool_] | None = None) -> Results:
         begins=np.zeros(n, bool),
         status=[Status.OK if known else Status.WARMING_UP for known in is_known],
         reasons=[None] * n,
+        by_reference=np.full(n, np.nan),
     )
 
 

@@ -127,8 +127,15 @@ MISTAKES: list[tuple[type[BaseFlags], dict[str, Any], str]] = [
     (RedriveSettings, {"dead_letters": "a/b"}, "--dead-letters 'a/b' cannot be"),
     (RedriveSettings, {"dead_letters": "d", "to": "a/b"}, "--to 'a/b' cannot be"),
     (NotifySettings, {"alerts": "a/b", "dry_run": True}, "--alerts 'a/b' cannot be"),
-    (ScoreSettings, {"context": "normal.csv", "key": "device"}, "leave --lags and --key out"),
-    (ScoreSettings, {"context": "normal.csv", "lags": 2}, "leave --lags and --key out"),
+    (ScoreSettings, {"context": "normal.csv", "key": "device"}, "leave --lags, --derive and --key out"),
+    (ScoreSettings, {"context": "normal.csv", "derive": "new(kind)"}, "leave --lags, --derive and --key out"),
+    (ScoreSettings, {"derive": "new(kind), count(10m)"}, "--derive count(10m) of a file needs --time FIELD"),
+    (
+        ServiceSettings,
+        {"topic": "t", "derive": ["gap", "cuont(10m)"]},
+        "--derive gap,cuont(10m): cuont(10m): there is no such function; did you mean count?",
+    ),
+    (ScoreSettings, {"context": "normal.csv", "lags": 2}, "leave --lags, --derive and --key out"),
     (ScoreSettings, {"context_size": 50, "min_context": 60}, "scores would never begin"),
     (ServiceSettings, {}, "--topic is required"),
     *(
@@ -284,6 +291,7 @@ WRITTEN = {
     **{"views": "fast", "silence": "5x", "silence_min": "90s", "silence_of": "key,topic", "alert_rate": "0.02"},
     **{
         "missing_values": "a=-1,*=65535",
+        "derive": "count(10m), sum(a, 24h)",
         "warm": "12h",
         "max_latency_ms": "30",
         "schema_wait": "7.5",

@@ -73,6 +73,7 @@ class GroupSchema:
 
     def _check(self, names: tuple[str, ...], schema: Schema) -> None:
         categorical = self._settings.categorical or sorted(schema.categorical)
+        names = tuple(dict.fromkeys((*names, *self._settings.derive)))
         proposal = Schema.of(names, categorical, self._settings.counter_names)
         if set(schema.features) != set(proposal.features):
             raise AgreementError(

@@ -1,0 +1,97 @@
+"""What a user writes to have a feature computed by key: `count(10m)`, `sum(amount, 24h)`, `new(device)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from fomo_stream.wording import did_you_mean, seconds_of
+
+LONGEST_S = 366 * 86_400  # of a window
+# By function: how it is written; its fields, whether they are categories, whether it has a window, and needs a time.
+FUNCTIONS = {
+    "count": ("count(10m)", 0, False, True, True),
+    "gap": ("gap()", 0, False, False, True),
+    "sum": ("sum(amount, 24h)", 1, False, True, True),
+    "mean": ("mean(amount, 7d)", 1, False, True, True),
+    "distinct": ("distinct(merchant, 24h)", 1, True, True, True),
+    "new": ("new(device)", 1, True, False, False),
+    "share": ("share(category)", 1, True, False, False),
+    "rate": ("rate(bytes)", 1, False, False, True),
+    "speed": ("speed(lat, lon)", 2, False, False, True),
+    "change": ("change(temperature)", 1, False, False, False),
+    "ratio": ("ratio(errors, requests)", 2, False, False, False),
+}
+_PART = re.compile(r"(?:[^,()]|\((?:[^()]|\([^()]*\))*\)|[()])+")  # up to a comma that is not between parentheses
+
+
+class Derivation(NamedTuple):
+    """A feature that is computed by key."""
+
+    name: str  # of the feature
+    function: str
+    fields: tuple[str, ...]  # its inputs
+    window_ms: int  # 0: it has none
+
+    @property
+    def of_categories(self) -> bool:
+        """Whether every scalar is an input; else numbers are."""
+        return bool(FUNCTIONS[self.function][2])
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it needs the times of records."""
+        return bool(FUNCTIONS[self.function][4])
+
+
+def parts_of(text: str) -> list[str]:
+    """The parts between the commas that are not between parentheses.
+
+    >>> parts_of("count(10m), sum(amount, 24h)")
+    ['count(10m)', 'sum(amount, 24h)']
+    """
+    return [part for one in _PART.findall(text) if (part := one.strip())]
+
+
+def split_derivations(value: Any) -> Any:
+    """Texts with commas as a tuple of their parts; what is no text stays as it is."""
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) for one in several):
+        return value
+    return tuple(part for one in several for part in parts_of(one))
+
+
+def derivation_of(text: str) -> Derivation:
+    """What a text means. Raises ValueError.
+
+    >>> derivation_of(" sum( amount,24h )")
+    Derivation(name='sum(amount,24h)', function='sum', fields=('amount',), window_ms=86400000)
+    """
+    shown, found = text.strip()[:60], re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    function = found[1] if found else ""
+    if found is None or function not in FUNCTIONS:
+        hint = did_you_mean(function, FUNCTIONS) or f"; write {', '.join(form for form, *_ in FUNCTIONS.values())}"
+        raise ValueError(f"{shown}: there is no such function{hint}")
+    form, n_fields, _, has_window, _ = FUNCTIONS[function]
+    arguments = parts_of(found[2] or "")
+    if len(arguments) != n_fields + has_window:
+        raise ValueError(f"{shown}: write it as {form}")
+    window_ms = 0
+    if has_window:
+        try:
+            window_ms = round(1000 * seconds_of(arguments[-1]))
+        except ValueError as error:
+            raise ValueError(f"{shown}: {arguments[-1][:20]} is no duration; {error}") from None
+        if not 1000 <= window_ms <= 1000 * LONGEST_S:
+            raise ValueError(f"{shown}: a window has at least 1s and at most {LONGEST_S // 86_400}d")
+    return Derivation(f"{function}({','.join(arguments)})", function, tuple(arguments[:n_fields]), window_ms)
+
+
+def derivations_of(texts: Iterable[str]) -> tuple[Derivation, ...]:
+    """What several texts mean. Raises ValueError, also if two mean the same."""
+    found = tuple(map(derivation_of, texts))
+    meant = [one[1:] for one in found]
+    if twice := [one.name for one in found if meant.count(one[1:]) > 1]:
+        raise ValueError(f"{' and '.join(dict.fromkeys(twice))}: give each feature once"[:200])
+    return found
