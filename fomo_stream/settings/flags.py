@@ -283,8 +283,8 @@ class RecordFlags(DetectorFlags):
     missing_values: Annotated[Names, BeforeValidator(_pairs)] = flag("Records", (), metavar="A=-9999", scope="group")
     """numbers that mean that a value is missing: temp=-9999; *=65535: of all features but categories"""
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
-    """field with the time of a record, for windows of maintenance and derived features: a number since 1970 (s, ms, us or ns), or ISO 8601
-    (default: the record's own time)"""
+    """field with the time of a record, for windows of maintenance and derived features: a number since 1970 (s, ms, us
+    or ns), or ISO 8601 (default: the record's own time)"""
     time_features: Cycles = flag("Records", (), metavar="A,B", scope="state")
     """compare values with what is usual at their time: hour, weekday, month, or several"""
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
