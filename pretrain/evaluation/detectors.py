@@ -198,6 +198,7 @@ class WithoutEmptyComponents:
 
 EMPTY = 1e-9  # relative variance of a component; what rounding leaves is below 1e-14
 CLUSTERS = (8, 16, 32)
+# not formatted: a name a line would take a page
 USUAL = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
 BASELINES = (
     *USUAL, "copod", "hbos", "loda", "mcd", "pca", "cblof", "feature-bagging", "knn-avg", "dte-np-avg",
