@@ -7,13 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from fomo_stream.errors import ConfigError, FomoError
-from pretrain.commands import ablate, attend, evaluate, export, profile, train
+from pretrain.commands import ablate, attend, evaluate, export, train
 
 COMMANDS = {
     "train": train,
     "evaluate": evaluate,
     "export": export,
-    "profile": profile,
     "attend": attend,
     "ablate": ablate,
 }

@@ -108,7 +108,6 @@ def test_every_block_is_of_a_kind_that_is_checked(page: Document) -> None:
 SHORTER = {
     "train": "--steps 1 --batch 1 --context-min 20 --context-max 50 --queries 16 --device cpu",
     "evaluate": "--seeds 1 --datasets-per-row 1 --context 50 --device cpu",
-    "profile": "--batches 2 --batch 4 --min-auc 0 --max-auc 1 --device cpu",
 }
 LONGEST = ("ablate", "--stress")
 LONG_PAGES = ("docs/pretraining.md", "docs/evaluation.md")  # commands of pretrain, all of which run

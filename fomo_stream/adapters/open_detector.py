@@ -42,7 +42,7 @@ from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_
 from fomo_stream.records.derived import Derived
 from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing
 from fomo_stream.records.missing_values import table_of_marks, without_marks
-from fomo_stream.records.schema import is_number_text, numbers
+from fomo_stream.records.schema import is_number_text, numbers, subset
 from fomo_stream.records.times import is_time, known_time, to_milliseconds
 from fomo_stream.wording import counted
 
@@ -231,6 +231,11 @@ class OpenRows:
         if places and not learn:
             self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
 
+    def warn_of_untaken(self, most: int) -> None:
+        """Warn that the model takes only so many features."""
+        what = f"a fixed random subset of {most:,} features is scored, as the model takes no more"
+        self._warn("untaken", f"{what}; leave out those that matter least")
+
     def _warn(self, kind: str, message: str) -> None:
         """Warn once of each kind."""
         if kind not in self._warned:
@@ -333,7 +338,8 @@ class OpenDetector:
     _learned: deque[tuple[Float, Key]]  # the last rows and their keys
     _verdicts: dict[int, bool]  # by the number of the record in the detector
     _since: int  # records learned since the detector was made
-    _width: int = 0  # features that the detector knows
+    _width: int = 0  # features that were known when the detector was made
+    _taken: Sequence[int] = ()  # columns that it has: all of these, or a fixed random subset, see `subset`
     _reference: tuple[Float, list[Key] | None] | None = None  # rows and keys
 
     _derived: Derived | None = None  # of pickles of before
@@ -395,7 +401,7 @@ class OpenDetector:
             return found
         given = self._with_derived(given)
         records = given.records() if isinstance(given, Columns) else given
-        names, codes, counters = self._rows.names, self._rows.categorical, self._rows.counters
+        names, codes, counters = [self._rows.names[at] for at in self._taken], *self._special()
         scored = self._score(detector, asked)
         columns = (
             np.arange(len(found))[asked.places].tolist(),
@@ -432,7 +438,7 @@ class OpenDetector:
         verdicts = _verdicts(is_outlier, len(whole)).tolist()
         if detector is None:
             return
-        equal_to_each = detector.numbers_of(whole[:, : self._width]) if self._derived is None else self._alike(whole)
+        equal_to_each = detector.numbers_of(self._taken_of(whole)) if self._derived is None else self._alike(whole)
         for equal, verdict in zip(equal_to_each, verdicts, strict=True):
             open_ones = equal[~detector.has_verdict(equal)]
             meant = open_ones[:1] if len(open_ones) else equal[-1:]
@@ -478,7 +484,8 @@ class OpenDetector:
         detector, rows, keys = self.detector, whole, self._rows.keys(given)
         if self._width < whole.shape[1] or detector is None:
             detector = self._wake()
-            rows = whole[:, : self._width]
+        if len(self._taken) < whole.shape[1]:
+            rows = self._taken_of(whole)
         if self._scored is not None and whole is self._scored[0].whole and keys == self._scored[0].keys:
             return self._scored[0], detector
         if rows is quick or is_complete(rows):
@@ -509,7 +516,7 @@ class OpenDetector:
     def _widened(self, records: int, width: int) -> Detector:
         """A detector of rows of this width that has learned the last ones. records: how many the present one knows."""
         detector, first = self._make(width), records - len(self._learned)
-        detector.process(self._last_rows(width), [key for _, key in self._learned])
+        detector.process(self._taken_of(self._last_rows(width)), [key for _, key in self._learned])
         self._verdicts = {number - first: verdict for number, verdict in self._verdicts.items() if number >= first}
         detector.feedback(np.array([*self._verdicts], np.int64), np.array([*self._verdicts.values()], bool))
         return detector
@@ -523,11 +530,25 @@ class OpenDetector:
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
-        detector = Detector(model, width, self.config, None, self._rows.categorical, self._rows.counters)
+        most = model.config.most_features(len(self._rows.categorical))
+        self._taken = subset(self._rows.names[:width], most)
+        if len(self._taken) < width:
+            self._rows.warn_of_untaken(len(self._taken))
+        detector = Detector(model, len(self._taken), self.config, None, *self._special())
         if self._reference is not None:
             rows, keys = self._reference
-            detector.set_reference(np.pad(rows, [(0, 0), (0, width - rows.shape[1])], constant_values=np.nan), keys)
+            whole = np.pad(rows, [(0, 0), (0, width - rows.shape[1])], constant_values=np.nan)
+            detector.set_reference(self._taken_of(whole), keys)
         return detector
+
+    def _special(self) -> list[tuple[int, ...]]:
+        """The columns of the detector that hold category codes, and totals of counters."""
+        special = self._rows.categorical, self._rows.counters
+        return [tuple(place for place, at in enumerate(self._taken) if at in columns) for columns in special]
+
+    def _taken_of(self, whole: Float) -> Float:
+        """The columns that the detector has, of rows with all features."""
+        return whole[:, self._taken]
 
     def _begin(self) -> None:
         self._learned, self._verdicts, self._since = deque(maxlen=self.config.history_rows), {}, 0

@@ -43,7 +43,8 @@ class FoMoDetector(AnomalyDetector):
     has as None, NaN, an infinity or anything else, is missing and changes nothing. A record without a value of any
     known feature gets NaN as score and p-value, with a warning, and is not learned. A new feature counts as soon as
     records that have it reach the context: the detector begins again, with the last records (at least 5,000) and the
-    verdicts on them. Up to 1,000 features are taken, further ones are ignored.
+    verdicts on them. Up to 1,000 features are taken, further ones are ignored; of a model that takes fewer, a fixed
+    random subset of the features is scored, chosen by their names.
 
     Parameters
     ----------

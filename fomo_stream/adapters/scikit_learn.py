@@ -37,6 +37,7 @@ from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
 from fomo_stream.records.missing_values import missing_values, table_of_marks, without_marks
+from fomo_stream.records.schema import subset
 
 if TYPE_CHECKING:
     from fomo_stream.model.attention import Attended
@@ -341,10 +342,12 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> View:
         """A view of some of the rows `usable` of X (n, d)."""
         n, d = len(usable), X.shape[1]
-        limit = self._shared_model().config.raw_features
-        limit = limit - (limit > 1 and len(self.categorical_) > 1) or d  # pairs of categories take a column
-        width = min(d, limit) if first else min(limit, rng.randint(-(-d // 2), d + 1))
-        columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
+        most = self._shared_model().config.most_features(len(self.categorical_))
+        if first:
+            columns = np.array(subset(getattr(self, "feature_names_in_", range(d)), most))
+        else:
+            width = min(most or d, rng.randint(-(-d // 2), d + 1))
+            columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
         kept = rng.permutation(usable)[:size]  # in random order: the halves that score each other are alike
         codes = tuple(np.flatnonzero(np.isin(columns, self.categorical_)).tolist())

@@ -189,7 +189,7 @@ class PrequentialScorer(_LineScorer):
                 self._settings, self._table.format, records, name, roles_of(self._settings), self._note
             )
             if self._settings.features is None:
-                known = (*self._features.features, self._settings.result_field)
+                known = (*self._features.features, *self._features.untaken, self._settings.result_field)
                 self.unused = Unused(known, left_out, self._settings.marks)
                 self.unused.follow(numbered(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])

@@ -459,8 +459,7 @@ class Scope:
 
 def fitting_views(model: Model, spec: RowSpec, config: DetectorConfig) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
     """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
-    limit = model.config.raw_features
-    limit -= limit > 1 and len(spec.categorical) > 1  # pairs of categories take a column
+    limit = model.config.most_features(len(spec.categorical))
     views, left_out = fitting(config.wanted_views, spec.n_features, config.lags, limit)
     if not views:
         first = left_out[0]

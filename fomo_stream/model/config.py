@@ -103,6 +103,10 @@ class ModelConfig:
         """Whether queries have attention weights."""
         return self.layers > 0
 
+    def most_features(self, n_categorical: int = 0) -> int:
+        """Features that it takes at most; 0: any number. Pairs of categories take an input."""
+        return self.raw_features - (self.raw_features > 1 and n_categorical > 1)
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """The configuration from the output of `asdict`; unknown names mean another format version."""

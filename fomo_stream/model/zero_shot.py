@@ -116,6 +116,11 @@ class Layer(nn.Module):
 TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
 
 
+# Raw inputs are limited: in the context's range they are below 4, but the tails of the quantile map have no end, and of
+# far values the map knows nothing (see `bulk`). By dot products a row with an input of 1e6 is the only one that counts.
+RAW_LIMIT = 8.0
+
+
 class Features(NamedTuple):
     """What a model reads of rows: one of these, by its kind."""
 
@@ -293,7 +298,7 @@ class ZeroShotModel(nn.Module):
         limit = self.config.raw_features
         if not limit:
             return None
-        x = to_normal(rows, cache.knots).float()
+        x = to_normal(rows, cache.knots).float().clamp(-RAW_LIMIT, RAW_LIMIT)
         width = cache.n_features[:, None, None]
         x = torch.where(torch.arange(cache.d, device=x.device) < width, x * (limit / width), 0.0)
         return F.pad(x, (0, limit - cache.d))

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import LONGEST_PATH, MAX_FEATURES
+from fomo_stream.model.checkpoint import checkpoint_path, read_metadata
+from fomo_stream.model.config import ModelConfig
 from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import derivations_of
@@ -346,6 +348,7 @@ class RecordSettings(Protocol):
     key: str | None
     time: str | None
     timezone: str
+    model: str
 
     @property
     def counter_names(self) -> tuple[str, ...]: ...
@@ -357,7 +360,13 @@ class RecordSettings(Protocol):
 def named_schema(settings: RecordSettings) -> Schema:
     features = dict.fromkeys((*(settings.features or ()), *settings.derive))
     schema = Schema.of(tuple(features), settings.categorical, settings.counter_names)
-    return replace(schema, marks=settings.marks)
+    return taken(settings.model, replace(schema, marks=settings.marks))
+
+
+def taken(model: str, schema: Schema) -> Schema:
+    """The part of a schema that a model takes. Raises CheckpointError for a model that is not there."""
+    config = ModelConfig.from_dict(read_metadata(checkpoint_path(model))["config"])
+    return schema.at_most(config.most_features(len(schema.categorical)))
 
 
 def choose_features(
@@ -436,8 +445,9 @@ def infer_of(
     series: Sequence[Hashable] | None,
     source: str = "",
 ) -> tuple[Schema, dict[str, str]]:
-    result, categorical, marks = settings.result_field, settings.categorical, settings.marks
-    return infer_schema(records, result, categorical, roles, source, settings.counters, series, marks, settings.derive)
+    given = settings.counters, series, settings.marks, settings.derive
+    of_records = infer_schema(records, settings.result_field, settings.categorical, roles, source, *given)
+    return taken(settings.model, of_records[0]), of_records[1]
 
 
 def features_note(schema: Schema, left_out: Mapping[str, str], offers_time: bool = False) -> str:
@@ -453,6 +463,10 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]], values: bo
     values: whether lines may show values of records: not in a log.
     """
     numeric = [name for name in schema.features if name not in schema.categorical]
+    if schema.untaken:
+        n = len(schema.features)
+        part = f"of {n + len(schema.untaken):,} features a fixed random subset of {n:,} is scored"
+        yield f"{part}, as the model takes no more; left out: {_listed(schema.untaken)}; --features names others"
     texts = [name for name in numeric if any(is_number_text(look_up(record, name)) for record in records)]
     if texts:
         yield f"{READ_AS_NUMBERS}: {_listed(texts)}"
@@ -468,7 +482,7 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]], values: bo
     names = [schema.features[at] for at in schema.categorical_columns if is_mostly_rare(codes[:, at])]
     if names:
         yield f"{RARE_VALUES}: {_listed(names)}; leave them out, or make one the key of the series (of a file: --key)"
-    for strange in sorted(map(str, schema.marks.keys() - {EVERY, *schema.features})):
+    for strange in sorted(map(str, schema.marks.keys() - {EVERY, *schema.features, *schema.untaken})):
         hint = did_you_mean(strange, schema.features)
         yield f"--missing-values can never apply to {strange[:60]}: there is no such feature{hint}"
     suspects = Suspects(schema.features, codes, schema.categorical_columns)

@@ -9,10 +9,11 @@ In a *categorical* feature every scalar is a value; a row holds its code (see `c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
+from hashlib import blake2b
 from itertools import chain
 from math import isfinite
 from numbers import Real
@@ -36,13 +37,14 @@ class Schema:
     """The features of a stream, as dotted paths, in the order of the columns of its rows.
 
     categorical: the features that are categories; counters: those that only grow, of which the growth counts; in any
-    order. marks: the numbers that mean "missing", by feature.
+    order. marks: the numbers that mean "missing", by feature. untaken: see `at_most`.
     """
 
     features: tuple[str, ...]
     categorical: frozenset[str] = frozenset()
     counters: frozenset[str] = frozenset()
     marks: Marks = field(default_factory=dict, hash=False)
+    untaken: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -62,6 +64,15 @@ class Schema:
         names = dict.fromkeys((*categorical, *counters))
         all_names = (*features, *(name for name in names if name not in features))
         return cls(all_names, frozenset(categorical), frozenset(counters))
+
+    def at_most(self, most: int) -> Schema:
+        """The features that a model takes which takes so many, see `subset`; the others are `untaken`."""
+        kept = tuple(self.features[at] for at in subset(self.features, most))
+        untaken = tuple(name for name in self.features if name not in set(kept))
+        if not untaken:
+            return self
+        own = self.categorical.intersection(kept), self.counters.intersection(kept)
+        return replace(self, features=kept, categorical=own[0], counters=own[1], untaken=untaken)
 
     @property
     def categorical_columns(self) -> tuple[int, ...]:
@@ -104,6 +115,17 @@ class Schema:
                 row[i] = category_code(row[i])
             values += row
         return numbers(values).reshape(len(records), len(self.features))
+
+
+def subset(names: Collection[Any], most: int) -> list[int]:
+    """The places, in order, of at most so many of these names; 0: of all.
+
+    Which ones is random, but the same in every process and in any order of the names: those with the lowest hashes.
+    """
+    if not 0 < most < len(names):
+        return list(range(len(names)))
+    hashes = [blake2b(str(name).encode(errors="surrogatepass")).digest() for name in names]
+    return sorted(sorted(range(len(names)), key=hashes.__getitem__)[:most])
 
 
 def _values(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Any]:

@@ -6,5 +6,4 @@ In reading order:
 - `detectors`: models and baselines. `runs`: runs them on tasks. `ranking_metrics`: AUROC, AUPR and F1.
 - `comparison`: ranks and tests. `published`: results of others. `report`: as Markdown and HTML. `plots`: all plots.
 - `studies`, `ablate`: variants of a model, trained and compared.
-- `evidence_profile`: a prior compared with real tables.
 """

@@ -18,6 +18,7 @@ import torch
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
+from fomo_stream.records.schema import subset
 from pretrain.evaluation.tables import Float
 
 NEIGHBOURS = 5  # of kNN and DTE-NP, as in the paper
@@ -62,15 +63,11 @@ class Encoded:
     appendix, "Dealing with varying dimensions and dataset size").
     """
 
-    def __init__(self, model: str, device: str, seed: int) -> None:
-        self.model, self.seed = shared_model(model, device), seed
+    def __init__(self, model: str, device: str, _: int) -> None:
+        self.model = shared_model(model, device)
 
     def fit(self, rows: Float) -> object:
-        width = rows.shape[1]
-        limit = self.model.config.raw_features or width
-        self.columns = np.arange(width)
-        if width > limit:
-            self.columns = np.sort(np.random.default_rng(self.seed).choice(width, limit, replace=False))
+        self.columns = subset(range(rows.shape[1]), self.model.config.most_features())
         self.cache = encode_rows(self.model, rows[:, self.columns])
         return self
 
@@ -201,6 +198,7 @@ class WithoutEmptyComponents:
 
 EMPTY = 1e-9  # relative variance of a component; what rounding leaves is below 1e-14
 CLUSTERS = (8, 16, 32)
+# not formatted: a name a line would take a page
 USUAL = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
 BASELINES = (
     *USUAL, "copod", "hbos", "loda", "mcd", "pca", "cblof", "feature-bagging", "knn-avg", "dte-np-avg",

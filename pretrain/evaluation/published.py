@@ -25,7 +25,8 @@ from pretrain.evaluation.tables import Float
 FILES = {"auroc": "aucroc", "aupr": "aucpr", "f1": "aucf1"}
 VISION = ("CIFAR10", "FashionMNIST", "MNIST-C", "MVTec-AD", "SVHN")
 LANGUAGE = ("20news", "agnews", "amazon", "imdb", "yelp")
-# Tables that choices of this project were made on; so on them our figures are not independent.
+# These lists are not formatted: a name a line would take a page. Tables that choices of this project were made on; so
+# on them our figures are not independent.
 DEVELOPMENT = (
     "annthyroid", "campaign", "cardio", "Cardiotocography", "donors", "fault", "glass", "Ionosphere", "letter",
     "mammography", "mnist", "musk", "pendigits", "Pima", "skin", "SpamBase", "thyroid", "vowels", "Wilt", "wine",
@@ -121,7 +122,7 @@ def _last_column(path: Path) -> dict[str, str]:
 
 def _number(cell: str) -> float:
     """`83.8(0.5)` -> 83.8; NaN for a cell without a number."""
-    found = re.match(r"[-+.\deE]+", cell)
+    found = re.match(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", cell)
     return float(found[0]) if found else float("nan")
 
 

@@ -61,7 +61,7 @@ class Study:
 def configured(base: str, size: str, changes: Mapping[str, Any]) -> TrainConfig:
     """A preset at a size, with changes."""
     config = PRESETS[base]
-    if size == "small":
+    if size == "small" and base != "fomo":  # which is as small already
         shape = config.network
         config = with_settings(
             config, _SHRUNK | (_SLIM if shape.layers else {}) | (_NARROW if shape.raw_features else {})
@@ -108,6 +108,14 @@ def _parts() -> list[Variant]:
     return [*alone, Variant("all", _EQUAL)]
 
 
+_FOMO = [
+    Variant("as shipped", {}),
+    Variant("without routers: full attention", {"shape.routers": 0}),
+    Variant("densities alone: no values are read", {"shape.layers": 1}),
+    Variant("without the quantile map", {"shape.spaces": "z,whitened"}),
+    Variant("contexts of half the rows", {"data.context_min": 48, "data.context_max": 112}),
+    Variant("mixtures alone as prior", {f"data.{w}": float(w == "gmm_weight") for w in PRIORS.values()}),
+]
 _EQUAL = {f"data.{weight}": 1.0 for weight in PRIORS.values()}
 _CURRICULA = [
     Variant("90th", {"data.curriculum": 1.0}),
@@ -127,6 +135,7 @@ STUDIES: dict[str, Study] = {
     "transform": Study("linear transforms T of datasets", {"paper": _transform(1000, 500), "small": _transform(16, 8)}),
     "curriculum": Study("percentile above which rows are outliers", {"paper": _CURRICULA, "small": _CURRICULA}),
     "quantile": Study("quantile transform or z-scores", _over("shape.quantile", (True, False))),
+    "kernel": Study("parts of the model fomo and of its prior", {"paper": _FOMO, "small": _FOMO}, "fomo"),
     "width-D": Study("features D of model and data", {"paper": _widths((20, 100)), "small": _widths((4, 8, 16))}),
     "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "fomo", _EQUAL),
 }

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.config import CHANNELS, PRESETS, ModelConfig
 from fomo_stream.model.scoring import cross_scores, encode_rows, logits_of
 from fomo_stream.model.zero_shot import TILE, Features, ZeroShotModel
@@ -155,6 +156,19 @@ def test_some_densities_are_hidden_in_training_only() -> None:
     assert torch.equal(model(context, queries), model(context, queries))
     model.train()
     assert not torch.equal(model(context, queries), model(context, queries))
+
+
+@given(value=st.sampled_from([-9999.0, 1e6, 1e30, -3.4e38]), column=st.integers(0, 4), n_far=st.integers(1, 10))
+@settings(max_examples=10)
+def test_far_values_in_a_context_hide_no_outliers_from_raw_inputs(value: float, column: int, n_far: int) -> None:
+    model = shared_model("paper-100")
+    context, queries = rows(200, 5).numpy(), rows(200, 5, 1).numpy()
+    queries[:20] *= 4
+    polluted = context.copy()
+    polluted[:n_far, column] = value
+    usual, found = (logits_of(model, encode_rows(model, part), queries) for part in (context, polluted))
+    auroc = [float((scores[:20, None] > scores[20:]).mean()) for scores in (usual, found)]
+    assert auroc[1] > auroc[0] - 0.05 > 0.85
 
 
 def test_cross_scores_use_the_other_half() -> None:

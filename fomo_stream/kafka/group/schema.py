@@ -15,7 +15,7 @@ from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.group.agreement import STATE_SETTINGS, Agreement, Difference, with_agreed
 from fomo_stream.kafka.group.log import GroupLog, check_has_run
-from fomo_stream.records.inference import named_schema
+from fomo_stream.records.inference import named_schema, taken
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.sources import settings_of_scope
 from fomo_stream.settings.topics import GivenFlags, TopicFlags
@@ -61,9 +61,10 @@ class GroupSchema:
 
     def agree_on_flags(self, names: tuple[str, ...]) -> Schema:
         """The group's schema when --features names it; an AgreementError when the group uses another one."""
-        schema = self.agree(named_schema(self._settings))
+        own = named_schema(self._settings)
+        schema = self.agree(own)
         self._check(names, schema)
-        return schema
+        return replace(schema, untaken=own.untaken)
 
     def check_flags(self) -> None:
         """Raise AgreementError if --features is given and the group uses another schema. Writes nothing."""
@@ -74,7 +75,7 @@ class GroupSchema:
     def _check(self, names: tuple[str, ...], schema: Schema) -> None:
         categorical = self._settings.categorical or sorted(schema.categorical)
         names = tuple(dict.fromkeys((*names, *self._settings.derive)))
-        proposal = Schema.of(names, categorical, self._settings.counter_names)
+        proposal = taken(self._settings.model, Schema.of(names, categorical, self._settings.counter_names))
         if set(schema.features) != set(proposal.features):
             raise AgreementError(
                 f"--features {','.join(proposal.features)} differs from the features of group {self._settings.group}, "
