@@ -213,7 +213,7 @@ class Running(Partition):
     def rows_of(self, items: Sequence[Item]) -> tuple[Float, list[Key]]:
         """The rows (k, ...) of records for the detector, and their keys. Those without a value are left out."""
         values = self._values(self._with_derived(items))
-        usable = (~np.isnan(values)).any(axis=1)
+        usable = np.asarray(~np.isnan(values).all(axis=1), dtype=bool)
         chosen = list(compress(items, usable.tolist()))
         return self._with_places(values[usable], chosen), [item.key for item in chosen]
 
