@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fomo_stream.detector.detector import Detector
     from fomo_stream.detector.keys import Key
+    from fomo_stream.detector.reference import Reference
     from fomo_stream.model.config import Model
     from fomo_stream.records.schema import Schema
     from fomo_stream.settings.flags import RuleFlags
@@ -71,11 +72,12 @@ def first_detector(settings: InputFlags, model: Model, schema: Schema, executor:
     if rows is not None:
         detector.seed_context(rows)
     if settings.reference is not None:
-        set_reference(settings, detector, schema)
+        its = set_reference(settings, detector, schema)
+        log.info(kv("reference", file=str(settings.reference), records=its.records, keys=its.keys, digest=its.name))
     return detector
 
 
-def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> None:
+def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Reference:
     """Let the records of the file `settings.reference` be what is good.
 
     Raises ConfigError if it cannot be read, SchemaError if a line is not a record or records are too few or too many.
@@ -107,10 +109,9 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> No
             if len(keys) > MAX_REFERENCE:
                 raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
     try:
-        reference = detector.set_reference(np.concatenate(parts or [np.zeros((0, len(schema.features)))]), keys)
+        return detector.set_reference(np.concatenate(parts or [np.zeros((0, len(schema.features)))]), keys)
     except SchemaError as error:
         raise SchemaError(f"--reference {path}: {error.what}", error.remedy) from None
-    log.info(kv("reference", file=str(path), records=len(keys), keys=reference.keys, digest=reference.name))
 
 
 def check_schema(settings: InputFlags, model: Model, schema: Schema) -> None:

@@ -210,7 +210,9 @@ class PrequentialScorer(_LineScorer):
         for view in first.left_out:
             self._note(f"left out: the view {view}")
         if self._settings.reference is not None:
-            set_reference(self._settings, first, schema)
+            reference = set_reference(self._settings, first, schema)
+            own = f"{counted(reference.keys, 'key')} with enough of their own"
+            self._note(f"--reference: {counted(reference.records, 'good record')}, {own}")
         self._begin(first, schema)
         held, self._held = self._held, []
         return self._batch(held, self._first_scores)

@@ -106,6 +106,7 @@ class Reference:
         self, model: Model, spec: RowSpec, config: DetectorConfig, vectors: Float, digests: NDArray[np.uint64]
     ) -> None:
         self._model, self._spec, self._config = model, spec, config
+        self.records = len(vectors)  # good ones that were given
         least = max(config.min_context, math.ceil(1.0 / config.alert_rate))
         if len(vectors) < least:
             raise SchemaError(
