@@ -6,17 +6,23 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+from scipy.stats import wilcoxon
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Float, attention_weights, most_attended
 from fomo_stream.model.checkpoint import load_torch_model
+from fomo_stream.model.preprocessing import fit_imputation, impute
 from pretrain.commands.flags import add_machine, use_threads
 from pretrain.evaluation.plots import plot_attended
 from pretrain.evaluation.tables import Table, read_table
 from pretrain.priors.draws import Draws
 from pretrain.priors.gmm import GmmConfig, sample_gmm
+
+NEAR = 5  # context rows that distances are summed over
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +79,38 @@ def run(options: argparse.Namespace) -> int:
     print(f"{model.name}: {len(queries)} queries, {len(context)} context rows; in brackets: weight / mean weight")
     for title, weight in zip(titles, weights.mean(0, keepdims=True) if together else weights, strict=True):
         _print_rows(title, context, weight, options.top)
+    if len(queries) >= 2 and len(context) > NEAR:
+        _print_tests(*distances(X[context], X[queries], weights, options.seed))
     print(f"wrote {options.out}")
     return 0
+
+
+def distances(context: Float, queries: Float, weights: Float, seed: int = 0) -> tuple[Float, Float, Float]:
+    """Sums of distances of queries (q, d) to NEAR context rows (n, d), in z-scores: (q,) each.
+
+    To those that they attend to most, by weights (q, n); to random ones; and to those with the nearest neighbours.
+    The paper (qualitative analysis of attention) has rows of the highest likelihood for the last ones.
+    """
+    z = fit_imputation(torch.from_numpy(context)[None])
+    rows, asked = (impute(torch.from_numpy(one)[None], z)[0].numpy() for one in (context, queries))
+    mean, scale = rows.mean(0), np.maximum(rows.std(0), 1e-12)
+    apart, among = (cdist((one - mean) / scale, (rows - mean) / scale) for one in (asked, rows))
+    attended = np.argsort(-weights, axis=1, kind="stable")[:, :NEAR]
+    rng, dense = np.random.default_rng(seed), np.sort(among, axis=1)[:, NEAR].argsort(kind="stable")[:NEAR]
+    by_chance = np.array([rng.choice(len(rows), NEAR, replace=False) for _ in asked])
+    found = [np.take_along_axis(apart, at, axis=1).sum(1) for at in (attended, by_chance)]
+    return found[0], found[1], apart[:, dense].sum(1)
+
+
+def _print_tests(attended: Float, by_chance: Float, dense: Float) -> None:
+    print(f"sum of distances to {NEAR} context rows, median over queries, in z-scores; p: one-sided Wilcoxon test")
+    less, greater = (
+        wilcoxon(attended, other, alternative=how).pvalue for other, how in ((by_chance, "less"), (dense, "greater"))
+    )
+    print(
+        f"attended {np.median(attended):.3g}; random {np.median(by_chance):.3g} (p that attended are not nearer: "
+        f"{less:.2g}); densest {np.median(dense):.3g} (p that attended are not farther: {greater:.2g})"
+    )
 
 
 def mixture(seed: int) -> Table:
