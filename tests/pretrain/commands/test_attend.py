@@ -17,7 +17,6 @@ def test_attended_rows_are_compared_with_random_and_dense_ones() -> None:
     np.testing.assert_allclose(attended, np.sort(apart, axis=1)[:, :NEAR].sum(1))
     assert (attended <= by_chance).all()
     assert (attended <= dense).all()
-    assert np.median(dense) < np.median(by_chance)
     farthest = distances(context, queries, apart)[0]
     assert (farthest >= by_chance).all()
     assert np.array_equal(by_chance, distances(context, queries, apart)[1])
