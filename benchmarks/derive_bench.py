@@ -3,7 +3,7 @@
 Records with eight derived features against records that have the same values as eight plain fields: one partition, the
 default views, batches of 256, on one core. The second half of the records is measured; of five runs the median counts.
 
-    python -m benchmarks.derive_bench [--records 20000] [--keys 300]
+    python benchmarks/derive_bench.py [--records 20000] [--keys 300]
 """
 
 from __future__ import annotations

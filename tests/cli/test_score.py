@@ -123,11 +123,6 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         (b'{"a": "1,5"}\n' * 60, {}, r"no numeric .* first 60 records of the input; left out: a \(text\)"),
         (b'{"a": null, "b": 1}\n' * 50, {"key": "a"}, "there is no value in a in the first 50 records"),
         (b"a,b\n" + b"nan,1\n" * 60, {"features": ("a",)}, "no number in a in the first 60 records of the input$"),
-        (
-            as_jsonl([{f"f{j}": (i * (j + 2)) % 13 for j in range(101)} for i in range(50)]),
-            {"model": "paper-100"},
-            "takes up to 100 features .*, the rows have 101; name the features to use",
-        ),
         (b'{"a": 1}\n' * 60 + b'{"b": 1}\n' * 5000, {"features": ("a",), "min_context": 200}, "only 60 of the first"),
     ],
 )

@@ -46,7 +46,6 @@ def test_training_and_evaluation_need_few_packages_and_the_rest_says_what_to_ins
     commands = [
         f"train --preset tiny --steps 2 --out run {small}",
         "export run --out model.safetensors",
-        f"profile --preset tiny --batches 1 {small}",
         f"ablate --base tiny --vary lr=0.1 --steps 1 --datasets 2 --out study {small}",
         "evaluate --stress --datasets in-distribution --datasets-per-row 1 --context 50 --model model.safetensors"
         " --device cpu --out stress",
@@ -57,7 +56,7 @@ def test_training_and_evaluation_need_few_packages_and_the_rest_says_what_to_ins
     environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", BARE, *commands]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.stdout.splitlines()[-1] == str([0] * 5 + [ConfigError.exit_code] * 3), done.stderr
+    assert done.stdout.splitlines()[-1] == str([0] * 4 + [ConfigError.exit_code] * 3), done.stderr
     for name in ("model.safetensors", "study/report.md", "stress/report.md"):
         assert (tmp_path / name).exists(), name
     assert not list(tmp_path.rglob("*.png"))
