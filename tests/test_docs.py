@@ -122,8 +122,8 @@ def folder(tmp_path: Path) -> Path:
     for name in ("readings.csv", "today.csv", "last-week.csv", "month.csv"):
         np.savetxt(folder / name, rows, delimiter=",", header="flow,pressure,rpm", comments="")
     of_pumps = "".join(f"{1_790_000_000 + 10 * i},p{i % 3},{row[0]},{row[1]}\n" for i, row in enumerate(rows))
-    for name in ("pumps.csv", "good-week.csv"):
-        (folder / name).write_text("time,pump,flow,pressure\n" + of_pumps)
+    for name, times in (("pumps.csv", 1), ("good-week.csv", 2)):
+        (folder / name).write_text("time,pump,flow,pressure\n" + times * of_pumps)
     lines = [json.dumps(dict(zip(("flow", "pressure", "rpm"), row, strict=True))) for row in rows.tolist()]
     (folder / "readings.jsonl").write_text("\n".join(lines) + "\n")
     for page in PAGES:  # a configuration file is the one of its page

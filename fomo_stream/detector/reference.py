@@ -22,7 +22,7 @@ from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.keys import DIGEST_BYTES
 from fomo_stream.detector.looking import Look, look
 from fomo_stream.detector.panel import Build
-from fomo_stream.detector.rarity import far_outside, p_values
+from fomo_stream.detector.rarity import FEW_ODD, far_outside, p_values
 from fomo_stream.detector.results import Reason
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.step.follow import Batch
@@ -36,6 +36,9 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 MAX_VALUES = 600_000  # in all keys: 50,000 rows of 12 features, so that memory is bounded
+# The first rows of a key, at most a third of them, are left out: the spread of a value that stands still takes so many
+# records to settle. Else they would be odd for the other half of the rows, and hide what is.
+SETTLING = 100
 ALL = bytes(DIGEST_BYTES)  # in place of the digest of a key
 ENTRY = "reference"
 
@@ -107,21 +110,25 @@ class Reference:
     ) -> None:
         self._model, self._spec, self._config = model, spec, config
         self.records = len(vectors)  # good ones that were given
-        least = max(config.min_context, math.ceil(1.0 / config.alert_rate))
-        if len(vectors) < least:
+        # enough for the alert rate, even if as many as may be are far outside
+        least = max(config.min_context, math.ceil(1.0 / config.alert_rate / (1.0 - FEW_ODD)))
+        _, of_key = np.unique(digests, axis=0, return_inverse=True)
+        groups = np.split(np.argsort(of_key, kind="stable"), np.cumsum(np.bincount(of_key))[:-1])
+        groups = [group[min(SETTLING, len(group) // 3) :] for group in groups]
+        every = np.sort(np.concatenate(groups))
+        if len(every) < least:
             raise SchemaError(
-                f"the reference has {len(vectors):,} usable rows; at least {least} are needed",
+                f"the reference has {len(vectors):,} usable rows, {len(every):,} without the first of each key; "
+                f"at least {least} are needed",
                 "give more rows, or raise --alert-rate",
             )
         rng = np.random.default_rng(config.seed)
-        _, of_key = np.unique(digests, axis=0, return_inverse=True)
-        groups = np.split(np.argsort(of_key, kind="stable"), np.cumsum(np.bincount(of_key))[:-1])
         groups = [group for group in groups if len(group) >= least and digests[group[0]].any()]
         room = MAX_VALUES // vectors.shape[2]
         groups = sorted(groups, key=len, reverse=True)[: max(0, room // least - 1)]
         most = min(config.context_size, room // (1 + len(groups)))
         self._rows: dict[bytes, Float] = {}
-        for digest, group in [(ALL, np.arange(len(vectors))), *((digests[one[0]].tobytes(), one) for one in groups)]:
+        for digest, group in [(ALL, every), *((digests[one[0]].tobytes(), one) for one in groups)]:
             self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:most])])
         self._standards: dict[bytes, Standard] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)

@@ -226,6 +226,9 @@ def _check_environment() -> None:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
 
 
+MOST_SHOWN = 100  # characters of a value that is refused
+
+
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     """One line for one validation error: the source of the value, the value, and the mistake."""
     message = error["msg"].removeprefix("Value error, ")
@@ -246,7 +249,7 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
         where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
     is_secret = not cls.model_fields[name].repr
     given = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
-    shown = "" if is_secret or isinstance(given, dict) else f" {given}"
+    shown = "" if is_secret or isinstance(given, dict) else f" {str(given)[:MOST_SHOWN]}"
     return f"{where}{shown}: {message[0].lower()}{message[1:]}"
 
 

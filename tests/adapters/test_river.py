@@ -578,7 +578,7 @@ def test_the_name_of_a_key_can_be_a_name() -> None:
 
 def test_a_reference_decides_from_the_first_record_on() -> None:
     rng = np.random.default_rng(0)
-    good = [{"machine": "ab"[i % 2], "load": rng.normal(50 * (i % 2)), "heat": rng.normal()} for i in range(400)]
+    good = [{"machine": "ab"[i % 2], "load": rng.normal(50 * (i % 2)), "heat": rng.normal()} for i in range(800)]
     detector = FoMoDetector(key="machine", reference=pd.DataFrame(good))
     odd = {"machine": "a", "load": 50.0, "heat": 0.0}
     assert (detector.is_outlier_one(good[0]), detector.is_outlier_one(odd)) == (False, True)

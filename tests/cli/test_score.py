@@ -245,7 +245,7 @@ def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
         (
             as_csv(RECORDS[:60]),
             {},
-            "has 60 usable rows; at least 100 are needed; give more rows, or raise --alert-rate",
+            "has 60 usable rows, 4. without .*; at least 106 are needed; give more rows, or raise",
         ),
         (as_jsonl(RECORDS[:60]) + b"{\n", {}, "line 61: .*; correct or remove that line"),
         (b"time,other\n1,2\n3,4\n", {}, "has 0 usable rows"),
@@ -269,17 +269,17 @@ def test_a_context_and_a_reference_exclude_each_other(model_path: Path, tmp_path
 
 def test_a_reference_has_derived_features_too(model_path: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    begin, end = 1_790_000_000, 1_790_000_000 + 300 * 400
-    calm = [{"t": begin + 300 * i, "user": "ab"[i % 2], "amount": rng.normal(20.0, 5.0)} for i in range(400)]
+    begin, end = 1_790_000_000, 1_790_000_000 + 300 * 500
+    calm = [{"t": begin + 300 * i, "user": "ab"[i % 2], "amount": rng.normal(20.0, 5.0)} for i in range(500)]
     fast = [{**record, "t": end + 5 * i} for i, record in enumerate(calm[:60])]
-    (tmp_path / "good.jsonl").write_bytes(as_jsonl(calm[:300]))
+    (tmp_path / "good.jsonl").write_bytes(as_jsonl(calm[:400]))
     flags: dict[str, Any] = {
         "key": "user",
         "time": "t",
         "derive": ("count(10m)",),
         "reference": tmp_path / "good.jsonl",
     }
-    found = results(score(model_path, as_jsonl(calm[300:] + fast), **flags)[0])
+    found = results(score(model_path, as_jsonl(calm[400:] + fast), **flags)[0])
     assert sum(one["outlier"] for one in found[:100]) <= 2
     assert all(one["outlier"] for one in found[-30:])
     assert "count(10m) is" in found[-1]["explanation"]

@@ -161,12 +161,24 @@ def test_missing_values_and_sentinels() -> None:
 
 
 def test_too_few_rows() -> None:
-    with pytest.raises(SchemaError, match="99 usable rows; at least 100 are needed"):
-        detector((GOOD[0][:99], GOOD[1][:99]))
-    with pytest.raises(SchemaError, match="at least 1000 are needed; give more rows, or raise --alert-rate"):
+    with pytest.raises(SchemaError, match="149 usable rows, 101 without the first of each key; at least 106"):
+        detector((GOOD[0][:149], GOOD[1][:149]), CONFIG)
+    with pytest.raises(SchemaError, match="at least 1053 are needed; give more rows, or raise --alert-rate"):
         detector(GOOD, DetectorConfig(alert_rate=0.001))
     few = detector((GOOD[0][:200], GOOD[1][:200]))  # of each key too few
     assert keys_of(few) == 0
+
+
+def test_a_value_that_never_changes_hides_nothing() -> None:
+    rows = np.column_stack([np.random.default_rng(16).normal(size=400), np.full(400, 4.0)])
+    rows[0, 1] = 1.0
+    made = Detector(load_model(), 2, CONFIG)
+    made.set_reference(rows[:300])
+    asked = rows[300:].copy()
+    asked[60, 0] = 9.0
+    outlier = made.process(asked).outlier
+    assert outlier[60]
+    assert outlier[:60].mean() < 0.05
 
 
 @pytest.mark.parametrize("kernel", ["numba", "torch"])
