@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, compress
 from math import isfinite, isnan
 from numbers import Real
 from operator import is_
@@ -370,7 +370,9 @@ class OpenDetector:
             whole = rows.rows(given, learn=True)
             if derived is not None:
                 derived.limit(whole, rows.names)
-            self._derived, self._reference = derived, (whole, rows.keys(given))
+            kept, keys = has_values(whole), rows.keys(given)
+            keys = None if keys is None else list(compress(keys, kept.tolist()))
+            self._derived, self._reference = derived, (whole[kept], keys)
             self._wake()
 
     def result(self, x: Mapping[Any, Any], name: str, unknown: float) -> float:
