@@ -108,8 +108,15 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
             keys += its
             if len(keys) > MAX_REFERENCE:
                 raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
+    rows = np.concatenate(parts or [np.zeros((0, len(schema.features)))])
+    absent = [name for name, column in zip(schema.features, rows.T, strict=False) if np.isnan(column).all()]
+    absent += [settings.key] if settings.key is not None and not any(key is not None for key in keys) else []
+    if len(rows) and absent:
+        raise SchemaError(
+            f"--reference {path} has no value of {', '.join(absent)[:200]}", "add it, or leave it out here"
+        )
     try:
-        return detector.set_reference(np.concatenate(parts or [np.zeros((0, len(schema.features)))]), keys)
+        return detector.set_reference(rows, keys)
     except SchemaError as error:
         raise SchemaError(f"--reference {path}: {error.what}", error.remedy) from None
 

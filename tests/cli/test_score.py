@@ -249,6 +249,7 @@ def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
         ),
         (as_jsonl(RECORDS[:60]) + b"{\n", {}, "line 61: .*; correct or remove that line"),
         (b"time,other\n1,2\n3,4\n", {}, "has 0 usable rows"),
+        (b"flow_m3_h\n" + b"1\n" * 300, {}, "has no value of .*temperature_c.*; add it, or leave it out"),
         (b"", {}, "empty|no rows|usable"),
     ],
 )
