@@ -112,9 +112,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     absent = [name for name, column in zip(schema.features, rows.T, strict=False) if np.isnan(column).all()]
     absent += [settings.key] if settings.key is not None and not any(key is not None for key in keys) else []
     if len(rows) and absent:
-        raise SchemaError(
-            f"--reference {path} has no value of {', '.join(absent)[:200]}", "add it, or leave it out here"
-        )
+        raise SchemaError(f"--reference {path} has no value of {', '.join(absent)[:200]}", "add it, or leave it out")
     try:
         return detector.set_reference(rows, keys)
     except SchemaError as error:

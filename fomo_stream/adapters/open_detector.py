@@ -372,6 +372,8 @@ class OpenDetector:
                 derived.limit(whole, rows.names)
             kept, keys = has_values(whole), rows.keys(given)
             keys = None if keys is None else list(compress(keys, kept.tolist()))
+            if not kept.any():
+                raise SchemaError("the reference has no record with a value", "give good records in the order of time")
             self._derived, self._reference = derived, (whole[kept], keys)
             self._wake()
 

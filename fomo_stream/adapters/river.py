@@ -170,7 +170,7 @@ class FoMoDetector(AnomalyDetector):
         self.key = key
         self.counters = counters
         self.missing_values = missing_values
-        self.reference = reference
+        self.reference = reference = list(reference) if isinstance(reference, Iterator) else reference  # clones need it
         self.derive = derive
         self.time = time
         if not isinstance(key, Hashable):

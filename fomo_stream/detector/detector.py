@@ -495,7 +495,7 @@ class Detector:
         visits = call.work.visits
         s, i = int(visits.scope[e]), int(visits.at[e])
         if call.by_reference is not None and not np.isnan(call.by_reference.logit[i]):
-            return reference_reasons(self._shared.reasons_by(call.batch, i, scores, call.by_reference.builds(i)))
+            return reference_reasons(self._shared.reasons_by(*call.by_reference.compared(call.batch, i), scores))
         found = self._owns.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
         return own_reasons(found) if s else found
 

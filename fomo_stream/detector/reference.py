@@ -25,6 +25,7 @@ from fomo_stream.detector.panel import Build
 from fomo_stream.detector.rarity import FEW_ODD, far_outside, p_values
 from fomo_stream.detector.results import Reason
 from fomo_stream.detector.row_spec import RowSpec
+from fomo_stream.detector.series import MOVEMENT
 from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import CLEAR, GAP, HEIGHT, MEDIAN, RAREST, TOP, severities
 from fomo_stream.detector.views import VIEWS, View
@@ -36,9 +37,9 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 MAX_VALUES = 600_000  # in all keys: 50,000 rows of 12 features, so that memory is bounded
-# The first rows of a key, at most a third of them, are left out: the spread of a value that stands still takes so many
-# records to settle. Else they would be odd for the other half of the rows, and hide what is.
-SETTLING = 100
+# A feature with so large a share of one value has no movement here. After its last change the spread falls for about a
+# hundred records, each odd for those before, so that nothing would be clearly odder than all good rows.
+STANDS_STILL = 0.95
 ALL = bytes(DIGEST_BYTES)  # in place of the digest of a key
 ENTRY = "reference"
 
@@ -50,11 +51,15 @@ class Standard:
     builds: tuple[tuple[View, Build], ...]
     ascending: Float  # (n,) logits of the rows, each against the half of them that does not have it
     peak: tuple[float, ...]  # see `peak_of`, of these
+    stands_still: Bool  # (d,) features whose movement does not count
 
     @classmethod
     def of(cls, model: Model, vectors: Float, spec: RowSpec, config: DetectorConfig) -> Standard:
         """From vectors (n, vectors, d) of rows in the order of time."""
         n, names = len(vectors), ("all", "movement") if vectors.shape[1] > 1 else ("all",)
+        common = [np.unique(column, return_counts=True)[1].max() for column in vectors[:, 0].T]
+        stands_still = np.array(common) >= STANDS_STILL * n
+        vectors = without_movement(vectors, stands_still)
         none, no = np.zeros(0, np.int64), np.zeros((0, spec.n_features))
         empty = Blueprint(1, 0, config.seed, (), 0.0, 0.0, none, no, np.zeros(0), np.zeros(n, bool), no)
         builds = []
@@ -72,13 +77,22 @@ class Standard:
         peak = peak_of(first, np.zeros(n, bool), config.alert_rate, size)
         # a fault in rows that were called good must not hide later ones
         usual = first[~far_outside(first, peak[CLEAR])]
-        return cls(tuple(builds), np.sort(usual), peak_of(usual, np.zeros(len(usual), bool), config.alert_rate, size))
+        peak = peak_of(usual, np.zeros(len(usual), bool), config.alert_rate, size)
+        return cls(tuple(builds), np.sort(usual), peak, stands_still)
 
     def judged(self, logits: Float) -> tuple[Float, Float, Float]:
         """How far records with these logits (q,) rise above all rows, their p-values, and 1 - score; see `Alerts`."""
         rise = np.maximum(logits - self.peak[TOP], 0.0) / self.peak[HEIGHT]
         p = p_values(logits, self.ascending)
         return rise, p, np.maximum(p / (1.0 + 2.0 * rise) ** 3, RAREST)
+
+
+def without_movement(vectors: Float, features: Bool) -> Float:
+    """Vectors (n, vectors, d) of records, where these features (d,) have no level and no spread."""
+    if vectors.shape[1] > MOVEMENT and features.any():
+        vectors = vectors.copy()
+        vectors[:, -MOVEMENT:, features] = np.nan
+    return vectors
 
 
 class Judgement(NamedTuple):
@@ -92,9 +106,10 @@ class Judgement(NamedTuple):
     standards: list[Standard]  # what records are compared with
     which: Int  # (n,) which of these each record is
 
-    def builds(self, i: int) -> tuple[tuple[View, Build], ...]:
-        """What the i-th record was compared with."""
-        return self.standards[int(self.which[i])].builds
+    def compared(self, batch: Batch, i: int) -> tuple[Batch, tuple[tuple[View, Build], ...]]:
+        """The i-th record of a batch as a batch (1,), and what it was compared with."""
+        one, its = batch.part(np.array([i])), self.standards[int(self.which[i])]
+        return one._replace(vectors=without_movement(one.vectors, its.stands_still)), its.builds
 
 
 class Reference:
@@ -114,13 +129,11 @@ class Reference:
         least = max(config.min_context, math.ceil(1.0 / config.alert_rate / (1.0 - FEW_ODD)))
         _, of_key = np.unique(digests, axis=0, return_inverse=True)
         groups = np.split(np.argsort(of_key, kind="stable"), np.cumsum(np.bincount(of_key))[:-1])
-        groups = [group[min(SETTLING, len(group) // 3) :] for group in groups]
-        every = np.sort(np.concatenate(groups))
-        if len(every) < least:
+        if len(vectors) < least:
+            remedy = "give more rows" + (", or raise --alert-rate" if least > config.min_context else "")
             raise SchemaError(
-                f"the reference has {len(vectors):,} usable rows, {len(every):,} without the first of each key; "
-                f"at least {least} are needed",
-                "give more rows, or raise --alert-rate",
+                f"the reference has {len(vectors):,} usable rows; at least {least} are needed",
+                f"{remedy}, or lower --min-context" if least == config.min_context else remedy,
             )
         rng = np.random.default_rng(config.seed)
         groups = [group for group in groups if len(group) >= least and digests[group[0]].any()]
@@ -128,7 +141,7 @@ class Reference:
         groups = sorted(groups, key=len, reverse=True)[: max(0, room // least - 1)]
         most = min(config.context_size, room // (1 + len(groups)))
         self._rows: dict[bytes, Float] = {}
-        for digest, group in [(ALL, every), *((digests[one[0]].tobytes(), one) for one in groups)]:
+        for digest, group in [(ALL, np.arange(len(vectors))), *((digests[one[0]].tobytes(), one) for one in groups)]:
             self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:most])])
         self._standards: dict[bytes, Standard] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)
@@ -174,9 +187,11 @@ class Reference:
 
     def _logits(self, batch: Batch, parts: Sequence[tuple[Standard, Int]]) -> Float:
         """The logits (n,) of records: the mean over the views."""
-        looks = []
+        looks, vectors = [], batch.vectors.copy()
+        for one, at in parts:
+            vectors[at] = without_movement(vectors[at], one.stands_still)
         for v, (view, _) in enumerate(parts[0][0].builds if parts else ()):
-            rows = view.columns(batch.vectors, 0, self._spec.categorical)
+            rows = view.columns(vectors, 0, self._spec.categorical)
             builds = [(at, one.builds[v][1].result()) for one, at in parts]
             looks.append(Look(rows, view.gaps(batch.gaps, 0), builds, False))
         by_view = look(self._model, looks)[0] if looks else np.zeros((1, 0))

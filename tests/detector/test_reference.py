@@ -161,24 +161,40 @@ def test_missing_values_and_sentinels() -> None:
 
 
 def test_too_few_rows() -> None:
-    with pytest.raises(SchemaError, match="149 usable rows, 101 without the first of each key; at least 106"):
-        detector((GOOD[0][:149], GOOD[1][:149]), CONFIG)
+    with pytest.raises(
+        SchemaError, match="99 usable rows; at least 106 are needed; give more rows, or raise --alert-rate"
+    ):
+        detector((GOOD[0][:99], GOOD[1][:99]))
+    with pytest.raises(SchemaError, match="at least 150 are needed; give more rows, or lower --min-context"):
+        detector((GOOD[0][:149], GOOD[1][:149]), replace(CONFIG, min_context=150))
     with pytest.raises(SchemaError, match="at least 1053 are needed; give more rows, or raise --alert-rate"):
         detector(GOOD, DetectorConfig(alert_rate=0.001))
     few = detector((GOOD[0][:200], GOOD[1][:200]))  # of each key too few
     assert keys_of(few) == 0
 
 
-def test_a_value_that_never_changes_hides_nothing() -> None:
-    rows = np.column_stack([np.random.default_rng(16).normal(size=400), np.full(400, 4.0)])
-    rows[0, 1] = 1.0
-    made = Detector(load_model(), 2, CONFIG)
-    made.set_reference(rows[:300])
-    asked = rows[300:].copy()
-    asked[60, 0] = 9.0
-    outlier = made.process(asked).outlier
-    assert outlier[60]
-    assert outlier[:60].mean() < 0.05
+@pytest.mark.parametrize("early", [0, 1, 9])
+def test_a_feature_that_hardly_ever_changes_hides_nothing(early: int) -> None:
+    """As a count of a window that fills, or a device that is new only at first."""
+    rng = np.random.default_rng(16)
+    rows = np.column_stack([rng.normal(size=(500, 2)), np.full(500, 4.0)])
+    rows[:early, 2] = rng.integers(1, 4, early)
+    asked = np.concatenate([rows[:20], rows[400:]])  # it begins likewise
+    asked[90:, 0] += 9.0
+    made = Detector(load_model(), 3, CONFIG)
+    made.set_reference(rows[:400])
+    found = made.process(asked)
+    assert found.outlier[90:].all()
+    assert found.outlier[:90].sum() <= 4
+    assert found.reasons[-1] is not None
+    assert found.reasons[-1][0].feature == 0
+
+
+def test_features_that_all_stand_still() -> None:
+    rows = np.tile([1.0, 2.0, 3.0], (300, 1))
+    made = detector((rows, ["a"] * 300))
+    found = made.process(np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 9.0]]), ["a", "a"])
+    assert found.outlier.tolist() == [False, True]
 
 
 @pytest.mark.parametrize("kernel", ["numba", "torch"])
