@@ -265,7 +265,9 @@ class Running(Partition):
         """
         names = (*self.schema.features, *self.derived.inputs)
         fields = [under_features(item.fields, names) for item in items]
-        sound = [at for at, item in enumerate(items) if self.derived and item.error is None]
+        if not self.derived:
+            return fields
+        sound = [at for at, item in enumerate(items) if item.error is None]
         n_again = bisect_left([items[at].offset for at in sound], self.learned_until)
         for some, learn in ((sound[:n_again], False), (sound[n_again:], True)):
             keys, times = [items[at].key for at in some], [self._time_of(items[at]) for at in some]
