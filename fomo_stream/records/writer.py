@@ -23,7 +23,7 @@ UNSUPPORTED = "unsupported_schema"  # reason of dead letters
 MOST_LEAVES = 10_000  # of a schema
 MOST_VISITS = 10 * MOST_LEAVES  # of its nodes: a type that is used twice is visited twice
 MAX_DEPTH = 100  # levels of a schema
-COMPILE_S = 5.0
+COMPILE_S = 5.0  # CPU time: a schema is not refused because the machine is busy
 MOST_ALIASES = 1000  # former paths of a field, and ten times as many of a schema
 INNER = "\0"  # the path of what is inside of lists and maps, which are leaves
 
@@ -97,7 +97,7 @@ class Leaves(dict[str, Leaf]):
 
     def __init__(self, look: Look, root: Any) -> None:
         self.aliases: dict[str, str] = {}
-        self._look, self._visits, self._until = look, 0, time.monotonic() + COMPILE_S
+        self._look, self._visits, self._until = look, 0, time.thread_time() + COMPILE_S
         self._visit(root, "", (), ())
 
     def _visit(self, node: Any, path: str, former: tuple[str, ...], inside: tuple[object, ...]) -> None:
@@ -114,7 +114,7 @@ class Leaves(dict[str, Leaf]):
                 self.aliases.update(dict.fromkeys(former, path))
         if len(self) > MOST_LEAVES or self._visits > MOST_VISITS:
             raise unsupported(f"it has more than {MOST_LEAVES:,} fields")
-        if time.monotonic() > self._until:
+        if time.thread_time() > self._until:
             raise unsupported(f"its fields are not found in {COMPILE_S:g} s")
         for name, part, aliases in parts:
             if name is None or INNER in (name, path):

@@ -86,7 +86,8 @@ def doubled_proto(levels: int) -> Writer:
 
 
 @pytest.mark.parametrize("doubled", [doubled_avro, doubled_json, doubled_proto])
-def test_fields_that_multiply_are_bounded(doubled: Callable[[int], Writer]) -> None:
+def test_fields_that_multiply_are_bounded(doubled: Callable[[int], Writer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "COMPILE_S", 60)  # tracing memory makes a slow machine slower still
     assert len(doubled(13).leaves) == 2**13
     with cheap(), pytest.raises(RecordError, match="more than 10,000 fields") as caught:
         doubled(19)
