@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fomo_stream.model.config import Model
     from fomo_stream.records.schema import Schema
     from fomo_stream.settings.flags import RuleFlags
-    from fomo_stream.settings.topics import InputFlags
+    from fomo_stream.settings.topic_flags import InputFlags
 
 log = logging.getLogger("fomo_stream.loading")  # also as a program
 

@@ -25,7 +25,7 @@ from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.schema import Schema, subset
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 TAKEN, WIDE = 5, 250
 N = 60

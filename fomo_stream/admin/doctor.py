@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import ResourceType
 
-from fomo_stream.admin import advice
-from fomo_stream.admin.advice import Facts
+from fomo_stream.admin import deployment_checks
+from fomo_stream.admin.deployment_checks import Facts
 from fomo_stream.errors import BrokerError, FomoError, RecordError, RegistryError, needs_extra
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explaining, make_producer
 from fomo_stream.kafka.broker.cluster import ANSWER_S, Cluster, describe_topics
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from fomo_stream.kafka.registry.client import RegistryClient
 
 OF_BROKERS = {
-    "brokers": advice.brokers,
-    "permissions": advice.permissions,
-    "topics": advice.topics,
-    "replicas": advice.replicas,
-    "broker settings": advice.broker_settings,
-    "transactions": advice.transactions,
+    "brokers": deployment_checks.brokers,
+    "permissions": deployment_checks.permissions,
+    "topics": deployment_checks.topics,
+    "replicas": deployment_checks.replicas,
+    "broker settings": deployment_checks.broker_settings,
+    "transactions": deployment_checks.transactions,
 }
 Found = Mapping[str, Sequence[Finding]]  # by check
 KINDS = {Kind.AVRO: "Avro", Kind.PROTOBUF: "Protobuf", Kind.JSON: "JSON"}
@@ -52,7 +52,7 @@ def examine(settings: DoctorSettings) -> tuple[str, int]:
         found["brokers"] = [Finding.problem(error)]
     if settings.registry:
         found["schema registry"] = list(schema_registry(settings))
-    found["settings"] = list(advice.own_settings(settings))
+    found["settings"] = list(deployment_checks.own_settings(settings))
     found = {name: findings or [Finding("nothing has to be changed")] for name, findings in found.items()}
     code = next((one.error.exit_code for each in found.values() for one in each if one.error is not None), 0)
     return as_json(found, code) if settings.json_ else as_text(found), code
@@ -103,7 +103,7 @@ def inquire(settings: DoctorSettings) -> Facts:
         with explaining("the brokers stopped answering", "check that all run"):
             asked = cluster.admin.describe_cluster(include_authorized_operations=True, request_timeout=ANSWER_S)
             about = asked.result()
-            every = [*advice.topics_of(settings), *advice.internal_topics(settings)]
+            every = [*deployment_checks.topics_of(settings), *deployment_checks.internal_topics(settings)]
             described, hidden = describe_topics(cluster.admin, every)
             of_brokers = (cluster.configs([str(node.id)], ResourceType.BROKER) for node in about.nodes)
             return Facts(

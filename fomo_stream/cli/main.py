@@ -20,7 +20,7 @@ from fomo_stream.logs import configure_logging, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import clean_lines, did_you_mean
@@ -175,7 +175,7 @@ def notify(argv: Sequence[str]) -> int:
     """
     settings = _settings(NotifySettings, argv, notify)
     signals = Signals()
-    from fomo_stream.notify.service import Service, rehearse  # confluent_kafka
+    from fomo_stream.notify.notifier import Service, rehearse  # confluent_kafka
 
     if settings.dry_run:
         rehearse(settings, sys.stdout)

@@ -26,7 +26,7 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
 
     intro: text at the top of `--help`; command: as typed, empty for `run`.
 
-    >>> from fomo_stream.settings.service import ServiceSettings
+    >>> from fomo_stream.settings.service_settings import ServiceSettings
     >>> parse(ServiceSettings, ["--topic", "sensors", "--batch-size=32"]).batch_size
     32
     """

@@ -25,12 +25,12 @@ from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
 from fomo_stream.ops.monitor import Monitor
 from fomo_stream.replaying.command import replay_settings
-from fomo_stream.replaying.output import check_writable
 from fomo_stream.replaying.progress import shown_progress
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
+from fomo_stream.replaying.report_files import check_writable
 from fomo_stream.replaying.tables import in_memory
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import DemoSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import kv
 from fomo_stream.partition.rules import Rules
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import files_of, read_again, settings_of_group
 
 log = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from fomo_stream.errors import RecordError, RegistryError
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained, headers_of, make_follower, range_now
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.logs import Throttle, kv, place_of
-from fomo_stream.notify import metrics
 from fomo_stream.notify.events import UNEXPECTED, key_of_field, key_text, read_event
 from fomo_stream.notify.messages import Message, message_of
+from fomo_stream.notify.notify_metrics import FAILED_FOR_GOOD, RETRIED, SENT, SKIPPED, metric_value
 from fomo_stream.notify.policy import Limit, Policy, wait_s
 from fomo_stream.notify.targets import Answer, Target
 from fomo_stream.settings.notify import NotifySettings
@@ -76,7 +76,7 @@ class Reader:
             raise
         except Exception as error:  # it tells of no incident, or nobody expected what it says
             reason = error.reason if isinstance(error, RecordError) else UNEXPECTED
-            metrics.value_of(metrics.SKIPPED, self._name, reason).inc()
+            metric_value(SKIPPED, self._name, reason).inc()
             if (suppressed := self._throttle.allow(reason)) is not None:
                 where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
                 at = {"error": type(error).__name__, "at": place_of(error)} if reason == UNEXPECTED else {}
@@ -109,8 +109,8 @@ class Follower:
         self._next: dict[int, int] = {}
         self._told: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        for metric in (metrics.SENT, metrics.FAILED_FOR_GOOD, metrics.RETRIED):
-            metrics.value_of(metric, self.name)  # is 0 until something happens
+        for metric in (SENT, FAILED_FOR_GOOD, RETRIED):
+            metric_value(metric, self.name)  # is 0 until something happens
 
     def run(self) -> None:
         """Raises NotPermittedError."""
@@ -190,13 +190,13 @@ class Follower:
         self.turned = now = time.monotonic()
         if answer.kind == "again":
             self._tries += 1
-            metrics.value_of(metrics.RETRIED, self.name).inc()
+            metric_value(RETRIED, self.name).inc()
             line = kv("target_trouble", target=self.name, reason=answer.why)
             self._later(line, answer.why, wait_s(self._tries, random.random()))
             return False
         if answer.kind == "refused":
             log.error(kv("message_refused", target=self.name, message=message.id, reason=answer.why))
-        metrics.value_of(metrics.SENT if answer.kind == "sent" else metrics.FAILED_FOR_GOOD, self.name).inc()
+        metric_value(SENT if answer.kind == "sent" else FAILED_FOR_GOOD, self.name).inc()
         if self._tries:
             log.info(kv("target_reachable", target=self.name))
         self._tries, self.since, self.trouble = 0, None, ""

@@ -14,7 +14,7 @@ from fomo_stream.ops.http import HttpServer, Sources
 from fomo_stream.ops.metrics import Metrics
 from fomo_stream.ops.status import StatusBoard
 from fomo_stream.partition.labels import DueLabels
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.service import Service

@@ -22,7 +22,7 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode
-from fomo_stream.settings.rules import Window, table_of
+from fomo_stream.settings.rule_spec import Window, table_of
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
 BLOCK = 4  # records of the index that are written together

@@ -29,7 +29,7 @@ from fomo_stream.records.repeats import days_in
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema
 from fomo_stream.records.times import known_time
-from fomo_stream.settings.rules import AnyTable, Rule, Window, table_of, zone
+from fomo_stream.settings.rule_spec import AnyTable, Rule, Window, table_of, zone
 from fomo_stream.wording import did_you_mean
 
 Bool = NDArray[np.bool_]

@@ -32,7 +32,7 @@ from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema, look_up, shown
 from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
 from fomo_stream.records.writer import under_features
-from fomo_stream.settings.rules import in_zone
+from fomo_stream.settings.rule_spec import in_zone
 
 DETECTOR, SCHEMA, INCIDENTS, SILENCE, DERIVED = "detector", "schema", "incidents", "silence", "derived"
 __all__ = ["MAINTENANCE", "Process", "Running", "Scored"]

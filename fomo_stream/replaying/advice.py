@@ -35,13 +35,13 @@ from fomo_stream.records.inference import (
 from fomo_stream.records.schema import look_up, number_of
 from fomo_stream.records.times import is_time, places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
-from fomo_stream.replaying.measures.incidents import incidents_of
+from fomo_stream.replaying.measures.incident_metrics import incidents_of
 from fomo_stream.replaying.measures.segments import NEVER, segments
 from fomo_stream.settings.config_file import config_lines
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.rules import Rule, zone
+from fomo_stream.settings.rule_spec import Rule, zone
 from fomo_stream.settings.sources import command_again, settings_of_group
-from fomo_stream.settings.topics import InputFlags
+from fomo_stream.settings.topic_flags import InputFlags
 from fomo_stream.wording import counted
 
 LOOKED_AT = 100_000  # records, at most

@@ -15,9 +15,9 @@ from fomo_stream.kafka.bounds import gap_notes
 from fomo_stream.replaying.detectors.variants import variants
 from fomo_stream.replaying.measures.measure import measure
 from fomo_stream.replaying.measures.summary import summary
-from fomo_stream.replaying.output import plain
-from fomo_stream.replaying.partition import OWN, Outcome, spec_of
+from fomo_stream.replaying.partition_run import OWN, Outcome, spec_of
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.report_files import plain
 from fomo_stream.settings.replay import ReplaySettings, option_values
 from fomo_stream.settings.sources import settings_of_scope
 

@@ -14,12 +14,12 @@ from fomo_stream.replaying.advice import Part, advise, configuration, days_of, l
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.detectors.rivals import check_rivals
 from fomo_stream.replaying.detectors.variants import variants
-from fomo_stream.replaying.output import check_outputs, join_parts, write_whole
-from fomo_stream.replaying.partition import Job
+from fomo_stream.replaying.partition_run import Job
 from fomo_stream.replaying.plan import Plan, plan_of_file
 from fomo_stream.replaying.progress import Progress, shown_progress
+from fomo_stream.replaying.replay_result import ReplayResult
 from fomo_stream.replaying.report.terminal import terminal_text
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.report_files import check_outputs, join_parts, write_whole
 from fomo_stream.replaying.tables import InMemory
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
@@ -93,7 +93,7 @@ def make_plan(settings: ReplaySettings, data: InMemory | None = None) -> Plan:
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
     if settings.file is not None:
         return plan_of_file(settings, now_ms, data)
-    from fomo_stream.replaying.topics import plan_of_topic  # imports the Kafka client
+    from fomo_stream.replaying.topic_source import plan_of_topic  # imports the Kafka client
 
     return plan_of_topic(settings, now_ms)
 

@@ -11,7 +11,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.measures.intervals import difference
 from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.measures.summary import moment
-from fomo_stream.replaying.results import Report, load_report
+from fomo_stream.replaying.replay_result import Report, load_report
 from fomo_stream.wording import clean, counted
 
 _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict")

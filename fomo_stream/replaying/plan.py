@@ -16,7 +16,7 @@ from fomo_stream.records.inference import choose_features, key_of, roles_of, tex
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.replaying.blocks import INLIER, UNKNOWN, IsStopped, Sample, Source
-from fomo_stream.replaying.labels import (
+from fomo_stream.replaying.ground_truth import (
     NO_LABELS,
     Labels,
     check_label_values,
@@ -27,7 +27,7 @@ from fomo_stream.replaying.labels import (
 )
 from fomo_stream.replaying.tables import InMemory, Table, TextTable, check_columns, format_of, open_table
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.rules import zone
+from fomo_stream.settings.rule_spec import zone
 
 MOST_VALUES = 1000  # different values of a label that are looked at
 MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends

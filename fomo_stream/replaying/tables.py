@@ -21,7 +21,7 @@ from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extr
 from fomo_stream.records.arrays import open_arrays
 from fomo_stream.records.files import AVRO_MARK, FORMATS, RecordFile, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
-from fomo_stream.replaying.output import known, plain
+from fomo_stream.replaying.report_files import known, plain
 from fomo_stream.wording import did_you_mean
 
 CHUNK = 1024  # records that are read at once

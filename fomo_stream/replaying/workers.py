@@ -20,7 +20,7 @@ from typing import Any
 from fomo_stream.errors import FomoError, RecordError
 from fomo_stream.logs import configure_logging, kv, place_of
 from fomo_stream.replaying.blocks import IsStopped
-from fomo_stream.replaying.partition import Detectors, Job, Outcome, replay_one
+from fomo_stream.replaying.partition_run import Detectors, Job, Outcome, replay_one
 from fomo_stream.replaying.progress import Progress
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.threads import limit_threads, limited_threads

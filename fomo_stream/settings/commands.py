@@ -16,10 +16,10 @@ from fomo_stream.settings.flags import (
     Names,
     RuleFlags,
 )
-from fomo_stream.settings.rules import split_names
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.rule_spec import split_names
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
-from fomo_stream.settings.topics import GivenFlags, OutputFlags, check_topic_names
+from fomo_stream.settings.topic_flags import GivenFlags, OutputFlags, check_topic_names
 from fomo_stream.wording import did_you_mean
 
 MAX_ATTEMPTS = 1_000_000  # of a redrive

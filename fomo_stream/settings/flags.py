@@ -14,7 +14,16 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.records.derivations import derivations_of, split_derivations
-from fomo_stream.settings.rules import Rule, Window, Zone, check_names, in_zone, read_calendar, split_names, table_of
+from fomo_stream.settings.rule_spec import (
+    Rule,
+    Window,
+    Zone,
+    check_names,
+    in_zone,
+    read_calendar,
+    split_names,
+    table_of,
+)
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
 

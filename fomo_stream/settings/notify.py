@@ -9,9 +9,9 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.flags import BrokerFlags, RegistryFlags
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
-from fomo_stream.settings.topics import check_topic_names
+from fomo_stream.settings.topic_flags import check_topic_names
 
 # Addresses may hold commas, so blanks and line breaks separate them.
 Urls = Annotated[

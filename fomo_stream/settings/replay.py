@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from fomo_stream.settings.flags import FileFlags, Names
 from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, option, with_default
-from fomo_stream.settings.topics import GivenFlags, InputFlags
+from fomo_stream.settings.topic_flags import GivenFlags, InputFlags
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")

@@ -26,7 +26,7 @@ from pydantic_settings import (
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.config_file import at_line, read_config
-from fomo_stream.settings.gone import what_instead
+from fomo_stream.settings.removed import what_instead
 from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
@@ -289,7 +289,7 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
 def _commands() -> list[type[BaseFlags]]:
     """The settings of each command."""
     found = []
-    for name in ("service", "commands", "replay", "notify"):
+    for name in ("service_settings", "commands", "replay", "notify"):
         module = import_module(f"{__package__}.{name}")
         found += [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
     return [one for one in found if issubclass(one, BaseFlags)]

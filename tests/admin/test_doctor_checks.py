@@ -12,7 +12,7 @@ from confluent_kafka.admin import AclOperation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.admin.advice import Facts, own_settings
+from fomo_stream.admin.deployment_checks import Facts, own_settings
 from fomo_stream.admin.doctor import OF_BROKERS
 from fomo_stream.errors import NotPermittedError, TopicError
 from fomo_stream.kafka.broker.permissions import service_needs

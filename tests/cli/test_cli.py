@@ -22,7 +22,7 @@ from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.logs import ClientLog, kv, quiet_clients
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import extra_of, option
 
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"

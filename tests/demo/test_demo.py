@@ -18,7 +18,7 @@ from fomo_stream.demo import demo, producer
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.records.result import Result
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
 from fomo_stream.settings.commands import DemoSettings
 
 SETTINGS = DemoSettings(min_context=50, alert_rate=0.01)

@@ -19,7 +19,7 @@ from brokers import free_ports
 from documents import ROOT
 
 from fomo_stream.ops.http import HttpServer, Sources
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
 PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")

@@ -30,7 +30,7 @@ from receivers import Receiver, Reply, Request, receiving
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.notify import policy, targets
-from fomo_stream.notify.service import Service, rehearse
+from fomo_stream.notify.notifier import Service, rehearse
 from fomo_stream.records.result_schema import RESULT, as_written
 from fomo_stream.settings.notify import NotifySettings
 

@@ -27,7 +27,7 @@ from fomo_stream.admin.redrive import redrive
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.settings.commands import RedriveSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.notify import targets as module
 from fomo_stream.notify.messages import message_of
-from fomo_stream.notify.service import Service
+from fomo_stream.notify.notifier import Service
 from fomo_stream.notify.targets import Answer, Target, targets_of
 from fomo_stream.settings.notify import NotifySettings
 

@@ -18,7 +18,7 @@ from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, Judgement
 from fomo_stream.replaying.measures.measure import measure
 from fomo_stream.replaying.measures.recorder import Recorder, Spec
 from fomo_stream.replaying.measures.summary import summary
-from fomo_stream.replaying.output import plain
+from fomo_stream.replaying.report_files import plain
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

@@ -20,10 +20,10 @@ from fomo_stream.model.checkpoint import save_model
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.output import join_parts
-from fomo_stream.replaying.partition import Job, Outcome
+from fomo_stream.replaying.partition_run import Job, Outcome
 from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.progress import Progress
+from fomo_stream.replaying.report_files import join_parts
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.settings.replay import ReplaySettings
 

@@ -20,9 +20,9 @@ from fomo_stream.ops.status import INCIDENTS, StatusBoard
 from fomo_stream.partition.incidents import Incidents
 from fomo_stream.replaying.advice import Part, alerts_in
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, Block
-from fomo_stream.replaying.measures.alerts import TOP
-from fomo_stream.replaying.measures.incidents import AROUND, POINTS
+from fomo_stream.replaying.measures.incident_metrics import AROUND, POINTS
 from fomo_stream.replaying.measures.recorder import WORST
+from fomo_stream.replaying.measures.top_alerts import TOP
 
 N = 2000
 

@@ -17,12 +17,12 @@ from sklearn import metrics as sklearn_metrics
 
 from fomo_stream.errors import FomoError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block
-from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts
 from fomo_stream.replaying.measures.intervals import resamples
 from fomo_stream.replaying.measures.quality import counts, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
 from fomo_stream.replaying.measures.segments import GAP
 from fomo_stream.replaying.measures.summary import summary
+from fomo_stream.replaying.measures.top_alerts import TEXT_LENGTH, TOP, TopAlerts
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from fomo_stream.detector.results import Results
 from fomo_stream.loading import first_detector
 from fomo_stream.replaying import partition as module
 from fomo_stream.replaying.blocks import Block
-from fomo_stream.replaying.partition import OWN, Clock, PartitionReplay
+from fomo_stream.replaying.partition_run import OWN, Clock, PartitionReplay
 from fomo_stream.replaying.plan import Plan
 
 ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "severity")

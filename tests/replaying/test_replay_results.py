@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.measures.summary import DAY_MS, summary
-from fomo_stream.replaying.output import json_text, plain
+from fomo_stream.replaying.replay_result import PAGE, ReplayResult, html_text
 from fomo_stream.replaying.report.terminal import ranked, terminal_text
-from fomo_stream.replaying.results import PAGE, ReplayResult, html_text
+from fomo_stream.replaying.report_files import json_text, plain
 
 MARKER = "<script>alert(1)</script>'\"\x1b[31m"
 START = 1_759_276_800_000  # 2025-10-01

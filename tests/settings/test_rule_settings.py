@@ -12,7 +12,7 @@ import pytest
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.rules import Rule, Window, check_names, table_of
+from fomo_stream.settings.rule_spec import Rule, Window, check_names, table_of
 from fomo_stream.settings.sources import read_again
 
 YAML = """\

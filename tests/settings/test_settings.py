@@ -14,10 +14,10 @@ from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
-from fomo_stream.settings.gone import GONE
 from fomo_stream.settings.notify import NotifySettings
+from fomo_stream.settings.removed import GONE
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, extra_of, load, option
 
 

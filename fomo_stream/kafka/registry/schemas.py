@@ -18,7 +18,7 @@ from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.records import avro, json_schema, protobuf
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
-from fomo_stream.settings.topics import InputFlags, OutputFlags
+from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 
 log = logging.getLogger(__name__)
 

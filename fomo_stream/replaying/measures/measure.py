@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
-from fomo_stream.replaying.measures.incidents import incidents_report
+from fomo_stream.replaying.measures.incident_metrics import incidents_report
 from fomo_stream.replaying.measures.quality import Quality
 from fomo_stream.replaying.measures.recorder import MOST_TOLD, Recorded, Records, Spec
 from fomo_stream.replaying.measures.segments import all_segments
-from fomo_stream.replaying.output import plain
+from fomo_stream.replaying.measures.top_alerts import keys_report, reasons_report, top
+from fomo_stream.replaying.report_files import plain
 from fomo_stream.settings.flags import LEVELS
 from fomo_stream.wording import counted
 

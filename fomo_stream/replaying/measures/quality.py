@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.replaying.measures import intervals
-from fomo_stream.replaying.measures.incidents import incidents_of
+from fomo_stream.replaying.measures.incident_metrics import incidents_of
 from fomo_stream.replaying.measures.recorder import WINDOWS, Records, Spec
 from fomo_stream.replaying.measures.segments import NEVER, Segments
 

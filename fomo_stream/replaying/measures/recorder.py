@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fomo_stream.records.explanation import key_text
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
-from fomo_stream.replaying.measures.alerts import MOST_KEYS, TopAlerts
-from fomo_stream.replaying.output import written_to
+from fomo_stream.replaying.measures.top_alerts import MOST_KEYS, TopAlerts
+from fomo_stream.replaying.report_files import written_to
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fomo_stream.replaying.measures.summary import moment
-from fomo_stream.replaying.results import seconds_per_record
+from fomo_stream.replaying.replay_result import seconds_per_record
 from fomo_stream.wording import clean, counted
 
 WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "false", "incid.", "delay", "time"]

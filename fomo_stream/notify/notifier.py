@@ -15,8 +15,8 @@ from fomo_stream.errors import BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.logs import kv
-from fomo_stream.notify import metrics
 from fomo_stream.notify.follower import TIMEOUT_S, Follower, Reader, Topic
+from fomo_stream.notify.notify_metrics import HELD, OLDEST, READY, metric_value, registry
 from fomo_stream.notify.targets import targets_of
 from fomo_stream.ops.http import HttpServer, Sources
 from fomo_stream.settings.notify import NotifySettings
@@ -111,12 +111,12 @@ class Service:
 
     def metrics(self) -> bytes:
         """In the text format of Prometheus."""
-        metrics.value_of(metrics.READY).set(not self.not_ready())
+        metric_value(READY).set(not self.not_ready())
         for one in self._followers:
             since = one.since
-            metrics.value_of(metrics.OLDEST, one.name).set(0.0 if since is None else time.monotonic() - since)
-            metrics.value_of(metrics.HELD, one.name).set(one.limit.held)
-        return generate_latest(metrics.registry)
+            metric_value(OLDEST, one.name).set(0.0 if since is None else time.monotonic() - since)
+            metric_value(HELD, one.name).set(one.limit.held)
+        return generate_latest(registry)
 
     def _serve(self) -> AbstractContextManager[object]:
         if self._settings.health_port is None:

@@ -11,7 +11,7 @@ from pydantic import field_validator, model_validator
 
 from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, PlainName
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
-from fomo_stream.settings.topics import InputFlags, OutputFlags
+from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 from fomo_stream.wording import seconds_of
 
 MAX_LATENCY_MS = 100.0

@@ -25,8 +25,8 @@ from fomo_stream.replaying.blocks import BLOCK, Block, Int, IsStopped, Judgement
 from fomo_stream.replaying.detectors.rivals import Rival
 from fomo_stream.replaying.detectors.variants import variants
 from fomo_stream.replaying.measures.recorder import Recorded, Recorder, Spec
-from fomo_stream.replaying.output import written_to
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.report_files import written_to
 from fomo_stream.settings.replay import ReplaySettings
 
 OWN = "fomo-stream"  # name of the detector itself

@@ -30,7 +30,7 @@ from fomo_stream.records.inference import (
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.writer import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
-from fomo_stream.replaying.labels import (
+from fomo_stream.replaying.ground_truth import (
     NO_LABELS,
     Labels,
     LabelTable,

@@ -27,6 +27,6 @@ _KINDS: dict[str, Any] = {"counter": Counter, "gauge": Gauge}
 _values = {one: _KINDS[one.kind](PREFIX + one.name, one.text, one.labels, registry=registry) for one in METRICS}
 
 
-def value_of(metric: Metric, *labels: str) -> Any:
+def metric_value(metric: Metric, *labels: str) -> Any:
     """The counter or gauge of these labels."""
     return _values[metric].labels(*labels) if labels else _values[metric]

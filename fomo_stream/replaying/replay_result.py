@@ -16,7 +16,7 @@ import numpy as np
 from fomo_stream.errors import ConfigError, needs_extra
 from fomo_stream.replaying.measures.drift import MEASURES
 from fomo_stream.replaying.measures.quality import METRICS
-from fomo_stream.replaying.output import json_text, plain, write_whole
+from fomo_stream.replaying.report_files import json_text, plain, write_whole
 from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
