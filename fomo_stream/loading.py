@@ -67,8 +67,8 @@ def first_detector(settings: InputFlags, model: Model, schema: Schema, executor:
     executor: encodes contexts. Raises SchemaError when the model cannot take as many features, or the seed context has
     none of them.
     """
-    detector = _detector(settings, model, schema, executor)
-    rows = _seed(settings, schema)
+    detector = _new_detector(settings, model, schema, executor)
+    rows = _seed_rows(settings, schema)
     if rows is not None:
         detector.seed_context(rows)
     if settings.reference is not None:
@@ -85,7 +85,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     import numpy as np
 
     from fomo_stream.errors import SchemaError
-    from fomo_stream.limits import MAX_REFERENCE
+    from fomo_stream.limits import MAX_REFERENCE_RECORDS
     from fomo_stream.partition.partition import Waiting
     from fomo_stream.partition.record import FileItem
     from fomo_stream.partition.running import Running
@@ -99,15 +99,17 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     parts: list[np.ndarray] = []
     keys: list[Key] = []
     with open_records(path) as stream:
-        of_csv = settings.of_csv() if isinstance(settings, FileFlags) else {}
-        file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **of_csv)
+        csv_settings = settings.csv_settings() if isinstance(settings, FileFlags) else {}
+        file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **csv_settings)
         numbered = enumerate(trusted_records(file), 1)
         while block := list(islice(numbered, BLOCK)):
             rows, its = maker.rows_of([FileItem(at, one, key_of(one, settings.key)) for at, one in block])
             parts.append(rows)
             keys += its
-            if len(keys) > MAX_REFERENCE:
-                raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
+            if len(keys) > MAX_REFERENCE_RECORDS:
+                raise SchemaError(
+                    f"--reference {path} has more than {MAX_REFERENCE_RECORDS:,} records", "leave some out"
+                )
     rows = np.concatenate(parts or [np.zeros((0, len(schema.features)))])
     absent = [name for name, column in zip(schema.features, rows.T, strict=False) if np.isnan(column).all()]
     absent += [settings.key] if settings.key is not None and not any(key is not None for key in keys) else []
@@ -121,20 +123,20 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
 
 def check_schema(settings: InputFlags, model: Model, schema: Schema) -> None:
     """Raise the errors of `first_detector`, without its work."""
-    detector = _detector(settings, model, schema, None)
-    _seed(settings, schema)
+    detector = _new_detector(settings, model, schema, None)
+    _seed_rows(settings, schema)
     if settings.reference is not None:
         set_reference(settings, detector, schema)
 
 
-def _detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None) -> Detector:
+def _new_detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None) -> Detector:
     from fomo_stream.detector.detector import Detector
 
     config, columns = settings.detector_config(), (schema.categorical_columns, schema.counter_columns)
     return Detector(model, len(schema.features), config, executor, *columns)
 
 
-def _seed(settings: InputFlags, schema: Schema) -> np.ndarray | None:
+def _seed_rows(settings: InputFlags, schema: Schema) -> np.ndarray | None:
     path = settings.seed_context
     if path is None:
         return None

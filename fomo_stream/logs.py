@@ -19,10 +19,10 @@ def kv(event: str, **fields: object) -> str:
     >>> kv("restored", topic="sensors", partition=3, elapsed_s=0.4321, reason="no such topic")
     'restored topic=sensors partition=3 elapsed_s=0.432 reason="no such topic"'
     """
-    return " ".join([event, *(f"{name}={_show(value)}" for name, value in fields.items())])
+    return " ".join([event, *(f"{name}={_field_text(value)}" for name, value in fields.items())])
 
 
-def _show(value: object) -> str:
+def _field_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     text = clean(str(value), " ")
@@ -31,7 +31,7 @@ def _show(value: object) -> str:
     return '"' + text.replace('"', "'") + '"'
 
 
-def place_of(error: BaseException) -> str:
+def raised_at(error: BaseException) -> str:
     """Where it was raised, such as `mine.py:12`. Its own text could hold contents of a record."""
     frames = extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -27,12 +27,12 @@ from fomo_stream.kafka.topics.checks import (
 from fomo_stream.settings.commands import DoctorSettings
 from fomo_stream.wording import counted, in_bytes, in_time
 
-LARGE_SEGMENT = 128 << 20  # bytes
+LARGE_SEGMENT_BYTES = 128 << 20  # bytes
 SLOW_SEGMENT_MS = 3_600_000
-MOST_CLEANUP_MS = 1000
-DEFAULT_BATCH = 1_048_588  # bytes, max.message.bytes of a topic
-MOST_EXPANSION = 1032  # of gzip; of zstd, the client has a limit
-CLEANUP = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+MAX_CLEANUP_MS = 1000
+DEFAULT_BATCH_BYTES = 1_048_588  # bytes, max.message.bytes of a topic
+MAX_EXPANSION = 1032  # of gzip; of zstd, the client has a limit
+CLEANUP_SETTING = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Facts:
         return {name: operations_of(about) for name, about in self.topics.items()} | dict.fromkeys(self.hidden, ())
 
 
-def number(config: Mapping[str, str], name: str, otherwise: float = inf) -> float:
+def config_number(config: Mapping[str, str], name: str, otherwise: float = inf) -> float:
     """A setting of a topic or a broker; infinite where it is -1, for no limit."""
     value = float(config.get(name, otherwise))
     return value if value >= 0 else inf
@@ -111,16 +111,20 @@ def topics(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
             yield Finding(what, f"permit Create on it, or create it: {command}")
         elif settings.topic in sizes:
             may_grow = AclOperation.ALTER in (facts.operations()[topic] or ())
-            yield from _partitions(settings, sizes, topic, may_grow)
+            yield from _check_partition_count(settings, sizes, topic, may_grow)
         if topic in facts.configs:
-            yield from _settings(settings, topic, facts.configs[topic], facts.configs.get(settings.topic, {}))
+            yield from _check_topic_settings(
+                settings, topic, facts.configs[topic], facts.configs.get(settings.topic, {})
+            )
     if unread := [topic for topic in topics_of(settings) if topic in facts.topics and topic not in facts.configs]:
         remedy = "permit DescribeConfigs on these topics, or run this as an administrator"
         what = f"the settings of {', '.join(unread)}, which this user may not read"
         yield Finding(what, remedy, is_known=False)
 
 
-def _partitions(settings: DoctorSettings, sizes: Mapping[str, int], topic: str, may_grow: bool) -> Iterator[Finding]:
+def _check_partition_count(
+    settings: DoctorSettings, sizes: Mapping[str, int], topic: str, may_grow: bool
+) -> Iterator[Finding]:
     """sizes: of all topics that exist; this one and the input do."""
     size, count = sizes[topic], sizes[settings.topic]
     what = f"{topic} has {counted(size, 'partition')}, {settings.topic} has {count}"
@@ -136,26 +140,34 @@ def _partitions(settings: DoctorSettings, sizes: Mapping[str, int], topic: str, 
         yield Finding.problem(TopicError(f"{what}: the others cannot be scored", more))
 
 
-def _settings(
+def _check_topic_settings(
     settings: DoctorSettings, topic: str, own: Mapping[str, str], source: Mapping[str, str]
 ) -> Iterator[Finding]:
     """What should be otherwise in the settings of a topic. source: those of the input."""
-    largest, kept, policy = number(own, "max.message.bytes"), number(own, "retention.ms"), own.get("cleanup.policy", "")
-    segment, roll = number(own, "segment.bytes", 0), number(own, "segment.ms", 0)
-    if topic == settings.topic and DEFAULT_BATCH < largest < inf and own.get("compression.type") != "uncompressed":
-        memory = in_bytes(2 * MOST_EXPANSION * largest)
+    largest, kept, policy = (
+        config_number(own, "max.message.bytes"),
+        config_number(own, "retention.ms"),
+        own.get("cleanup.policy", ""),
+    )
+    segment, roll = config_number(own, "segment.bytes", 0), config_number(own, "segment.ms", 0)
+    if (
+        topic == settings.topic
+        and DEFAULT_BATCH_BYTES < largest < inf
+        and own.get("compression.type") != "uncompressed"
+    ):
+        memory = in_bytes(2 * MAX_EXPANSION * largest)
         what = f"{topic} takes compressed batches of {in_bytes(largest)}: one can fill {memory} of an instance's memory"
-        change = alter(settings, topic, f"max.message.bytes={DEFAULT_BATCH}")
+        change = alter(settings, topic, f"max.message.bytes={DEFAULT_BATCH_BYTES}")
         yield Finding(what, f"if you do not trust producers: {change}")
     if topic == settings.state_topic:
         yield state_topic(settings, own)
-        if segment > LARGE_SEGMENT or roll > SLOW_SEGMENT_MS:
+        if segment > LARGE_SEGMENT_BYTES or roll > SLOW_SEGMENT_MS:
             what = f"{topic} has segments of {in_bytes(segment)} or {in_time(roll / 1000)}: they are compacted late"
             change = ",".join(f"{key}={value}" for key, value in STATE_TOPIC_CONFIG.items() if key != "cleanup.policy")
             yield Finding(f"{what}, so restores read much more than the state", alter(settings, topic, change))
     if topic not in settings.outputs:
         return
-    needed = number(source, "max.message.bytes", 0) + RESULT_BYTES
+    needed = config_number(source, "max.message.bytes", 0) + RESULT_BYTES
     if largest < needed:
         what = f"{topic} takes records of {in_bytes(largest)}, {settings.topic} of {in_bytes(needed - RESULT_BYTES)}"
         change = alter(settings, topic, f"max.message.bytes={needed:.0f}")
@@ -163,7 +175,7 @@ def _settings(
     if "compact" in policy:
         what = f"{topic} is compacted: only the last record of each key stays"
         yield Finding(what, alter(settings, topic, "cleanup.policy=delete"))
-    if policy != "compact" and kept < number(source, "retention.ms", 0):
+    if policy != "compact" and kept < config_number(source, "retention.ms", 0):
         what = f"{topic} keeps records for {in_time(kept / 1000)}, less than {settings.topic}: its records have the "
         what += "input's timestamps, so old ones are deleted as soon as they are written"
         yield Finding(what, alter(settings, topic, f"retention.ms={source['retention.ms']}"))
@@ -174,8 +186,8 @@ def replicas(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     same: dict[str, tuple[Finding, list[str]]] = {}
     for topic in (*topics_of(settings), *internal_topics(settings)):
         if topic in facts.topics:
-            least = number(facts.configs.get(topic, {}), "min.insync.replicas", 0)
-            found = _replicas(facts.topics[topic].partitions, int(least))
+            least = config_number(facts.configs.get(topic, {}), "min.insync.replicas", 0)
+            found = _check_replicas(facts.topics[topic].partitions, int(least))
         elif topic in facts.hidden or topic.startswith("__"):
             found = Finding("it does not exist yet, or this user may not describe it", is_known=False)
         else:
@@ -185,7 +197,7 @@ def replicas(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
         yield replace(found, what=f"{', '.join(names)}: {found.what}")
 
 
-def _replicas(partitions: Sequence[Any], least: int) -> Finding:
+def _check_replicas(partitions: Sequence[Any], least: int) -> Finding:
     """least: min.insync.replicas; 0 where it is not known."""
     if any(one.leader is None for one in partitions):
         return Finding.problem(BrokerError("a partition has no leader", "start the brokers that hold its replicas"))
@@ -211,13 +223,13 @@ def broker_settings(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]
         yield Finding("this user may not read the brokers' configuration", remedy, is_known=False)
         return
 
-    slowest = max(number(config, CLEANUP, 0) for config in facts.broker_configs)
-    if settings.delivery == "exactly-once" and slowest > MOST_CLEANUP_MS:
-        what = f"{CLEANUP}={slowest:.0f}: readers wait so much longer for the transaction of a dead instance"
-        yield Finding(what, f"set it to {MOST_CLEANUP_MS} in the configuration of the brokers")
+    slowest = max(config_number(config, CLEANUP_SETTING, 0) for config in facts.broker_configs)
+    if settings.delivery == "exactly-once" and slowest > MAX_CLEANUP_MS:
+        what = f"{CLEANUP_SETTING}={slowest:.0f}: readers wait so much longer for the transaction of a dead instance"
+        yield Finding(what, f"set it to {MAX_CLEANUP_MS} in the configuration of the brokers")
     session = session_timeout_ms(settings)
-    lowest = max(number(config, "group.min.session.timeout.ms", 0) for config in facts.broker_configs)
-    highest = min(number(config, "group.max.session.timeout.ms") for config in facts.broker_configs)
+    lowest = max(config_number(config, "group.min.session.timeout.ms", 0) for config in facts.broker_configs)
+    highest = min(config_number(config, "group.max.session.timeout.ms") for config in facts.broker_configs)
     is_chosen_here = settings.kafka.get("group.protocol") != "consumer"  # else the broker chooses the timeout
     if is_chosen_here and not lowest <= session <= highest:
         what = f"the brokers allow sessions of {lowest:.0f} to {highest:.0f} ms, but --kafka.session.timeout.ms is"

@@ -30,7 +30,7 @@ from fomo_stream.wording import counted
 if TYPE_CHECKING:
     from fomo_stream.kafka.registry.client import RegistryClient
 
-OF_BROKERS = {
+BROKER_CHECKS = {
     "brokers": deployment_checks.brokers,
     "permissions": deployment_checks.permissions,
     "topics": deployment_checks.topics,
@@ -38,17 +38,17 @@ OF_BROKERS = {
     "broker settings": deployment_checks.broker_settings,
     "transactions": deployment_checks.transactions,
 }
-Found = Mapping[str, Sequence[Finding]]  # by check
+FindingsByCheck = Mapping[str, Sequence[Finding]]  # by check
 KINDS = {Kind.AVRO: "Avro", Kind.PROTOBUF: "Protobuf", Kind.JSON: "JSON"}
 
 
-def examine(settings: DoctorSettings) -> tuple[str, int]:
+def run_checks(settings: DoctorSettings) -> tuple[str, int]:
     """The report, and the exit code: 0 without a problem, else that of the first one. Raises ConfigError."""
     try:
-        facts = inquire(settings)
-        found = {name: list(check(settings, facts)) for name, check in OF_BROKERS.items()}
+        facts = collect_facts(settings)
+        found = {name: list(check(settings, facts)) for name, check in BROKER_CHECKS.items()}
     except BrokerError as error:
-        found = {name: [Finding("the brokers do not answer", is_known=False)] for name in OF_BROKERS}
+        found = {name: [Finding("the brokers do not answer", is_known=False)] for name in BROKER_CHECKS}
         found["brokers"] = [Finding.problem(error)]
     if settings.registry:
         found["schema registry"] = list(schema_registry(settings))
@@ -58,7 +58,7 @@ def examine(settings: DoctorSettings) -> tuple[str, int]:
     return as_json(found, code) if settings.json_ else as_text(found), code
 
 
-def as_text(found: Found) -> str:
+def as_text(found: FindingsByCheck) -> str:
     """A line for each finding, its remedy below it, and a summary."""
     width, lines = max(map(len, found)), []
     for name, findings in found.items():
@@ -70,7 +70,7 @@ def as_text(found: Found) -> str:
     return "\n".join([*lines, "", ", ".join([*shown, f"{counts['not checked']} not checked"])])
 
 
-def as_json(found: Found, code: int) -> str:
+def as_json(found: FindingsByCheck, code: int) -> str:
     """One JSON object: the exit code and the findings."""
     findings = [
         {"check": name, "level": one.level, "what": one.what, "remedy": one.remedy}
@@ -84,7 +84,7 @@ def as_json(found: Found, code: int) -> str:
 # --- questions
 
 
-def inquire(settings: DoctorSettings) -> Facts:
+def collect_facts(settings: DoctorSettings) -> Facts:
     """Raises BrokerError when no broker answers."""
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
@@ -140,7 +140,7 @@ def schema_registry(settings: DoctorSettings) -> Iterator[Finding]:
             found = f"the newest schema of {source} is version {newest.version}, in {KINDS[newest.kind]}"
             yield Finding(f"{client.url} answers; {found}")
             try:
-                schema = _schema_of_outputs(settings, client.schema(newest.schema_id))
+                schema = _output_schema(settings, client.schema(newest.schema_id))
             except RecordError as error:
                 what = f"records by the newest schema of {source} become dead letters ({error.reason})"
                 see = "see docs/schemas.md for the schemas that can be used"
@@ -150,12 +150,12 @@ def schema_registry(settings: DoctorSettings) -> Iterator[Finding]:
             yield Finding(f"subjects of outputs: {how}", is_known=False)
         elif settings.output_format == "registry":
             for topic in settings.scored_topics:
-                yield _of_outputs(client, f"{topic}-value", schema)
+                yield _check_output_subject(client, f"{topic}-value", schema)
     except FomoError as error:
         yield Finding.problem(error)
 
 
-def _schema_of_outputs(settings: DoctorSettings, schema: SchemaText) -> SchemaText | None:
+def _output_schema(settings: DoctorSettings, schema: SchemaText) -> SchemaText | None:
     """None if outputs have no schema. Raises RecordError if records by this schema become dead letters."""
     from fomo_stream.kafka.registry.schemas import compiled, output_writer
 
@@ -164,7 +164,7 @@ def _schema_of_outputs(settings: DoctorSettings, schema: SchemaText) -> SchemaTe
     return output_writer(writer, settings).scored_schema() if settings.output_format == "registry" else None
 
 
-def _of_outputs(client: RegistryClient, subject: str, schema: SchemaText | None) -> Finding:
+def _check_output_subject(client: RegistryClient, subject: str, schema: SchemaText | None) -> Finding:
     """schema: of outputs by the newest schema of the input; None if that is not known."""
     if schema is None:
         return Finding(f"{subject}: the schema of outputs is not known, as that of the input is not", is_known=False)

@@ -24,7 +24,7 @@ def look_at_group(settings: GroupSettings) -> str:
     agreement, of_group = _open(settings)
     agreed, schema, own = agreement.agreed(), of_group.stored(), settings.features
     here = {one.name: one.own for one in agreement.compare()}
-    head, others = f"group {settings.group} on topic {settings.topic}", _about_others(settings)
+    head, others = f"group {settings.group} on topic {settings.topic}", _unagreed_flags_note(settings)
     if not agreed and schema is None:
         return "\n".join([head, "", "the group has agreed on nothing yet: no instance has started", *others])
     if schema is not None:
@@ -58,10 +58,10 @@ def update_group(settings: GroupSettings) -> str:
     changes = agreement.update()
     rows = [(f"--{change.name}", f"{change.agreed} -> {change.own}") for change in changes]
     head = f"group {settings.group} has agreed on new settings:" if changes else "nothing was changed"
-    return "\n".join([head, *aligned(rows), *_about_others(settings)])
+    return "\n".join([head, *aligned(rows), *_unagreed_flags_note(settings)])
 
 
-def _about_others(settings: GroupSettings) -> list[str]:
+def _unagreed_flags_note(settings: GroupSettings) -> list[str]:
     """A line about the flags given here that are no part of an agreement, and not needed to find the group."""
     names = [name for name in settings_of_scope(GroupSettings, "scores") if name not in ("topic", "group")]
     flags = [option(name) for name in names if settings.is_given(name)]

@@ -2,7 +2,7 @@
 
 A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. With
 exactly-once each is sent once, however often this runs and for which reasons; with at-least-once a letter may be sent
-twice after a crash. A `Position` for each partition of dead letters, committed together with the letters, says which
+twice after a crash. A `RedriveProgress` for each partition of dead letters, committed with the letters, says which
 ones are done. One that its topic does not take keeps no other from being sent, and is left for later runs.
 
 A header of the record counts how often it was sent back. The service keeps it when the record becomes a dead letter
@@ -44,12 +44,12 @@ TIMEOUT_S = 10.0  # to wait for an answer
 STALLED_S = 30  # to wait for the next letter, or for an acknowledgement
 BATCH_RECORDS = 1000  # in one transaction; fewer if they are large
 BATCH_BYTES = 16 << 20
-MOST_DIGITS = 18  # of a number that a client can send
-AGAIN = "running it again continues where it stopped"
-MOST_METADATA = 4000  # characters; the broker's own limit is 4096 bytes
-NAMED = 5  # letters that could not be sent
+MAX_HEADER_DIGITS = 18  # of a number that a client can send
+RUN_AGAIN = "running it again continues where it stopped"
+MAX_METADATA_CHARACTERS = 4000  # characters; the broker's own limit is 4096 bytes
+MAX_NAMED_LETTERS = 5  # letters that could not be sent
 GONE, REFUSED = "of topics that do not exist", "that their topics refuse"  # why a letter is left for later runs
-LEFT = ""  # in the metadata of a position; no reason has this name
+LEFT_KEY = ""  # in the metadata of a position; no reason has this name
 
 
 class RefusedError(TopicError):
@@ -83,7 +83,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Position:
+class RedriveProgress:
     """The done letters of a partition: all below `offset`, and those of some reasons below the offset in `ahead`.
 
     left: offsets of letters below these that are not done.
@@ -94,11 +94,11 @@ class Position:
     left: frozenset[int] = frozenset()
 
     @classmethod
-    def committed(cls, committed: TopicPartition, first: int, end: int) -> Position:
+    def committed(cls, committed: TopicPartition, first: int, end: int) -> RedriveProgress:
         """The group's committed position; `first` without one, or when the topic was created again and ends earlier."""
         try:
             ahead = json.loads(committed.metadata or "{}")
-            steps = zlib.decompress(b64decode(ahead.pop(LEFT))) if LEFT in ahead else b"[]"
+            steps = zlib.decompress(b64decode(ahead.pop(LEFT_KEY))) if LEFT_KEY in ahead else b"[]"
             left = frozenset(offset for offset in accumulate(json.loads(steps)) if offset >= first)
             ahead = {reason: int(to) for reason, to in ahead.items()}
         except (ValueError, TypeError, AttributeError, zlib.error):  # another tool has set the offset
@@ -111,9 +111,9 @@ class Position:
         rest: dict[str, int | str] = dict(self.ahead)
         if self.left:
             steps = [after - before for before, after in pairwise([0, *sorted(self.left)])]
-            rest[LEFT] = b64encode(zlib.compress(json.dumps(steps).encode(), 9)).decode()
+            rest[LEFT_KEY] = b64encode(zlib.compress(json.dumps(steps).encode(), 9)).decode()
         metadata = json.dumps(rest) if rest else ""
-        if len(metadata) > MOST_METADATA:
+        if len(metadata) > MAX_METADATA_CHARACTERS:
             what = f"more dead letters of {topic}[{partition}] cannot be sent than can be remembered"
             raise TopicError(what, "create the topics that they came from, or name another one with --to")
         return TopicPartition(topic, partition, self.offset, metadata)
@@ -129,21 +129,21 @@ class Position:
         """Below it, all letters with one of these reasons (none: any) are done."""
         return min([min(map(self._end, reasons), default=self.offset), *self.left])
 
-    def advanced(self, to: int, reasons: Sequence[str], left: frozenset[int] = frozenset()) -> Position:
+    def advanced(self, to: int, reasons: Sequence[str], left: frozenset[int] = frozenset()) -> RedriveProgress:
         """The position when a run about these reasons (none: any) has handled all its letters below `to` but `left`."""
         offset = self.offset if reasons else to
         ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
-        return Position(offset, {reason: end for reason, end in ahead.items() if end > offset}, left)
+        return RedriveProgress(offset, {reason: end for reason, end in ahead.items() if end > offset}, left)
 
 
-def redrive(settings: RedriveSettings) -> Summary:
+def send_dead_letters(settings: RedriveSettings) -> Summary:
     """Send every dead letter that is in the topic now and was not sent yet; the settings choose them and the target.
 
     Raises BrokerError when the broker refuses or does not answer: TopicError for a topic that does not exist,
     NotPermittedError for a missing permission, FencedError when another run has begun. Letters committed before the
     error were sent, and another run continues after them.
     """
-    partitions = _partitions(settings)
+    partitions = _partition_counts(settings)
     with TopicReader(settings) as reader:
         try:
             return _Redrive(settings, reader, partitions).run()
@@ -152,10 +152,10 @@ def redrive(settings: RedriveSettings) -> Summary:
                 what = "another run on the same dead letters has begun since, and continues with them"
                 raise FencedError(what) from None
             what = f"topic {settings.dead_letters} cannot be redriven with group {settings.group}"
-            raise explained(error, what, AGAIN, "check that the topic and the group may be read") from None
+            raise explained(error, what, RUN_AGAIN, "check that the topic and the group may be read") from None
 
 
-def _partitions(settings: RedriveSettings) -> dict[str, int]:
+def _partition_counts(settings: RedriveSettings) -> dict[str, int]:
     """Number of partitions of each topic."""
     admin, metadata = connect(settings)
     if metadata.controller_id in metadata.brokers:  # the embedded broker has none, and does not know permissions
@@ -189,7 +189,7 @@ class _Redrive:
         committed = reader.committed([TopicPartition(topic, number) for number in numbers], TIMEOUT_S)
         ranges = {number: reader.range_now(topic, number, TIMEOUT_S) for number in numbers}
         self._ends = {number: end for number, (_, end) in ranges.items()}
-        self._positions = {one.partition: Position.committed(one, *ranges[one.partition]) for one in committed}
+        self._positions = {one.partition: RedriveProgress.committed(one, *ranges[one.partition]) for one in committed}
 
     def _open_producer(self) -> None:
         name = self._settings.transactional_id
@@ -218,11 +218,11 @@ class _Redrive:
         ranges = {number: (place.first(reasons), self._ends[number]) for number, place in self._positions.items()}
         try:
             for letter in map(to_record, self._reader.read(topic, ranges, STALLED_S)):
-                if not self._positions[letter.partition].is_done(_reason(letter), letter.offset):
+                if not self._positions[letter.partition].is_done(_letter_reason(letter), letter.offset):
                     yield letter
         except NoProgressError:
             what = f"nothing came from topic {topic} for {STALLED_S} s, though there is more"
-            raise BrokerError(what, AGAIN) from None
+            raise BrokerError(what, RUN_AGAIN) from None
 
     def _handle(self, batch: Sequence[Record], reached: dict[int, int], refusal: RefusedError | None = None) -> None:
         """Send the letters of a batch that can be sent; then all offsets below `reached`, by partition, are done.
@@ -232,7 +232,7 @@ class _Redrive:
         reasons = self._settings.reason
         fates = [(letter, self._why_left(letter) if refusal is None else REFUSED) for letter in batch]
         outgoing = [letter for letter, why in fates if why is None]
-        asked = [(letter, why) for letter, why in fates if not reasons or _reason(letter) in reasons]
+        asked = [(letter, why) for letter, why in fates if not reasons or _letter_reason(letter) in reasons]
         changed = {}
         for number, offset in reached.items():
             before, here = self._positions[number], [(one.offset, why) for one, why in asked if one.partition == number]
@@ -250,23 +250,23 @@ class _Redrive:
                 self._handle(batch[len(half) :], reached, None if half else error)
                 return
         self._positions |= changed
-        self._summary.sent.update(map(_reason, outgoing))
+        self._summary.sent.update(map(_letter_reason, outgoing))
         self._summary.left.update(why for _, why in fates if why is not None)
         what = "{} came from topic {}, which does not exist or may not be described"
         gone = [what.format(letter.where(), self._target(letter)) for letter, why in fates if why == GONE]
-        self._summary.named = [*self._summary.named, *(gone if refusal is None else [refusal.what])][:NAMED]
+        self._summary.named = [*self._summary.named, *(gone if refusal is None else [refusal.what])][:MAX_NAMED_LETTERS]
 
     def _target(self, letter: Record) -> str:
         return self._settings.to or (dict(letter.headers).get(SOURCE_TOPIC) or b"").decode(errors="replace")
 
     def _why_left(self, letter: Record) -> str | None:
-        if self._settings.reason and _reason(letter) not in self._settings.reason:
-            return f"{_reason(letter)} for a later run"
+        if self._settings.reason and _letter_reason(letter) not in self._settings.reason:
+            return f"{_letter_reason(letter)} for a later run"
         if TRUNCATED_FROM in dict(letter.headers):
             return "cut"
         if not self._target(letter):
             return "without source topic"
-        if _attempts(letter) >= self._settings.max_attempts:
+        if _letter_attempts(letter) >= self._settings.max_attempts:
             return "at the limit"
         return None if self._target(letter) in self._partitions else GONE
 
@@ -285,7 +285,7 @@ class _Redrive:
             left = self._producer.flush(STALLED_S)
             if errors or left:  # in a transaction, other errors follow from a refusal
                 refusals: list[BrokerError] = [error for error in errors if isinstance(error, RefusedError)]
-                raise [*refusals, *errors, BrokerError("the broker does not answer", AGAIN)][0]
+                raise [*refusals, *errors, BrokerError("the broker does not answer", RUN_AGAIN)][0]
             consumer = self._reader.client
             if self._transactions is None:
                 raise_partition_error(consumer.commit(offsets=offsets, asynchronous=False))
@@ -302,14 +302,16 @@ class _Redrive:
         headers = dict(letter.headers)
         own = [header for header in own_headers(letter) if header[0] != ATTEMPTS]
         topic = self._target(letter)
-        number, timestamp = _number(headers.get(SOURCE_PARTITION)), _number(headers.get(SOURCE_TIMESTAMP))
+        number, timestamp = _header_number(headers.get(SOURCE_PARTITION)), _header_number(headers.get(SOURCE_TIMESTAMP))
 
         def delivered(error: KafkaError | None, _message: object = None) -> None:
             what = f"topic {topic} does not take dead letter {letter.where()}"
             if error is not None:
                 code = error.code()  # what the broker refuses for good; a missing permission is for a person to mend
                 is_refused = code not in NOT_PERMITTED and (code > 0 or code == KafkaError._INVALID_DIFFERENT_RECORD)
-                errors.append(RefusedError(f"{what} ({error.str()})") if is_refused else explained(error, what, AGAIN))
+                errors.append(
+                    RefusedError(f"{what} ({error.str()})") if is_refused else explained(error, what, RUN_AGAIN)
+                )
             elif self._transactions is None:
                 self._delivered.add((letter.partition, letter.offset))
 
@@ -318,7 +320,7 @@ class _Redrive:
                 topic,
                 key=letter.key,
                 value=letter.value,
-                headers=[*own, (ATTEMPTS, str(_attempts(letter) + 1).encode())],
+                headers=[*own, (ATTEMPTS, str(_letter_attempts(letter) + 1).encode())],
                 partition=number if number is not None and number < self._partitions[topic] else -1,  # -1: by key
                 timestamp=letter.timestamp_or_now if timestamp is None else timestamp,
                 on_delivery=delivered,
@@ -328,14 +330,14 @@ class _Redrive:
         self._producer.poll(0)
 
 
-def _reason(letter: Record) -> str:
+def _letter_reason(letter: Record) -> str:
     return (dict(letter.headers).get(REASON) or UNKNOWN.encode()).decode(errors="replace")
 
 
-def _attempts(letter: Record) -> int:
+def _letter_attempts(letter: Record) -> int:
     """How often it was sent back; 0 if its header is no number. Anybody can write one, and the largest can be sent."""
-    return min(_number(dict(letter.headers).get(ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
+    return min(_header_number(dict(letter.headers).get(ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
 
 
-def _number(text: bytes | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() and len(text) <= MOST_DIGITS else None
+def _header_number(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and len(text) <= MAX_HEADER_DIGITS else None

@@ -16,10 +16,13 @@ from fomo_stream.wording import clean, in_time
 # why a record is skipped; the last one: by a defect of this program
 NO_RESULT, UNKNOWN_STATUS, INCOMPLETE, UNEXPECTED = "no_result", "unknown_status", "incomplete", "unexpected"
 SEVERITIES = ("info", "warning", "critical")
-NAME, TEXT = 200, 2000  # characters of a name and of a sentence, at most
-MOST_REASONS = 20
-MOST = (1 << 63) - 1  # of a whole number: JSON with more is not written
-TIMES = (0, 7_258_118_400_000)  # milliseconds since 1970; before that, or after 2200, is a mistake, or stands for none
+MAX_NAME_CHARACTERS, MAX_TEXT_CHARACTERS = 200, 2000  # characters of a name and of a sentence, at most
+MAX_EVENT_REASONS = 20
+MAX_INTEGER = (1 << 63) - 1  # of a whole number: JSON with more is not written
+TIME_RANGE_MS = (
+    0,
+    7_258_118_400_000,
+)  # milliseconds since 1970; before that, or after 2200, is a mistake, or stands for none
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s")
 
@@ -51,20 +54,23 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     is_end, is_alert = status == "closed", status not in ("closed", "silent")
     if is_alert and result.get("outlier") is not True:
         raise RecordError(UNKNOWN_STATUS, "the result is neither of an alert nor of an incident")
-    if not (incident := _text(result.get("incident"), NAME)):
+    if not (incident := _printable_text(result.get("incident"), MAX_NAME_CHARACTERS)):
         raise RecordError(INCOMPLETE, "the result names no incident")
     first, last, worst = (_mapping(result.get(name)) for name in ("from", "to", "worst"))
     place = result if is_alert else last if is_end and last else first
     partition, offset = _integer(result.get("partition")), _integer(place.get("offset"))
-    timestamp = _integer(place.get("timestamp"), *TIMES)
+    timestamp = _integer(place.get("timestamp"), *TIME_RANGE_MS)
     is_first = incident in (f"{partition}-{offset}", str(offset)) if is_alert else not is_end
-    began = _integer(first.get("timestamp"), *TIMES) if not is_alert else timestamp if is_first else None
-    topic, own_key = _text(result.get("topic"), NAME) or "", _text(result.get("key"), NAME)
+    began = _integer(first.get("timestamp"), *TIME_RANGE_MS) if not is_alert else timestamp if is_first else None
+    topic, own_key = (
+        _printable_text(result.get("topic"), MAX_NAME_CHARACTERS) or "",
+        _printable_text(result.get("key"), MAX_NAME_CHARACTERS),
+    )
     severity, reasons = result.get("severity") or worst.get("severity"), result.get("reasons")
     reasons = reasons if isinstance(reasons, list) else []
-    numbers = {name: _number(result.get(name)) for name in NUMBERS}
+    numbers = {name: _finite_number(result.get(name)) for name in NUMBERS}
     if numbers["score"] is None:
-        numbers["score"] = _number(worst.get("score"))
+        numbers["score"] = _finite_number(worst.get("score"))
     lasted = None
     if numbers["quiet_s"] is not None:
         lasted = in_time(numbers["quiet_s"])
@@ -80,18 +86,21 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
         "key": key if own_key is None else own_key,
         "alerts": _integer(result.get("records")) or 1,
         "place": f"{topic}{'' if partition is None else f'[{partition}]'}@{offset}",
-        "time": iso(timestamp),
-        "began": iso(began),
+        "time": iso_text(timestamp),
+        "began": iso_text(began),
         "lasted": lasted,
         **numbers,
-        **{name: _text(result.get(name), TEXT) or None for name in ("explanation", "of")},
-        "reasons": [_reason(one) for one in reasons[:MOST_REASONS] if isinstance(one, Mapping)],
+        **{name: _printable_text(result.get(name), MAX_TEXT_CHARACTERS) or None for name in ("explanation", "of")},
+        "reasons": [_reason_facts(one) for one in reasons[:MAX_EVENT_REASONS] if isinstance(one, Mapping)],
     }
     return Event(f"{topic}:{incident}", is_first, is_end, timestamp, began, facts)
 
 
-def key_text(key: bytes | str | int | float | None) -> str | None:
-    return _text(key.decode("utf-8", "replace") if isinstance(key, bytes) else None if key is None else str(key), NAME)
+def printable_key(key: bytes | str | int | float | None) -> str | None:
+    return _printable_text(
+        key.decode("utf-8", "replace") if isinstance(key, bytes) else None if key is None else str(key),
+        MAX_NAME_CHARACTERS,
+    )
 
 
 def key_of_field(fields: Mapping[str, Any], path: str) -> str | None:
@@ -99,45 +108,47 @@ def key_of_field(fields: Mapping[str, Any], path: str) -> str | None:
     found: Any = fields
     for name in (path,) if path in fields else path.split("."):
         found = _mapping(found).get(name)
-    return key_text(found) if isinstance(found, str | int | float) else None
+    return printable_key(found) if isinstance(found, str | int | float) else None
 
 
-def iso(timestamp: int | None) -> str | None:
+def iso_text(timestamp: int | None) -> str | None:
     """A time in UTC, as 2026-10-01T06:30:00Z; None if there is none."""
     if timestamp is None:
         return None
     return (_EPOCH + timedelta(milliseconds=timestamp)).replace(microsecond=0, tzinfo=None).isoformat() + "Z"
 
 
-def _reason(given: Mapping[str, Any]) -> dict[str, Any]:
+def _reason_facts(given: Mapping[str, Any]) -> dict[str, Any]:
     """With a schema, text and the ends of the range have fields of their own."""
     value, limits = given.get("text") if given.get("value") is None else given["value"], given.get("range")
-    plain = value if isinstance(value, bool) else _number(value)
+    plain = value if isinstance(value, bool) else _finite_number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (given.get("low"), given.get("high"))
-    found: dict[str, Any] = {name: _text(given.get(name), NAME) for name in ("feature", "cause", "scope", "with")}
+    found: dict[str, Any] = {
+        name: _printable_text(given.get(name), MAX_NAME_CHARACTERS) for name in ("feature", "cause", "scope", "with")
+    }
     numbers = {**given, "low": low, "high": high}
-    found |= {name: _number(numbers.get(name)) for name in ("share", "expected", "usual", "low", "high")}
-    return found | {"value": _text(value, NAME) if plain is None else plain}
+    found |= {name: _finite_number(numbers.get(name)) for name in ("share", "expected", "usual", "low", "high")}
+    return found | {"value": _printable_text(value, MAX_NAME_CHARACTERS) if plain is None else plain}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _text(value: Any, most: int) -> str | None:
+def _printable_text(value: Any, most: int) -> str | None:
     """Printable, and without lone surrogates, which could not be sent."""
     if not isinstance(value, str):
         return None
     return clean(value if len(value) <= most else value[: most - 1] + "…")
 
 
-def _integer(value: Any, least: int = -MOST, most: int = MOST) -> int | None:
+def _integer(value: Any, least: int = -MAX_INTEGER, most: int = MAX_INTEGER) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
 
 
-def _number(value: Any) -> float | int | None:
+def _finite_number(value: Any) -> float | int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, int) and abs(value) <= MOST:
+    if isinstance(value, int) and abs(value) <= MAX_INTEGER:
         return value
     return float(value) if -1e300 < value < 1e300 else None  # never of NaN

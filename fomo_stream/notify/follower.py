@@ -23,11 +23,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from fomo_stream.errors import RecordError, RegistryError
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained, headers_of, make_follower, range_now
 from fomo_stream.kafka.registry import codec_for
-from fomo_stream.logs import Throttle, kv, place_of
-from fomo_stream.notify.events import UNEXPECTED, key_of_field, key_text, read_event
+from fomo_stream.logs import Throttle, kv, raised_at
+from fomo_stream.notify.events import UNEXPECTED, key_of_field, printable_key, read_event
 from fomo_stream.notify.messages import Message, message_of
 from fomo_stream.notify.notify_metrics import FAILED_FOR_GOOD, RETRIED, SENT, SKIPPED, metric_value
-from fomo_stream.notify.policy import Limit, Policy, wait_s
+from fomo_stream.notify.policy import NotificationPolicy, RateLimit, retry_wait_s
 from fomo_stream.notify.targets import Answer, Target
 from fomo_stream.settings.notify import NotifySettings
 
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 POLL_S = 0.2
 COMMIT_S = 1.0  # between two commits
 TIMEOUT_S = 10.0  # to wait for an answer of the broker
-LONGEST_S = 60.0  # that a target may take for a message, before the process counts as stuck
-AGAIN_S = 1.0  # between two questions to a registry or a broker that does not answer
+MAX_SEND_S = 60.0  # that a target may take for a message, before the process counts as stuck
+RETRY_S = 1.0  # between two questions to a registry or a broker that does not answer
 
 
-class Topic(NamedTuple):
+class AlertTopic(NamedTuple):
     """The topic of alerts. id: empty where it is not known."""
 
     id: str
@@ -51,15 +51,15 @@ class Topic(NamedTuple):
         return bool(self.id and topic_id and self.id != topic_id)
 
 
-class Reader:
+class AlertReader:
     """Reads what records tell. Raises ConfigError and RegistryError where its registry cannot be used."""
 
     def __init__(self, settings: NotifySettings, name: str = "") -> None:
         self._settings, self._name = settings, name
-        self._codec, schemas = codec_for(settings.of_codec(), of_service=False)
+        self._codec, schemas = codec_for(settings.codec_settings(), of_service=False)
         if schemas is not None:
             schemas.check()
-        self.policy = Policy()
+        self.policy = NotificationPolicy()
         self._throttle = Throttle()
 
     def read(self, record: Any) -> Message | None:
@@ -68,7 +68,7 @@ class Reader:
         try:
             fields = self._codec.decode(record.value(), headers)
             own, _ = self._codec.key(record.key(), headers)
-            key = key_text(own) if settings.key is None else key_of_field(fields, settings.key)
+            key = printable_key(own) if settings.key is None else key_of_field(fields, settings.key)
             event = read_event(fields, settings.result_field, key)
             kind = self.policy.take(event)
             return None if kind is None else message_of(kind, event, settings.status_url)
@@ -79,7 +79,7 @@ class Reader:
             metric_value(SKIPPED, self._name, reason).inc()
             if (suppressed := self._throttle.allow(reason)) is not None:
                 where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
-                at = {"error": type(error).__name__, "at": place_of(error)} if reason == UNEXPECTED else {}
+                at = {"error": type(error).__name__, "at": raised_at(error)} if reason == UNEXPECTED else {}
                 log.warning(kv("alert_skipped", record=where, reason=reason, **at, suppressed=suppressed))
                 log.debug(kv("alert_skipped", record=where), exc_info=error)
             return None
@@ -93,21 +93,21 @@ class Follower:
     """
 
     def __init__(
-        self, settings: NotifySettings, target: Target, topic: Callable[[], Topic], stop: threading.Event
+        self, settings: NotifySettings, target: Target, topic: Callable[[], AlertTopic], stop: threading.Event
     ) -> None:
         self._settings, self._target, self._topic_now, self._stop = settings, target, topic, stop
         self.name = target.name
-        self.limit = Limit(settings.per_hour if target.is_for_people else 0, settings.status_url)
+        self.limit = RateLimit(settings.per_hour if target.is_for_people else 0, settings.status_url)
         self.trouble = "the group has given it no partition yet"
-        self.turned = time.monotonic()
+        self.last_turn_s = time.monotonic()
         self.since: float | None = None  # when the message that is not sent yet was first tried
-        self._reader = Reader(settings, target.name)
+        self._reader = AlertReader(settings, target.name)
         self._throttle = Throttle()
         self._tries, self._not_before, self._commit_at = 0, 0.0, 0.0
-        self._topic, self._has_begun = Topic("", 0), False  # that is read; whether the group has a start
+        self._topic, self._has_begun = AlertTopic("", 0), False  # that is read; whether the group has a start
         # By partition, the offset of the next record; the one before which everything is told; and the committed one.
         self._next: dict[int, int] = {}
-        self._told: dict[int, int] = {}
+        self._delivered: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         for metric in (SENT, FAILED_FOR_GOOD, RETRIED):
             metric_value(metric, self.name)  # is 0 until something happens
@@ -115,39 +115,39 @@ class Follower:
     def run(self) -> None:
         """Raises NotPermittedError."""
         while not self._stop.is_set():
-            self.turned = time.monotonic()
+            self.last_turn_s = time.monotonic()
             consumer = make_follower(self._settings)
             try:
                 self._follow(consumer)
             except KafkaException as error:
                 self._failed(error.args[0])
                 self.limit.forget()  # it is read again
-                self._stop.wait(AGAIN_S)
+                self._stop.wait(RETRY_S)
             finally:
                 with suppress(KafkaException, RuntimeError):
                     consumer.close()
 
     def _follow(self, consumer: Consumer) -> None:
         """Be a member of the group until the end, or until the topic was created again."""
-        self._topic, self._next, self._told, self._committed = self._topic_now(), {}, {}, {}
+        self._topic, self._next, self._delivered, self._committed = self._topic_now(), {}, {}, {}
         self._begin(consumer)
         consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
         while not (self._stop.is_set() or self._topic.is_another(self._topic_now().id)):
             self._turn(consumer, time.monotonic())
         if (summary := self.limit.summary()) is not None:
-            self._is_told(summary)
+            self._is_delivered(summary)
         self._commit(consumer)
         if self._tries or self.limit.held:
             log.warning(kv("not_sent", target=self.name, effect="it is told after the next start, or by others"))
 
     def _turn(self, consumer: Consumer, now: float) -> None:
-        self.turned = now
+        self.last_turn_s = now
         if now >= self._commit_at:
             self._commit(consumer)
         if now < self._not_before:
             self._stop.wait(POLL_S)
         elif (summary := self.limit.summary(now)) is not None:
-            if not self._is_told(summary):
+            if not self._is_delivered(summary):
                 self._stay(consumer)
         elif (record := consumer.poll(POLL_S)) is None:
             return
@@ -157,7 +157,7 @@ class Follower:
             consumer.seek(TopicPartition(record.topic(), record.partition(), record.offset()))
         else:
             self._next[record.partition()] = record.offset() + 1
-            self._told = self._told if self.limit.held else dict(self._next)
+            self._delivered = self._delivered if self.limit.held else dict(self._next)
 
     def _stay(self, consumer: Consumer) -> None:
         """Stay in the group, which a consumer that does not poll has to leave, and read nothing."""
@@ -172,27 +172,27 @@ class Follower:
         try:
             message = self._reader.read(record)
         except RegistryError as error:
-            self._later(kv("registry_trouble", target=self.name, reason=error), str(error), AGAIN_S)
+            self._later(kv("registry_trouble", target=self.name, reason=error), str(error), RETRY_S)
             return False
         if not self._tries:
             self.trouble = ""
-        return message is None or self.limit.holds(message, now) or self._is_told(message)
+        return message is None or self.limit.holds(message, now) or self._is_delivered(message)
 
-    def _is_told(self, message: Message) -> bool:
+    def _is_delivered(self, message: Message) -> bool:
         """Send a message. Whether the target has taken or refused it; else it is to be tried again."""
         self.since = self.since or time.monotonic()
-        self.turned = time.monotonic() + LONGEST_S
+        self.last_turn_s = time.monotonic() + MAX_SEND_S
         try:
             answer = self._target.send(message)
         except Exception as error:  # a defect of this program; other messages must go on
-            log.error(kv("message_failed", message=message.id, error=type(error).__name__, at=place_of(error)))
+            log.error(kv("message_failed", message=message.id, error=type(error).__name__, at=raised_at(error)))
             answer = Answer("refused", type(error).__name__)
-        self.turned = now = time.monotonic()
+        self.last_turn_s = now = time.monotonic()
         if answer.kind == "again":
             self._tries += 1
             metric_value(RETRIED, self.name).inc()
             line = kv("target_trouble", target=self.name, reason=answer.why)
-            self._later(line, answer.why, wait_s(self._tries, random.random()))
+            self._later(line, answer.why, retry_wait_s(self._tries, random.random()))
             return False
         if answer.kind == "refused":
             log.error(kv("message_refused", target=self.name, message=message.id, reason=answer.why))
@@ -246,7 +246,7 @@ class Follower:
         """Others tell of what is not told yet."""
         self._commit(consumer)
         for one in taken:
-            for offsets in (self._next, self._told, self._committed):
+            for offsets in (self._next, self._delivered, self._committed):
                 offsets.pop(one.partition, None)
         if not self._next:
             self.limit.forget()
@@ -257,8 +257,8 @@ class Follower:
         """Commit what is told; so not what is held back."""
         self._commit_at = time.monotonic() + COMMIT_S
         if not self.limit.held:
-            self._told = dict(self._next)
-        if not (changed := dict(self._told.items() - self._committed.items())):
+            self._delivered = dict(self._next)
+        if not (changed := dict(self._delivered.items() - self._committed.items())):
             return
         places = [TopicPartition(self._settings.alerts, *place, self._topic.id) for place in changed.items()]
         try:

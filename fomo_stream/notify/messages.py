@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple
 from fomo_stream.notify.events import Event
 from fomo_stream.wording import clean, counted
 
-Told = Literal["opened", "closed", "held"]
+MessageKind = Literal["opened", "closed", "held"]
 
 
 class Message(NamedTuple):
     """What a target gets. event: what it is about; None: it only says what was held back."""
 
     id: str  # the same for each copy of it
-    kind: Told
+    kind: MessageKind
     severity: str
     title: str
     text: str  # several lines
@@ -28,7 +28,7 @@ class Message(NamedTuple):
         return {"id": self.id, "kind": self.kind, **({} if self.event is None else self.event.facts)}
 
 
-def message_of(kind: Told, event: Event, link: str | None = None) -> Message:
+def message_of(kind: MessageKind, event: Event, link: str | None = None) -> Message:
     """The message that an incident has opened or closed. link: to the status page.
 
     What others wrote, such as keys, calls nobody and is no link in chats.

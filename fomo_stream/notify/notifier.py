@@ -15,21 +15,21 @@ from fomo_stream.errors import BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.logs import kv
-from fomo_stream.notify.follower import TIMEOUT_S, Follower, Reader, Topic
+from fomo_stream.notify.follower import TIMEOUT_S, AlertReader, AlertTopic, Follower
 from fomo_stream.notify.notify_metrics import HELD, OLDEST, READY, metric_value, registry
 from fomo_stream.notify.targets import targets_of
-from fomo_stream.ops.http import HttpServer, Sources
+from fomo_stream.ops.http import Endpoints, HttpServer
 from fomo_stream.settings.notify import NotifySettings
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 3.0  # between two looks whether the topic was created again
+TOPIC_POLL_S = 3.0  # between two looks whether the topic was created again
 STUCK_S = 120.0  # each follower has to turn once within this time
 FINISH_S = 10.0  # after SIGTERM, for messages that are under way
-PATIENCE_S = 30.0  # of a dry run, for the next record
+DRY_RUN_TIMEOUT_S = 30.0  # of a dry run, for the next record
 
 
-class Service:
+class Notifier:
     """One instance of `fomo-stream notify`. Raises FomoError for what keeps it from starting."""
 
     is_loading = False
@@ -37,7 +37,7 @@ class Service:
     def __init__(self, settings: NotifySettings) -> None:
         self._settings = settings
         self._stop = threading.Event()
-        self._topic = Topic("", 0)
+        self._topic = AlertTopic("", 0)
         self._trouble = "it starts"
         self._error: BaseException | None = None
         self._followers: list[Follower] = []
@@ -60,11 +60,11 @@ class Service:
         threads = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in self._followers]
         with self._serve(), closing(Cluster(self._settings)) as cluster:
             while not self._stop.is_set():
-                self._look(cluster)
+                self._poll_topic(cluster)
                 for thread in threads if self._topic.partitions else ():
                     if thread.ident is None:
                         thread.start()
-                self._stop.wait(LOOK_S)
+                self._stop.wait(TOPIC_POLL_S)
             end = time.monotonic() + FINISH_S
             for thread in threads:  # one that waits for an answer is left behind
                 if thread.ident is not None:
@@ -72,12 +72,12 @@ class Service:
         if self._error is not None:
             raise self._error
 
-    def _look(self, cluster: Cluster) -> None:
+    def _poll_topic(self, cluster: Cluster) -> None:
         """See which topic there is now. Raises BrokerError if there was none yet; with --wait it is tried again."""
         try:
             if not self._topic.partitions:
                 cluster.connect()
-            found = look(cluster, self._settings)
+            found = find_topic(cluster, self._settings)
         except BrokerError as error:
             if self._topic.partitions:  # the consumers tell of it, too
                 return
@@ -101,7 +101,7 @@ class Service:
 
     def not_live(self) -> list[str]:
         """Reasons to restart this process."""
-        still = 0.0 if self._trouble else time.monotonic() - min(one.turned for one in self._followers)
+        still = 0.0 if self._trouble else time.monotonic() - min(one.last_turn_s for one in self._followers)
         return [f"a follower has not turned for {still:.0f} s"] if still > STUCK_S else []
 
     def not_ready(self) -> list[str]:
@@ -121,35 +121,35 @@ class Service:
     def _serve(self) -> AbstractContextManager[object]:
         if self._settings.health_port is None:
             return nullcontext()
-        sources = Sources(live=self.not_live, ready=self.not_ready, metrics=self.metrics)
+        sources = Endpoints(live=self.not_live, ready=self.not_ready, metrics=self.metrics)
         return HttpServer(self._settings.http_host, self._settings.health_port, sources)
 
 
-def look(cluster: Cluster, settings: NotifySettings) -> Topic:
+def find_topic(cluster: Cluster, settings: NotifySettings) -> AlertTopic:
     """The topic of alerts as it is now. Raises BrokerError."""
     with explaining(f"topic {settings.alerts} cannot be described"):
         partitions, ids = cluster.partitions([settings.alerts])
     if settings.alerts not in partitions:
         what = f"there is no topic {settings.alerts} on {settings.bootstrap}, or it may not be described"
         raise TopicError(what, "check --alerts")
-    return Topic(ids.get(settings.alerts, ""), partitions[settings.alerts])
+    return AlertTopic(ids.get(settings.alerts, ""), partitions[settings.alerts])
 
 
-def rehearse(settings: NotifySettings, out: TextIO) -> None:
+def print_messages(settings: NotifySettings, out: TextIO) -> None:
     """Print the messages about all that the topic holds now, without limit. Sends and commits nothing."""
     from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader  # numpy
 
     if settings.has_target:
         targets_of(settings)  # only to refuse wrong ones
-    what, messages = f"topic {settings.alerts} cannot be read", Reader(settings)
+    what, messages = f"topic {settings.alerts} cannot be read", AlertReader(settings)
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
-        count = look(cluster, settings).partitions
+        count = find_topic(cluster, settings).partitions
     with explaining(what), TopicReader(settings) as reader:
         ends = {number: (0, reader.range_now(settings.alerts, number, TIMEOUT_S)[1]) for number in range(count)}
         try:
-            for record in reader.read(settings.alerts, ends, PATIENCE_S):
+            for record in reader.read(settings.alerts, ends, DRY_RUN_TIMEOUT_S):
                 if (message := messages.read(record)) is not None:
                     print(message.title, *(f"  {line}" for line in message.text.splitlines()), "", sep="\n", file=out)
         except NoProgressError as error:
-            raise BrokerError(f"{what}: nothing came for {PATIENCE_S:g} s ({error})") from None
+            raise BrokerError(f"{what}: nothing came for {DRY_RUN_TIMEOUT_S:g} s ({error})") from None

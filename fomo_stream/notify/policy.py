@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 
 from fomo_stream.notify.events import Event
-from fomo_stream.notify.messages import Message, Told, held_message
+from fomo_stream.notify.messages import Message, MessageKind, held_message
 
-MOST_KNOWN = 50_000  # incidents that are remembered
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # before another try; a member may read nothing for 300
+MAX_INCIDENTS = 50_000  # incidents that are remembered
+FIRST_WAIT_S, MAX_WAIT_S = 1.0, 60.0  # before another try; a member may read nothing for 300
 HOUR_S = 3600.0
-LISTED = 20  # messages that were held back and are named
+MAX_LISTED_MESSAGES = 20  # messages that were held back and are named
 
 
-class Policy:
+class NotificationPolicy:
     """Decides for the events of all partitions, in the order in which they are read.
 
     An incident is opened by its first alert and closed by its end, whatever was told before: they may be read again
@@ -27,14 +27,14 @@ class Policy:
     def __init__(self) -> None:
         self._known: OrderedDict[str, int | None] = OrderedDict()  # the time of an end that was read first, else None
 
-    def take(self, event: Event) -> Told | None:
+    def take(self, event: Event) -> MessageKind | None:
         """What is told of an event."""
         if not (event.is_first or event.is_end):
             return None
         name, is_known = event.identity, event.identity in self._known
         early_end = self._known.pop(name, None)
         self._known[name] = event.timestamp if event.is_end and (early_end is not None or not is_known) else None
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > MAX_INCIDENTS:
             self._known.popitem(last=False)
         if event.is_end:
             return "closed"
@@ -42,7 +42,7 @@ class Policy:
         return None if is_over else "opened"
 
 
-class Limit:
+class RateLimit:
     """At most `per_hour` messages within an hour; 0: any number. One more then tells of all that was held back."""
 
     def __init__(self, per_hour: int, link: str | None = None) -> None:
@@ -62,7 +62,7 @@ class Limit:
         if not is_full and not self.held:
             return False
         self._counts.update((message.kind, message.severity))
-        self._first += [message] if len(self._first) < LISTED else []
+        self._first += [message] if len(self._first) < MAX_LISTED_MESSAGES else []
         return True
 
     def summary(self, now: float = float("inf")) -> Message | None:
@@ -83,10 +83,10 @@ class Limit:
         self._first.clear()
 
 
-def wait_s(tries: int, luck: float) -> float:
+def retry_wait_s(tries: int, luck: float) -> float:
     """Seconds until a message is tried again. tries: that failed; luck: from 0 to 1.
 
-    >>> [wait_s(tries, 1.0) for tries in (1, 2, 3, 7, 100)], wait_s(1, 0.0)
+    >>> [retry_wait_s(tries, 1.0) for tries in (1, 2, 3, 7, 100)], retry_wait_s(1, 0.0)
     ([1.0, 2.0, 4.0, 60.0, 60.0], 0.5)
     """
-    return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + luck / 2)
+    return min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + luck / 2)

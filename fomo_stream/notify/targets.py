@@ -27,16 +27,16 @@ import orjson
 
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError, needs_extra
-from fomo_stream.notify.events import iso
+from fomo_stream.notify.events import iso_text
 from fomo_stream.notify.messages import Message
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.wording import did_you_mean
 
 TIMEOUT_S = 10.0  # for an answer of a server
-LARGEST = 1 << 20  # bytes of an answer that are read
-AGAIN = (408, 425, 429)  # statuses below 500 after which it is tried again
-SAME = {"alertname", "topic", "incident"}  # labels that all alerts about an incident have
-LASTS_S = 7 * 86_400.0  # an alert of Alertmanager fires for so long where its end is not told
+MAX_BODY_BYTES = 1 << 20  # bytes of an answer that are read
+RETRY_STATUSES = (408, 425, 429)  # statuses below 500 after which it is tried again
+INCIDENT_LABELS = {"alertname", "topic", "incident"}  # labels that all alerts about an incident have
+ALERT_DURATION_S = 7 * 86_400.0  # an alert of Alertmanager fires for so long where its end is not told
 
 Clock = Callable[[], float]  # seconds since 1970
 
@@ -63,7 +63,7 @@ def targets_of(settings: NotifySettings, now: Clock = time.time) -> list[Target]
     kinds = [(kind, url) for kind in ("webhook", "alertmanager", "to") for url in getattr(settings, kind)]
     programs: dict[str, type[Webhook] | type[Alertmanager]] = {"webhook": Webhook, "alertmanager": Alertmanager}
     found: list[Target] = [
-        programs[kind](url, settings.status_url, now) if kind in programs else People(url) for kind, url in kinds
+        programs[kind](url, settings.status_url, now) if kind in programs else AppriseTarget(url) for kind, url in kinds
     ]
     names = Counter(target.name for target in found)
     for target, (_, url) in zip(found, kinds, strict=True):
@@ -79,13 +79,13 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-class Program:
+class HttpTarget:
     """A target over HTTP. Its certificate is verified. link: to the status page. Raises ConfigError."""
 
     flag, is_for_people = "", False
 
     def __init__(self, url: str, link: str | None, now: Clock) -> None:
-        self._url, self._link, self._now = _checked(url, self.flag), link, now
+        self._url, self._link, self._now = _checked_url(url, self.flag), link, now
         self.name = f"{self._url.scheme}://{self._url.netloc.rpartition('@')[2]}"
         self._opener = build_opener(ProxyHandler({}), _NoRedirects)
 
@@ -101,7 +101,7 @@ class Program:
             request = Request(url._replace(netloc=host).geturl(), body, headers)
             with self._opener.open(request, timeout=TIMEOUT_S) as response:
                 # What a POST is answered beside the status does not matter: a body that is cut off changes nothing.
-                return answer_of(response.status), b"" if body is not None else _read(response)
+                return answer_of(response.status), b"" if body is not None else _read_body(response)
         except HTTPError as error:
             with error:
                 return answer_of(error.code), b""
@@ -114,7 +114,7 @@ class Program:
             return Answer("again", getattr(cause, "strerror", None) or type(cause).__name__), b""
 
 
-class Webhook(Program):
+class Webhook(HttpTarget):
     """Gets each message as JSON."""
 
     flag = "--webhook"
@@ -125,7 +125,7 @@ class Webhook(Program):
         return self.exchange(self._url, orjson.dumps({**message.facts, **more}), headers)[0]
 
 
-class Alertmanager(Program):
+class Alertmanager(HttpTarget):
     """Is told of each incident: it fires from its opening to its end, or for LASTS_S at most.
 
     The severity and the key of the opening are labels, and the end of an incident may have others. So at the end
@@ -149,7 +149,7 @@ class Alertmanager(Program):
         labels = {name: str(value) for name, value in labels.items() if value not in (None, "")}
         every = [labels]
         if message.kind == "closed":
-            answer, firing = self._firing({name: labels[name] for name in labels.keys() & SAME})
+            answer, firing = self._firing({name: labels[name] for name in labels.keys() & INCIDENT_LABELS})
             if answer.kind == "again":
                 return answer
             every = firing or [{**labels, "severity": severity} for severity in ("warning", "critical")]
@@ -157,7 +157,7 @@ class Alertmanager(Program):
         alert: dict[str, Any] = {
             "annotations": {"summary": message.title, "description": message.text},
             "startsAt": _rfc3339(starts),
-            "endsAt": _rfc3339(now if message.kind == "closed" else now + LASTS_S),
+            "endsAt": _rfc3339(now if message.kind == "closed" else now + ALERT_DURATION_S),
             **({"generatorURL": self._link} if self._link else {}),
         }
         return self.exchange(self._url, orjson.dumps([{"labels": one, **alert} for one in every]))[0]
@@ -172,7 +172,7 @@ class Alertmanager(Program):
         return answer, []
 
 
-class People:
+class AppriseTarget:
     """Slack, Teams, mail and others, by the library apprise. Raises ConfigError for an address that it cannot use."""
 
     is_for_people = True
@@ -216,10 +216,10 @@ class People:
         return Answer("sent") if sent else answer_of(int(found[-1]) if found else 0)
 
 
-def _read(response: Any) -> bytes:
+def _read_body(response: Any) -> bytes:
     """The body of an answer, or its beginning. Raises OSError where it takes too long."""
     found, end = bytearray(), time.monotonic() + TIMEOUT_S
-    while len(found) < LARGEST and (part := response.read1(LARGEST)):
+    while len(found) < MAX_BODY_BYTES and (part := response.read1(MAX_BODY_BYTES)):
         found += part
         if time.monotonic() > end:
             raise TimeoutError
@@ -231,12 +231,12 @@ def answer_of(status: int) -> Answer:
     why = f"HTTP {status}" if status else "it was not sent"
     if 200 <= status < 300:
         return Answer("sent")
-    if status < 200 or status >= 500 or status in AGAIN:
+    if status < 200 or status >= 500 or status in RETRY_STATUSES:
         return Answer("again", why)
     return Answer("refused", f"{why}, and redirects are not followed" if status < 400 else why)
 
 
-def _checked(url: str, flag: str) -> SplitResult:
+def _checked_url(url: str, flag: str) -> SplitResult:
     """An address of HTTP. Raises ConfigError, which shows no more of it than its scheme."""
     with suppress(ValueError):  # of a port that is no number, or a name that no host can have
         parts, is_plain = urlsplit(url), url.isascii() and url.isprintable() and " " not in url
@@ -249,5 +249,5 @@ def _checked(url: str, flag: str) -> SplitResult:
 
 
 def _rfc3339(seconds: float) -> str:
-    whole = iso(int(seconds * 1000)) or "1970-01-01T00:00:00Z"
+    whole = iso_text(int(seconds * 1000)) or "1970-01-01T00:00:00Z"
     return f"{whole[:-1]}.{int(seconds * 1000) % 1000:03d}Z"

@@ -49,7 +49,7 @@ def _line_of_yaml(text: str, place: Sequence[str | int]) -> int | None:
     line = None
     for part in place:
         if isinstance(node, yaml.MappingNode):
-            found = next((pair for pair in node.value if _same(pair[0].value, part)), None)
+            found = next((pair for pair in node.value if _is_same_name(pair[0].value, part)), None)
             if found is None:
                 break
             line, node = found[0].start_mark.line, found[1]
@@ -75,11 +75,11 @@ def _line_of_toml(text: str, place: Sequence[str | int]) -> int | None:
     for at in range(begin, len(lines) if names else begin):
         if at > begin and number is not None and re.match(r"\s*\[", lines[at]):
             break
-        if _same(lines[at].partition("=")[0].strip(), names[0]):
+        if _is_same_name(lines[at].partition("=")[0].strip(), names[0]):
             found = at
             break
     return found
 
 
-def _same(written: Any, name: str | int) -> bool:
+def _is_same_name(written: Any, name: str | int) -> bool:
     return str(written).replace("-", "_").strip("_") == str(name).strip("_")

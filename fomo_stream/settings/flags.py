@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
+from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS
 from fomo_stream.records.derivations import derivations_of, split_derivations
 from fomo_stream.settings.rule_spec import (
     Rule,
     Window,
     Zone,
     check_names,
-    in_zone,
+    parse_table,
     read_calendar,
     split_names,
-    table_of,
+    with_zone,
 )
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
@@ -37,14 +37,14 @@ LEVELS = ("key", "partition", "topic")  # of silence
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
 
 
-def plain(name: str) -> str:
+def broker_text(name: str) -> str:
     """`name`, which goes to the broker with every request. Raises ValueError if a broker may not take it."""
     if not re.fullmatch(r"[!-~]([ -~]{,247}[!-~])?", name):
         raise ValueError("a broker takes 1 to 249 letters of ASCII, digits and signs here, without blanks at the ends")
     return name
 
 
-def _is_file(path: Path) -> Path:
+def _existing_file(path: Path) -> Path:
     if not path.is_file():
         raise ValueError(f"no such file: {path}")
     return path
@@ -58,13 +58,13 @@ def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]
     return tuple(name for name in known if name in names)
 
 
-def _long_enough(text: str) -> str:
+def _checked_silence(text: str) -> str:
     if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
         raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
     return text
 
 
-def _pairs(value: Any) -> Any:
+def _feature_values(value: Any) -> Any:
     """`{"temp": [-9999, -1]}` as `("temp=-9999", "temp=-1")`."""
     if not isinstance(value, Mapping):
         return value
@@ -72,7 +72,7 @@ def _pairs(value: Any) -> Any:
     return tuple(f"{name}={one}" for name, several in lists.items() for one in several)
 
 
-def _mark(text: str) -> tuple[str, float]:
+def _parse_missing_value(text: str) -> tuple[str, float]:
     """A feature and its number that means "missing", of `temp=-9999`. Raises ValueError."""
     name, _, number = (part.strip() for part in text.rpartition("="))
     if not name or not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number, re.ASCII):
@@ -80,16 +80,16 @@ def _mark(text: str) -> tuple[str, float]:
     return name, float(number)
 
 
-def _times(value: Any) -> Any:
+def _without_times_sign(value: Any) -> Any:
     """`5x` as 5.0."""
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
 Cycles = Annotated[Names, AfterValidator(lambda names: _in_order(names, CYCLES))]
 Levels = Annotated[Names, AfterValidator(lambda names: _in_order(names, LEVELS) or LEVELS)]
-ExistingFile = Annotated[Path, AfterValidator(_is_file)]
-PlainName = Annotated[str, AfterValidator(plain)]
-Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
+ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
+BrokerName = Annotated[str, AfterValidator(broker_text)]
+Factor = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_without_times_sign)]
 
 
 _DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}
@@ -112,7 +112,7 @@ class FileFlags(BaseFlags):
     skip_lines: int | None = flag("Input", None, metavar="N", ge=0, scope="scores")
     """lines of CSV above the header, the line with the names of the columns (default: found in the first lines)"""
 
-    def of_csv(self) -> dict[str, Any]:
+    def csv_settings(self) -> dict[str, Any]:
         """These settings, as `RecordFile` takes them."""
         return {name: getattr(self, name) for name in ("delimiter", "decimal", "skip_lines")}
 
@@ -147,7 +147,7 @@ class BrokerFlags(BaseFlags):
     @field_validator("kafka", mode="before")
     @classmethod
     def _kafka_is_flat(cls, value: Any) -> Any:
-        return flatten(value) if isinstance(value, Mapping) else value
+        return dotted_keys(value) if isinstance(value, Mapping) else value
 
     @field_validator("kafka")
     @classmethod
@@ -156,7 +156,7 @@ class BrokerFlags(BaseFlags):
             if key in RESERVED_KAFKA_KEYS:
                 raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
             if key in ("client.id", "client.rack"):
-                plain(value[key])
+                broker_text(value[key])
         return value
 
 
@@ -167,30 +167,30 @@ class DeliveryFlags(BrokerFlags):
     """each record exactly once, with transactions; or at least once, for brokers without them"""
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def dotted_keys(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested tables as dotted keys, with values as librdkafka reads them (`true`, `10`, `text`).
 
-    >>> flatten({"socket": {"keepalive": {"enable": True}}, "linger.ms": 5})
+    >>> dotted_keys({"socket": {"keepalive": {"enable": True}}, "linger.ms": 5})
     {'socket.keepalive.enable': 'true', 'linger.ms': '5'}
     """
     flat: dict[str, str] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
+            flat.update(dotted_keys(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
     return flat
 
 
-def _as_table(value: Any) -> Any:
-    """`"http://registry:8081"` as `{"url": "http://registry:8081"}`, and nested tables as `flatten` makes them."""
-    return {"url": value} if isinstance(value, str) else flatten(value) if isinstance(value, Mapping) else value
+def _registry_table(value: Any) -> Any:
+    """`"http://registry:8081"` as `{"url": "http://registry:8081"}`, and nested tables as `dotted_keys` makes them."""
+    return {"url": value} if isinstance(value, str) else dotted_keys(value) if isinstance(value, Mapping) else value
 
 
 class RegistryFlags(BaseFlags):
     """The registry that knows the schemas of values."""
 
-    registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_as_table)] = flag(
+    registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_registry_table)] = flag(
         "Schemas", {}, metavar="URL", repr=False, scope="scores"
     )
     """addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema;
@@ -270,7 +270,7 @@ class DetectorFlags(BaseFlags):
             named_views(names)
         return names
 
-    def of_detector(self) -> dict[str, Any]:
+    def detector_settings(self) -> dict[str, Any]:
         """The settings of the model and of the detector by name, to give them to another command."""
         names = DetectorFlags.model_fields.keys() - BaseFlags.model_fields.keys()
         return {name: getattr(self, name) for name in names}
@@ -289,7 +289,9 @@ class RecordFlags(DetectorFlags):
     counters: Names = flag("Records", ("auto",), metavar="A,B.C", scope="state")
     """fields that only grow, of which the growth a record is scored; auto: those that the first records show, if
     features are inferred; or none"""
-    missing_values: Annotated[Names, BeforeValidator(_pairs)] = flag("Records", (), metavar="A=-9999", scope="group")
+    missing_values: Annotated[Names, BeforeValidator(_feature_values)] = flag(
+        "Records", (), metavar="A=-9999", scope="group"
+    )
     """numbers that mean that a value is missing: temp=-9999; *=65535: of all features but categories"""
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field with the time of a record, for windows of maintenance and derived features: a number since 1970 (s, ms, us
@@ -312,11 +314,11 @@ class RecordFlags(DetectorFlags):
     key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field that names the series of a record, such as its device (default: the record's own key; of a file: all
     records are one series)"""
-    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MOST_KEYS, scope="state")
+    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MAX_KNOWN_KEYS, scope="state")
     """keys of a partition of which is known what is usual for them; those used least recently are forgotten"""
     mute_key: Names = flag("Records", (), metavar="A,B", scope="group")
     """keys that give no alerts; labels can mute keys, too"""
-    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MOST_OWN_CONTEXTS, scope="group")
+    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MAX_OWN_CONTEXTS, scope="group")
     """keys of a partition, the busiest, that have contexts of their own, as if each had a topic"""
     result_field: str = flag("Output", "fomo", metavar="NAME", min_length=1, scope="outputs")
     """field of the output record that holds the result"""
@@ -324,10 +326,12 @@ class RecordFlags(DetectorFlags):
     """write only the result, without the original fields"""
     incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, scope="group")
     """an incident ends after N records of its series without an alert"""
-    silence: Times | None = flag("Alerts", None, metavar="FACTOR", scope="group")
+    silence: Factor | None = flag("Alerts", None, metavar="FACTOR", scope="group")
     """an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
     none)"""
-    silence_min: Annotated[str, AfterValidator(_long_enough)] = flag("Alerts", "60s", metavar="DURATION", scope="group")
+    silence_min: Annotated[str, AfterValidator(_checked_silence)] = flag(
+        "Alerts", "60s", metavar="DURATION", scope="group"
+    )
     """the shortest silence that gives an alert, at least 10s"""
     silence_of: Levels = flag("Alerts", LEVELS, metavar="A,B", scope="group")
     """what is watched for silence: key, partition, topic, or several"""
@@ -392,13 +396,13 @@ class RecordFlags(DetectorFlags):
     @classmethod
     def _marks_are_numbers(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
         """In one form, as a group agrees on it."""
-        return tuple(dict.fromkeys(f"{name}={exact(number)}" for name, number in map(_mark, texts)))
+        return tuple(dict.fromkeys(f"{name}={exact(number)}" for name, number in map(_parse_missing_value, texts)))
 
     @property
     def marks(self) -> dict[Hashable, tuple[float, ...]]:
         """The numbers that mean "missing", by feature; *: of all."""
         found: dict[Hashable, tuple[float, ...]] = {}
-        for name, number in map(_mark, self.missing_values):
+        for name, number in map(_parse_missing_value, self.missing_values):
             found[name] = (*found.get(name, ()), number)
         return found
 
@@ -417,7 +421,7 @@ class RecordFlags(DetectorFlags):
         return names
 
 
-def _rule_of_flag(name: str, text: str) -> Rule:
+def _parse_rule(name: str, text: str) -> Rule:
     """The rule that an element of --ignore or --valid says. Raises ValueError."""
     feature, _, said = text.rpartition("=")
     if not feature:
@@ -431,7 +435,7 @@ def _rule_of_flag(name: str, text: str) -> Rule:
     else:
         about["ignore"] = said
     try:
-        return table_of(Rule, about)
+        return parse_table(Rule, about)
     except ValueError as error:
         raise ValueError(f"{text[:60]}: {error}") from None
 
@@ -460,7 +464,7 @@ class RuleFlags(RecordFlags):
     @classmethod
     def _rules_can_be_read(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         for text in texts:
-            _rule_of_flag(str(info.field_name), text)
+            _parse_rule(str(info.field_name), text)
         return texts
 
     @model_validator(mode="after")
@@ -474,7 +478,7 @@ class RuleFlags(RecordFlags):
     @property
     def all_rules(self) -> tuple[Rule, ...]:
         """The rules of the configuration file, and those that flags say."""
-        made = [_rule_of_flag(name, text) for name in ("ignore", "valid") for text in getattr(self, name)]
+        made = [_parse_rule(name, text) for name in ("ignore", "valid") for text in getattr(self, name)]
         if self.only_rises:
             made.append(Rule(name="--only-rises", features=self.only_rises, only="rises"))
         if self.only_falls:
@@ -492,4 +496,4 @@ class RuleFlags(RecordFlags):
     def windows(self) -> tuple[Window, ...]:
         """The windows of maintenance of the configuration file, and those of the calendar. Raises ConfigError."""
         of_calendar = () if self.calendar is None else read_calendar(self.calendar, self.timezone)
-        return in_zone((*self.maintenance, *of_calendar), self.timezone)
+        return with_zone((*self.maintenance, *of_calendar), self.timezone)

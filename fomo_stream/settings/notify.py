@@ -75,7 +75,7 @@ class NotifySettings(BrokerFlags, RegistryFlags):
         """Whether any target is given."""
         return bool(self.webhook or self.alertmanager or self.to)
 
-    def of_codec(self) -> ServiceSettings:
+    def codec_settings(self) -> ServiceSettings:
         """The settings that the codec of a topic's values takes."""
         names = ("registry", "schema_wait", "result_field", "max_record_bytes", "bootstrap", "kafka", "group")
         return ServiceSettings.model_construct(topic=self.alerts, **{name: getattr(self, name) for name in names})

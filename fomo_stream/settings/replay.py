@@ -13,7 +13,7 @@ from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, opti
 from fomo_stream.settings.topic_flags import GivenFlags, InputFlags
 
 NO_REPORT = "none"
-FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
+TOPIC_FLAGS = ("from_", "to", "last", "labels_topic")
 
 
 class ReplaySettings(GivenFlags, InputFlags, FileFlags):
@@ -63,7 +63,7 @@ class ReplaySettings(GivenFlags, InputFlags, FileFlags):
         if bool(self.topic) == (self.file is not None):
             raise ValueError("name what to replay: either --topic or --file")
         has_file = self.file is not None
-        if has_file and (given := [name for name in FLAGS_OF_TOPIC if getattr(self, name)]):
+        if has_file and (given := [name for name in TOPIC_FLAGS if getattr(self, name)]):
             raise ValueError(f"{option(given[0])} needs --topic; a --file is replayed as a whole")
         if has_file:
             self.check_times_of_file()

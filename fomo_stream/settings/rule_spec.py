@@ -22,14 +22,14 @@ from pydantic import (
 )
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.limits import FIRST_YEAR, LAST_YEAR, MOST_RULES
+from fomo_stream.limits import FIRST_YEAR, LAST_YEAR, MAX_RULES
 from fomo_stream.wording import did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KINDS = ("only", "ignore", "valid", "min_severity")  # what a rule says; each says one of them
-MOST_CHARACTERS, MOST_IN_ALL = 100_000, 400_000  # of the patterns of a table; of all rules, or windows
+MAX_PATTERN_CHARACTERS, MAX_TABLES_CHARACTERS = 100_000, 400_000  # of the patterns of a table; of all rules, or windows
 Pattern = Annotated[str, Field(max_length=200)]
 Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(lambda value: split_names(value)), Field(max_length=1000)]
 Limit = float | None
@@ -57,7 +57,7 @@ def zone(name: str) -> ZoneInfo:
 Zone = Annotated[str, AfterValidator(lambda name: zone(name).key), Field(max_length=100)]
 
 
-class Table(BaseModel):
+class ConfigTable(BaseModel):
     """A table of the configuration file; names may have dashes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
@@ -74,8 +74,8 @@ class Table(BaseModel):
 
     @model_validator(mode="after")
     def _patterns_are_short(self) -> Self:
-        if sum(map(len, (*self.keys, *getattr(self, "features", ())))) > MOST_CHARACTERS:
-            raise ValueError(f"its patterns have more than {MOST_CHARACTERS:,} characters: use * in them")
+        if sum(map(len, (*self.keys, *getattr(self, "features", ())))) > MAX_PATTERN_CHARACTERS:
+            raise ValueError(f"its patterns have more than {MAX_PATTERN_CHARACTERS:,} characters: use * in them")
         return self
 
     def plain(self) -> dict[str, Any]:
@@ -83,10 +83,10 @@ class Table(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
-AnyTable = TypeVar("AnyTable", bound=Table)
+AnyConfigTable = TypeVar("AnyTable", bound=ConfigTable)
 
 
-class Rule(Table):
+class Rule(ConfigTable):
     """What does not matter of some features, or always does. It says one of KINDS."""
 
     features: Patterns = ()  # patterns of names; none: all
@@ -142,7 +142,7 @@ class Rule(Table):
         return self.ignore or 0.0, 0.0
 
 
-class Window(Table):
+class Window(ConfigTable):
     """A time of maintenance, by the time of records: from `from` to just before `to`, perhaps repeated."""
 
     from_: datetime = Field(alias="from")  # on the clocks of `timezone`
@@ -204,7 +204,7 @@ class Window(Table):
         return self.to - self.from_
 
 
-def table_of(cls: type[AnyTable], content: Mapping[str, Any]) -> AnyTable:
+def parse_table(cls: type[AnyConfigTable], content: Mapping[str, Any]) -> AnyConfigTable:
     """A table from plain values. Raises ValueError, with what is wrong."""
     try:
         return cls.model_validate(content)
@@ -214,21 +214,21 @@ def table_of(cls: type[AnyTable], content: Mapping[str, Any]) -> AnyTable:
         raise ValueError(f"{place}: {what}" if place else what) from None
 
 
-def in_zone(windows: Sequence[Window], timezone: str) -> tuple[Window, ...]:
+def with_zone(windows: Sequence[Window], timezone: str) -> tuple[Window, ...]:
     """Windows in this time zone, where they have none of their own."""
     return tuple(one if one.timezone else one.model_copy(update={"timezone": timezone}) for one in windows)
 
 
-def check_names(tables: Sequence[Table], what: str) -> None:
+def check_names(tables: Sequence[ConfigTable], what: str) -> None:
     """Raise ValueError for a name that is used twice, or too many tables."""
     names = [table.name for table in tables]
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:
         raise ValueError(f"two {what} are called {twice}; give each a name of its own")
-    if len(names) > MOST_RULES:
-        raise ValueError(f"there are {len(names)} {what}; at most {MOST_RULES} are possible")
-    if sum(len(table.model_dump_json()) for table in tables) > MOST_IN_ALL:
-        raise ValueError(f"the {what} together have more than {MOST_IN_ALL:,} characters: use * in patterns")
+    if len(names) > MAX_RULES:
+        raise ValueError(f"there are {len(names)} {what}; at most {MAX_RULES} are possible")
+    if sum(len(table.model_dump_json()) for table in tables) > MAX_TABLES_CHARACTERS:
+        raise ValueError(f"the {what} together have more than {MAX_TABLES_CHARACTERS:,} characters: use * in patterns")
 
 
 def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
@@ -240,7 +240,7 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
 
     try:
         events = Calendar.from_ical(path.read_bytes()).walk("VEVENT")
-        found = [_window(event, timezone) for event in events]
+        found = [_window_of_event(event, timezone) for event in events]
     except OSError as error:
         raise ConfigError(f"--calendar {path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, IndexError, OverflowError) as error:
@@ -255,7 +255,7 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
     return tuple(found)
 
 
-def _window(event: Any, timezone: str) -> Window:
+def _window_of_event(event: Any, timezone: str) -> Window:
     name = str(event.get("SUMMARY", event.get("UID", ""))).strip()[:90] or "maintenance"
     if "DTSTART" not in event:
         raise ValueError(f"the event {name} has no DTSTART")

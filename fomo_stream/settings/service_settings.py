@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from pydantic import field_validator, model_validator
 
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, PlainName
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerName
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 from fomo_stream.wording import seconds_of
@@ -28,7 +28,7 @@ class ServiceSettings(InputFlags, OutputFlags):
     """a group without offsets first learns the records of this time before its start, or all (earliest), without
     outputs: 12h, 7d or 2w (default: it starts cold)"""
 
-    instance_id: PlainName | None = flag("Delivery", None, metavar="NAME", min_length=1, scope="running")
+    instance_id: BrokerName | None = flag("Delivery", None, metavar="NAME", min_length=1, scope="running")
     """unique name of this instance in its group; with it, a quick restart keeps the partitions"""
     on_lost_offset: Literal["fail", "earliest", "latest"] = flag("Delivery", "fail", scope="running")
     """what to do when the broker no longer has the next record to read"""

@@ -26,7 +26,7 @@ from pydantic_settings import (
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.config_file import at_line, read_config
-from fomo_stream.settings.removed import what_instead
+from fomo_stream.settings.removed import replacement_hint
 from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
@@ -70,12 +70,12 @@ def flag(
     return Field(default, json_schema_extra=extra, **constraints)
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def suggestion_for(name: str, known: Iterable[str]) -> str:
     """What to write in place of a setting that there is not."""
     field = name.strip("-").replace("-", "_")
     others = [cls for cls in _commands() if field in (name.strip("_") for name in flags_of(cls))]
     elsewhere = ", ".join(cls.__name__.removesuffix("Settings").lower().replace("service", "run") for cls in others)
-    return what_instead(name) or (f": it is a flag of {elsewhere}" if others else did_you_mean(name, known))
+    return replacement_hint(name) or (f": it is a flag of {elsewhere}" if others else did_you_mean(name, known))
 
 
 def flags_of(cls: type[BaseFlags]) -> list[str]:
@@ -137,12 +137,15 @@ class BaseFlags(BaseSettings):
         """Order of precedence, highest first: flags, environment, file."""
         words = {name: _variables().get(ENV_PREFIX + name[:-1].upper()) for name in cls.model_fields if name[-1] == "_"}
         of_words = InitSettingsSource(settings_cls, {name: value for name, value in words.items() if value})
-        tables = {name: table for name in TABLES if name in cls.model_fields and (table := _table_of(name))}
-        given = [InitSettingsSource(settings_cls, _joinable(one)) for one in (init_settings(), env_settings(), tables)]
+        tables = {name: table for name in TABLES if name in cls.model_fields and (table := _environment_table(name))}
+        given = [
+            InitSettingsSource(settings_cls, _with_registry_table(one))
+            for one in (init_settings(), env_settings(), tables)
+        ]
         sources: list[PydanticBaseSettingsSource] = [*given, of_words]
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
-            content = _joinable(_read_file(Path(path), cls.model_fields))
+            content = _with_registry_table(_read_file(Path(path), cls.model_fields))
             if init_settings().get("file") is not None:  # a file that is named is read in place of the service's topic
                 content.pop("topic", None)
             sources.append(InitSettingsSource(settings_cls, content))
@@ -168,7 +171,7 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
         ) from None
 
 
-def read_again(settings: AnySettings) -> AnySettings:
+def reload_settings(settings: AnySettings) -> AnySettings:
     """The settings as the same flags, the environment and the configuration file have them now. Raises ConfigError."""
     return load(type(settings), settings._flags)
 
@@ -183,7 +186,7 @@ def option(name: str) -> str:
     return "--" + name.strip("_").replace("_", "-")
 
 
-def command_again(settings: BaseFlags, command: str, **changes: Any) -> str:
+def command_line(settings: BaseFlags, command: str, **changes: Any) -> str:
     """The command line with the flags that these settings were loaded with, and changes; secrets as ***."""
     words = ["fomo-stream", command]
     for name, value in {**settings._flags, **changes}.items():
@@ -218,7 +221,7 @@ def _check_environment() -> None:
     known, tables = set(map(str.upper, _all_settings())), tuple(f"{name.upper()}_" for name in TABLES)
     words = [name.removeprefix(ENV_PREFIX) for name in _variables()]
     problems = [
-        f"there is no setting {ENV_PREFIX}{word}{what_instead(word) or did_you_mean(word, known, ENV_PREFIX)}"
+        f"there is no setting {ENV_PREFIX}{word}{replacement_hint(word) or did_you_mean(word, known, ENV_PREFIX)}"
         for word in words
         if word not in known and not word.startswith(tables)
     ]
@@ -226,7 +229,7 @@ def _check_environment() -> None:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
 
 
-MOST_SHOWN = 100  # characters of a value that is refused
+MAX_SHOWN_CHARACTERS = 100  # characters of a value that is refused
 
 
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
@@ -249,7 +252,7 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
         where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
     is_secret = not cls.model_fields[name].repr
     given = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
-    shown = "" if is_secret or isinstance(given, dict) else f" {str(given)[:MOST_SHOWN]}"
+    shown = "" if is_secret or isinstance(given, dict) else f" {str(given)[:MAX_SHOWN_CHARACTERS]}"
     first = message[0] if message[1:2].isupper() else message[0].lower()  # a text of the user stays as it is
     return f"{where}{shown}: {first}{message[1:]}"
 
@@ -281,7 +284,7 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     for key in values:
         # one file can serve several commands
         if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):
-            hint = near(key, [option(name)[2:] for name in fields])
+            hint = suggestion_for(key, [option(name)[2:] for name in fields])
             raise ConfigError(f"--config {path}{at_line(path, (key,))}: there is no setting {key}{hint}")
     return {key: value for key, value in values.items() if key in fields}
 
@@ -299,13 +302,13 @@ def _all_settings() -> set[str]:
     return {field.strip("_") for cls in _commands() for field in cls.model_fields}
 
 
-def _joinable(values: dict[str, Any]) -> dict[str, Any]:
+def _with_registry_table(values: dict[str, Any]) -> dict[str, Any]:
     """With the address of a registry as a table, so that other sources can add to it."""
     url = values.get("registry")
     return {**values, "registry": {"url": url}} if isinstance(url, str) else values
 
 
-def _table_of(name: str) -> dict[str, str]:
+def _environment_table(name: str) -> dict[str, str]:
     """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"sasl.password": "x"}` for kafka, so that secrets need no flag."""
     prefix = f"{ENV_PREFIX}{name.upper()}_"
     found = {key.removeprefix(prefix): value for key, value in _variables().items() if key.startswith(prefix)}

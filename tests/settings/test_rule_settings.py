@@ -12,8 +12,8 @@ import pytest
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.rule_spec import Rule, Window, check_names, table_of
-from fomo_stream.settings.sources import read_again
+from fomo_stream.settings.rule_spec import Rule, Window, check_names, parse_table
+from fomo_stream.settings.sources import reload_settings
 
 YAML = """\
 time: at
@@ -147,9 +147,9 @@ def test_mistakes_in_flags_are_said(flags: list[str], words: str) -> None:
 
 def test_a_window_without_a_zone_may_say_so() -> None:
     about = {"name": "w", "from": "2026-10-01T10:00", "to": "2026-10-01T11:00"}
-    assert table_of(Window, {**about, "timezone": ""}) == table_of(Window, about)
+    assert parse_table(Window, {**about, "timezone": ""}) == parse_table(Window, about)
     with pytest.raises(ValueError, match="timezone: there is no time zone Berlin"):
-        table_of(Window, {**about, "timezone": "Berlin"})
+        parse_table(Window, {**about, "timezone": "Berlin"})
 
 
 # --- calendars
@@ -222,8 +222,8 @@ def test_a_calendar_that_cannot_be_used_is_said(tmp_path: Path, text: str, words
 def test_patterns_are_bounded_in_number_and_size() -> None:
     for keys in (["k"] * 1001, ["k" * 201], ["k" * 200] * 501):
         with pytest.raises(ValueError, match=r"at most 1000 items|at most 200 characters|more than 100,000 characters"):
-            table_of(Rule, {"name": "r", "ignore": 1, "keys": keys})
-    tables = [table_of(Rule, {"name": f"{n}", "ignore": 1, "keys": ["k" * 200] * 100}) for n in range(30)]
+            parse_table(Rule, {"name": "r", "ignore": 1, "keys": keys})
+    tables = [parse_table(Rule, {"name": f"{n}", "ignore": 1, "keys": ["k" * 200] * 100}) for n in range(30)]
     with pytest.raises(ValueError, match="the rules together have more than 400,000 characters"):
         check_names(tables, "rules")
 
@@ -234,8 +234,8 @@ def test_patterns_are_bounded_in_number_and_size() -> None:
 def test_settings_can_be_read_again(tmp_path: Path) -> None:
     settings = of_file(tmp_path, YAML, "fomo.yaml", "--alert-rate", "0.02")
     (tmp_path / "fomo.yaml").write_text(YAML.replace("only: falls", "only: rises"))
-    again = read_again(settings)
+    again = reload_settings(settings)
     assert (settings.rules[0].only, again.rules[0].only, again.alert_rate) == ("falls", "rises", 0.02)
     (tmp_path / "fomo.yaml").write_text(YAML.replace("only: falls", "only: up"))
     with pytest.raises(ConfigError, match=r"line 8: rules\[1\]\.only"):
-        read_again(settings)
+        reload_settings(settings)

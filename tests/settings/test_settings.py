@@ -15,7 +15,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
-from fomo_stream.settings.removed import GONE
+from fomo_stream.settings.removed import REMOVED
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, extra_of, load, option
@@ -259,7 +259,7 @@ def test_every_setting_of_the_service_and_of_a_replay_says_what_it_affects() -> 
         assert {name for name, field in cls.model_fields.items() if not extra_of(field)["scope"]} == set()
 
 
-@pytest.mark.parametrize("name", sorted(GONE.keys() - {"json", "format"}))
+@pytest.mark.parametrize("name", sorted(REMOVED.keys() - {"json", "format"}))
 def test_a_setting_that_is_gone_is_refused_with_what_to_use(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
