@@ -39,7 +39,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-if not TYPE_CHECKING:  # else type checkers would take any name for one of the package
+if not TYPE_CHECKING:  # else type checkers would accept any name as part of the package
 
     def __getattr__(name):
         if name == "__version__":

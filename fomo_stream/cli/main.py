@@ -1,6 +1,6 @@
 """The command line: `fomo-stream [run]`, `demo`, `score`, `replay`, `compare`, `notify`, `redrive`, `group`, `doctor`.
 
-Each command imports its large packages only after its flags were parsed, so `--help` and mistakes are answered at once.
+Each command imports its large packages only after parsing its flags, so `--help` and mistakes are answered at once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fomo_stream.settings.sources import AnySettings
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import clean_lines, did_you_mean
 
-SWITCH_S = 0.001  # a record waits at most so long for the thread that builds contexts; Python's own value is 5 ms
+SWITCH_S = 0.001  # longest wait of a record for the thread that builds contexts; Python's default is 5 ms
 
 
 def program() -> NoReturn:
-    """`main`, as a program.
+    """Run `main` and end the process.
 
-    Where a broker does not answer, threads may still be in a call of the Kafka client, and objects of the client may
-    still be in use. The process could crash if the interpreter took these apart, so it ends without that.
+    Where a broker does not answer, threads may still be in a call of the Kafka client and use its objects. The process
+    could crash if the interpreter destroyed these objects at exit, so it exits without cleaning up.
     """
     try:
         code = main()
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # as of `fomo-stream group | head`
+    except BrokenPipeError:  # such as `fomo-stream group | head`
         sys.stderr.close()
         return 141
 
@@ -90,11 +90,11 @@ def run_command(argv: Sequence[str]) -> int:
     signals = Signals()
     limit_threads(settings.threads)
     sys.setswitchinterval(SWITCH_S)
-    from fomo_stream.kafka.service import Notifier  # torch and confluent_kafka
+    from fomo_stream.kafka.service import Service  # torch and confluent_kafka
     from fomo_stream.ops.monitor import Monitor
 
     monitor = Monitor(settings)
-    service = Notifier(settings, observer=monitor)
+    service = Service(settings, observer=monitor)
     signals.attach(service)
     with monitor.serve(service):
         service.run()
@@ -197,6 +197,7 @@ def redrive_command(argv: Sequence[str]) -> int:
     fit that topic cannot be sent back.
     """
     settings = _load_settings(RedriveSettings, argv, redrive_command)
+    from fomo_stream.admin.redrive import send_dead_letters
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: an open transaction is aborted
     summary = send_dead_letters(settings)
@@ -231,7 +232,7 @@ def doctor_command(argv: Sequence[str]) -> int:
       fomo-stream doctor --topic sensors --config fomo.toml
 
     It takes all flags of the service, so give it the environment and --config file of an instance. It changes
-    nothing and reads no values of records. The exit code is that of the first problem; warnings are no problems.
+    nothing and reads no values of records. The exit code is that of the first problem; warnings do not count.
     """
     settings = _load_settings(DoctorSettings, argv, doctor_command)
     from fomo_stream.admin.doctor import run_checks
@@ -243,21 +244,15 @@ def doctor_command(argv: Sequence[str]) -> int:
 
 
 Command = Callable[[Sequence[str]], int]
-COMMANDS: dict[str, Command] = {
-    "run": run_command,
-    "demo": demo_command,
-    "score": score_command,
-    "replay": replay_command,
-    "compare": compare_command,
-    "notify": notify_command,
-    "redrive": redrive_command,
-    "group": group_command,
-    "doctor": doctor_command,
-}
+_FUNCTIONS = (
+    *(run_command, demo_command, score_command, replay_command, compare_command),
+    *(notify_command, redrive_command, group_command, doctor_command),
+)
+COMMANDS: dict[str, Command] = {function.__name__.removesuffix("_command"): function for function in _FUNCTIONS}
 
 
 def _load_settings(cls: type[AnySettings], argv: Sequence[str], command: Command) -> AnySettings:
-    """The settings of a command; from now on it logs as they say."""
+    """Return the settings of a command, and configure the logs with them."""
     name = "" if command is run_command else command.__name__.removesuffix("_command")
     settings = parse(cls, argv, inspect.getdoc(command) or "", name)
     configure_logging(settings.log_level)

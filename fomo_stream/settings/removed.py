@@ -1,4 +1,4 @@
-"""Settings of earlier builds, and what to use now: told for one release, wherever such a setting is given."""
+"""Settings of earlier builds, and what to use instead: named for one release, wherever such a setting is given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMOVED = {
 
 
 def replacement_hint(name: str) -> str:
-    """The end of a sentence about a setting that there is not, written as a flag or a variable; empty: it never was.
+    """Return the end of a sentence about a removed setting, written as a flag or a variable; empty: it never existed.
 
     >>> replacement_hint("FOMO_TARGET_TIMEOUT")
     ': it is gone; leave it out: a target has 10 s to answer'

@@ -21,7 +21,7 @@ from fomo_stream.partition.incidents import Incidents
 from fomo_stream.replaying.advice import PartitionAlerts, alerts_in
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, Block
 from fomo_stream.replaying.measures.incident_metrics import MAX_PICTURE_POINTS, MIN_RECORDS_AROUND
-from fomo_stream.replaying.measures.recorder import MAX_INCIDENTS
+from fomo_stream.replaying.measures.recorder import MAX_WORST
 from fomo_stream.replaying.measures.top_alerts import MAX_TOP_ALERTS
 
 N = 2000
@@ -134,7 +134,7 @@ def test_all_that_count_incidents_find_the_same(made: Block, quiet: tuple[int, i
     assert (found["median_records"], found["most_records"]) == (
         (median_low(sizes), sizes[-1]) if sizes else (None, None)
     )
-    assert len(found["worst"]) == min(MAX_INCIDENTS, len(sizes))
+    assert len(found["worst"]) == min(MAX_WORST, len(sizes))
     assert len(report["alerts"]) == min(MAX_TOP_ALERTS, len(members))
 
     series, labels = made.results.series, made.labels

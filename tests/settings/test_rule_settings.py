@@ -79,7 +79,7 @@ def test_both_kinds_of_files_say_the_same(tmp_path: Path) -> None:
 
 MISTAKES = [
     ("only: falls", "only: fals", 8, "rules[1].only: 'fals' is not one of rises, falls; did you mean falls?"),
-    ("only: falls", "olny: falls", 8, "rules[1].olny: there is no such field; did you mean only?"),
+    ("only: falls", "olny: falls", 8, "rules[1].olny: unknown field; did you mean only?"),
     ("ignore: 5%", "ignore: a bit", 11, "rules[2].ignore: write an amount"),
     ("ignore: 5%", "ignore: 5%\n    only: rises", 9, "it has only and ignore"),
     ("    ignore: 5%\n", "", 9, "it has none of them"),
@@ -92,8 +92,8 @@ MISTAKES = [
     ("2026-03-28T05:00", "next week", 16, "maintenance[1].to: write a time as 2026-10-01"),
     ("FREQ=DAILY", "every day", 17, "maintenance[1].repeat: write it as iCalendar does"),
     ("FREQ=DAILY", "FREQ=DAILY;BYDAY=XX", 14, "write it as iCalendar does"),
-    ("Europe/Berlin", "Europe/Berlni", None, "there is no time zone Europe/Berlni; did you mean Europe/Berlin?"),
-    ("time: at", "tmie: at", 1, "there is no setting tmie; did you mean time?"),
+    ("Europe/Berlin", "Europe/Berlni", None, "unknown time zone Europe/Berlni; did you mean Europe/Berlin?"),
+    ("time: at", "tmie: at", 1, "unknown setting tmie; did you mean time?"),
     ("small moves", "range", None, "two rules are called range"),
     ("time: at", "- time", None, "it cannot be read as YAML|cannot be read as YAML"),
 ]
@@ -114,7 +114,7 @@ def test_a_mistake_in_toml_has_a_line_too(tmp_path: Path) -> None:
     said = refusal(tmp_path, TOML.replace('only = "falls"', 'only = "fals"'), "fomo.toml")
     assert f"--config {tmp_path}/fomo.toml line 8: rules[1].only: 'fals' is not one of" in said
     said = refusal(tmp_path, TOML.replace('ignore = "5%"', 'ignroe = "5%"'), "fomo.toml")
-    assert "line 13: rules[2].ignroe: there is no such field; did you mean ignore?" in said
+    assert "line 13: rules[2].ignroe: unknown field; did you mean ignore?" in said
 
 
 def test_flags_are_rules_too() -> None:
@@ -136,7 +136,7 @@ def test_flags_are_rules_too() -> None:
         (["--valid", "a=:"], "it has no limit"),
         (["--explain", "none", "--only-rises", "a"], "leave --explain none out"),
         (["--exclude", "a", "--features", "a,b"], "--exclude a is named by another flag"),
-        (["--timezone", "Berlin"], "there is no time zone Berlin"),
+        (["--timezone", "Berlin"], "unknown time zone Berlin"),
         (["--calendar", "/nowhere.ics"], "--calendar /nowhere.ics: cannot be read"),
     ],
 )
@@ -148,7 +148,7 @@ def test_mistakes_in_flags_are_said(flags: list[str], words: str) -> None:
 def test_a_window_without_a_zone_may_say_so() -> None:
     about = {"name": "w", "from": "2026-10-01T10:00", "to": "2026-10-01T11:00"}
     assert parse_table(Window, {**about, "timezone": ""}) == parse_table(Window, about)
-    with pytest.raises(ValueError, match="timezone: there is no time zone Berlin"):
+    with pytest.raises(ValueError, match="timezone: unknown time zone Berlin"):
         parse_table(Window, {**about, "timezone": "Berlin"})
 
 

@@ -13,7 +13,7 @@ from fomo_stream.detector.results import Cause
 from fomo_stream.partition.incidents import begins_of
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER
-from fomo_stream.replaying.measures.recorder import MAX_INCIDENTS, MeasureSpec, Recorded
+from fomo_stream.replaying.measures.recorder import MAX_WORST, MeasureSpec, Recorded
 
 MAX_PICTURES = 2  # of an incident: of its first reasons
 MIN_RECORDS_AROUND = 30  # records of its series before and after an incident that a picture shows, at least
@@ -33,7 +33,7 @@ def incidents_report(recorded: Sequence[Recorded], spec: MeasureSpec) -> dict[st
         "open": len(still_open),
         "median_records": sizes[(len(sizes) - 1) // 2] if sizes else None,
         "most_records": sizes[-1] if sizes else None,
-        "worst": [_incident_report(its, one, spec) for one, its in every[:MAX_INCIDENTS]],
+        "worst": [_incident_report(its, one, spec) for one, its in every[:MAX_WORST]],
     }
 
 

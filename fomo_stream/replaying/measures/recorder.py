@@ -26,7 +26,7 @@ Bool = NDArray[np.bool_]
 
 MAX_WINDOWS = 128  # bins of time whose records are measured together, at most
 MAX_VALUE = 3e38  # values beyond count as this one
-MAX_INCIDENTS = 20  # incidents that are listed
+MAX_WORST = 20  # incidents that are listed
 MAX_SILENCE_NOTICES = 100  # notices of silence that are listed, of a partition
 
 
@@ -53,7 +53,7 @@ class MeasureSpec:
 
 def worst_incidents(incidents: Iterable[Result]) -> list[Result]:
     """The WORST of the incidents of a partition, those of most surprise first."""
-    return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:MAX_INCIDENTS]
+    return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:MAX_WORST]
 
 
 @dataclass
