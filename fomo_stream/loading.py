@@ -71,14 +71,14 @@ def first_detector(settings: InputFlags, model: Model, schema: Schema, executor:
     if rows is not None:
         detector.seed_context(rows)
     if settings.reference is not None:
-        reference = set_reference(settings, detector, schema)
+        good = set_reference(settings, detector, schema)
         log.info(
             kv(
                 "reference",
                 file=str(settings.reference),
-                records=reference.records,
-                keys=reference.keys,
-                digest=reference.name,
+                records=good.records,
+                keys=good.keys,
+                digest=good.name,
             )
         )
     return detector

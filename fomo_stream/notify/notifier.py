@@ -23,14 +23,14 @@ from fomo_stream.settings.notify import NotifySettings
 
 log = logging.getLogger(__name__)
 
-TOPIC_POLL_S = 3.0  # between two looks whether the topic was created again
-STUCK_S = 120.0  # each follower has to turn once within this time
-FINISH_S = 10.0  # after SIGTERM, for messages that are under way
-DRY_RUN_TIMEOUT_S = 30.0  # of a dry run, for the next record
+TOPIC_POLL_S = 3.0  # between two checks whether the topic was created again
+STUCK_S = 120.0  # each follower has to begin a turn within this time
+FINISH_S = 10.0  # after SIGTERM, for messages that are being sent
+DRY_RUN_TIMEOUT_S = 30.0  # for the next record of a dry run
 
 
 class Notifier:
-    """One instance of `fomo-stream notify`. Raises FomoError for what keeps it from starting."""
+    """One instance of `fomo-stream notify`. Raises FomoError if it cannot start."""
 
     is_loading = False
 
@@ -48,16 +48,17 @@ class Notifier:
                 what = f"two targets would share the consumer group {group}, and each message would reach one of them"
                 raise ConfigError(what, "name each target once, or start another notify with a --group of its own")
             groups.add(group)
-            own = settings.model_copy(update={"group": group})
-            self._followers.append(Follower(own, target, lambda: self._topic, self._stop))
+            target_settings = settings.model_copy(update={"group": group})
+            self._followers.append(Follower(target_settings, target, lambda: self._topic, self._stop))
 
     def stop(self) -> None:
-        """End soon; called by a handler of signals."""
+        """Make `run` return soon; called by a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Tell of incidents until `stop`. Raises BrokerError."""
-        threads = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in self._followers]
+        """Send messages about incidents until `stop`. Raises BrokerError."""
+        followers = self._followers
+        threads = [threading.Thread(target=self._follow, args=(follower,), daemon=True) for follower in followers]
         with self._serve(), closing(Cluster(self._settings)) as cluster:
             while not self._stop.is_set():
                 self._poll_topic(cluster)
@@ -66,32 +67,32 @@ class Notifier:
                         thread.start()
                 self._stop.wait(TOPIC_POLL_S)
             end = time.monotonic() + FINISH_S
-            for thread in threads:  # one that waits for an answer is left behind
+            for thread in threads:  # a thread that still waits for an answer is abandoned
                 if thread.ident is not None:
                     thread.join(max(0.0, end - time.monotonic()))
         if self._error is not None:
             raise self._error
 
     def _poll_topic(self, cluster: Cluster) -> None:
-        """See which topic there is now. Raises BrokerError if there was none yet; with --wait it is tried again."""
+        """Find the topic as it is now. Raises BrokerError if there never was one; with --wait it is tried again."""
         try:
             if not self._topic.partitions:
                 cluster.connect()
-            found = find_topic(cluster, self._settings)
+            topic = find_topic(cluster, self._settings)
         except BrokerError as error:
-            if self._topic.partitions:  # the consumers tell of it, too
+            if self._topic.partitions:  # the consumers report it, too
                 return
             if not self._settings.wait:
                 raise
             self._trouble = str(error)
             log.warning(kv("waiting", reason=error))
             return
-        if self._topic.is_another(found.id):
+        if self._topic.is_another(topic.id):
             log.warning(kv("topic_recreated", topic=self._settings.alerts, effect="reading from its beginning"))
-        self._topic, self._trouble = found, ""
+        self._topic, self._trouble = topic, ""
 
     def _follow(self, follower: Follower) -> None:
-        """The thread of a target. An error that it cannot live with ends the process."""
+        """Run the thread of a target. An error that ends the thread ends the process."""
         try:
             with explaining(f"topic {self._settings.alerts} cannot be read"):
                 follower.run()
@@ -101,32 +102,33 @@ class Notifier:
 
     def not_live(self) -> list[str]:
         """Reasons to restart this process."""
-        still = 0.0 if self._trouble else time.monotonic() - min(one.last_turn_s for one in self._followers)
-        return [f"a follower has not turned for {still:.0f} s"] if still > STUCK_S else []
+        idle_s = 0.0 if self._trouble else time.monotonic() - min(follower.last_turn_s for follower in self._followers)
+        return [f"a follower has not turned for {idle_s:.0f} s"] if idle_s > STUCK_S else []
 
     def not_ready(self) -> list[str]:
-        """Reasons why people are not told."""
-        own = [self._trouble] if self._trouble else []
-        return own or [f"{one.name} is not told: {one.trouble}" for one in self._followers if one.trouble]
+        """Reasons why messages are not sent."""
+        if self._trouble:
+            return [self._trouble]
+        return [f"{follower.name} is not told: {follower.trouble}" for follower in self._followers if follower.trouble]
 
     def metrics(self) -> bytes:
-        """In the text format of Prometheus."""
+        """Return the metrics in the text format of Prometheus."""
         metric_value(READY).set(not self.not_ready())
-        for one in self._followers:
-            since = one.since
-            metric_value(OLDEST, one.name).set(0.0 if since is None else time.monotonic() - since)
-            metric_value(HELD, one.name).set(one.limit.held)
+        for follower in self._followers:
+            since = follower.since
+            metric_value(OLDEST, follower.name).set(0.0 if since is None else time.monotonic() - since)
+            metric_value(HELD, follower.name).set(follower.limit.held)
         return generate_latest(registry)
 
     def _serve(self) -> AbstractContextManager[object]:
         if self._settings.health_port is None:
             return nullcontext()
-        sources = Endpoints(live=self.not_live, ready=self.not_ready, metrics=self.metrics)
-        return HttpServer(self._settings.http_host, self._settings.health_port, sources)
+        endpoints = Endpoints(live=self.not_live, ready=self.not_ready, metrics=self.metrics)
+        return HttpServer(self._settings.http_host, self._settings.health_port, endpoints)
 
 
 def find_topic(cluster: Cluster, settings: NotifySettings) -> AlertTopic:
-    """The topic of alerts as it is now. Raises BrokerError."""
+    """Return the alert topic as it is now. Raises BrokerError."""
     with explaining(f"topic {settings.alerts} cannot be described"):
         partitions, ids = cluster.partitions([settings.alerts])
     if settings.alerts not in partitions:
@@ -136,11 +138,11 @@ def find_topic(cluster: Cluster, settings: NotifySettings) -> AlertTopic:
 
 
 def print_messages(settings: NotifySettings, out: TextIO) -> None:
-    """Print the messages about all that the topic holds now, without limit. Sends and commits nothing."""
+    """Print the messages about all records that the topic holds now, without limit. Sends and commits nothing."""
     from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader  # numpy
 
     if settings.has_target:
-        targets_of(settings)  # only to refuse wrong ones
+        targets_of(settings)  # only to refuse invalid ones
     what, messages = f"topic {settings.alerts} cannot be read", AlertReader(settings)
     with closing(Cluster(settings)) as cluster:
         cluster.connect()

@@ -80,12 +80,12 @@ class ServiceSettings(InputFlags, OutputFlags):
         """Refuse commits that come too late: the broker aborts a transaction that stays open for too long."""
         name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in self.kafka), None)
         timeout = self.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
-        longest_ms = int(timeout) / 3 if timeout.isdigit() else float("inf")
-        if self.delivery == "exactly-once" and self.commit_interval_ms > longest_ms:
+        limit_ms = int(timeout) / 3 if timeout.isdigit() else float("inf")
+        if self.delivery == "exactly-once" and self.commit_interval_ms > limit_ms:
             raise ValueError(
-                f"--max-latency-ms must be at most {longest_ms / COMMIT_SHARE:g}: half of it is the time between commits, "
-                f"which is at most a third of {name or 'session.timeout.ms'}: the broker aborts a transaction that "
-                "stays open too long"
+                f"--max-latency-ms must be at most {limit_ms / COMMIT_SHARE:g}: half of it is the time between "
+                f"commits, which is at most a third of {name or 'session.timeout.ms'}: the broker aborts a "
+                "transaction that stays open too long"
             )
         return self
 

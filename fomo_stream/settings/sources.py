@@ -137,13 +137,11 @@ class BaseFlags(BaseSettings):
         """Return the sources in their order of precedence, highest first: flags, environment, file."""
         # Fields such as `from_`, whose names are words of Python without the underscore.
         words = {name: _variables().get(ENV_PREFIX + name[:-1].upper()) for name in cls.model_fields if name[-1] == "_"}
-        of_words = InitSettingsSource(settings_cls, {name: value for name, value in words.items() if value})
+
         tables = {name: table for name in TABLES if name in cls.model_fields and (table := _environment_table(name))}
-        given = [
-            InitSettingsSource(settings_cls, _with_registry_table(one))
-            for one in (init_settings(), env_settings(), tables)
-        ]
-        sources: list[PydanticBaseSettingsSource] = [*given, of_words]
+        contents = [_with_registry_table(values) for values in (init_settings(), env_settings(), tables)]
+        contents.append({name: value for name, value in words.items() if value})
+        sources: list[PydanticBaseSettingsSource] = [InitSettingsSource(settings_cls, values) for values in contents]
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
             content = _with_registry_table(_read_file(Path(path), cls.model_fields))

@@ -93,7 +93,7 @@ class OutputFlags(TopicFlags, DeliveryFlags):
 
     @property
     def scored_topics(self) -> tuple[str, ...]:
-        """The topics that scored records go to: --out for all, unless it is none, and --alerts for alerts."""
+        """The topics that scored records go to: --out for all records, --alerts for alerts."""
         named = (None if self.out == NO_TOPIC else self.out, self.alerts)
         return tuple(topic for topic in named if topic is not None)
 

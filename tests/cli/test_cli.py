@@ -53,7 +53,7 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),
         ([], "--topic is required"),
         (["run"], "--topic is required"),
-        (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "no reason not_jsn; did you mean not_json?"),
+        (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "unknown reason not_jsn; did you mean not_json?"),
         (["redrive", "--dead-letters", "d", "--reason", ""], "name at least one reason"),
     ],
 )

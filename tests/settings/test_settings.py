@@ -187,7 +187,7 @@ def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
     with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
         load(ServiceSettings, {"config": file})
     file.write_text('topic = "t"\nbatchsize = 5\n')
-    with pytest.raises(ConfigError, match="no setting batchsize; did you mean batch-size"):
+    with pytest.raises(ConfigError, match="unknown setting batchsize; did you mean batch-size"):
         load(ServiceSettings, {"config": file})
 
 
@@ -267,7 +267,7 @@ def test_a_setting_that_is_gone_is_refused_with_what_to_use(
     assert name not in known
     file = tmp_path / "fomo.yaml"
     file.write_text(f"topic: t\n{name}: 1\n")
-    with pytest.raises(ConfigError, match=f"no setting {name}: it is gone; "):
+    with pytest.raises(ConfigError, match=f"unknown setting {name}: it is gone; "):
         load(ServiceSettings, {"config": file})
     with pytest.raises(ConfigError, match=f"no flag --{name}: it is gone; "):
         parse(ServiceSettings, ["--topic", "t", f"--{name}", "1"])
