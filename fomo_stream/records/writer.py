@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
 
 from fomo_stream.errors import RecordError
-from fomo_stream.limits import LONGEST_PATH
+from fomo_stream.limits import MAX_PATH_CHARACTERS
 from fomo_stream.records.json_codec import is_strict
 from fomo_stream.records.schema import look_up
 
@@ -106,9 +106,11 @@ class Leaves(dict[str, Leaf]):
             raise unsupported(f"it has more than {MAX_DEPTH} levels")
         leaf, parts, identity = self._look(node, path, inside)
         self._visits += 1
-        if leaf is not None and path not in ("", INNER) and len(path) <= LONGEST_PATH:
+        if leaf is not None and path not in ("", INNER) and len(path) <= MAX_PATH_CHARACTERS:
             known = self.get(path, leaf)
-            named = known.type if known is leaf or len(known.type) > LONGEST_PATH else f"{known.type} or {leaf.type}"
+            named = (
+                known.type if known is leaf or len(known.type) > MAX_PATH_CHARACTERS else f"{known.type} or {leaf.type}"
+            )
             self[path] = Leaf(named, leaf.role if known.role == leaf.role else "mixed")
             if len(self.aliases) < 10 * MOST_ALIASES:
                 self.aliases.update(dict.fromkeys(former, path))

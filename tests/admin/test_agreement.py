@@ -13,7 +13,7 @@ from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement, shown
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.settings.commands import GroupSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 SETTINGS = GroupSettings(topic="t", group="g")
 

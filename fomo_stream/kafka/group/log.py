@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.broker.clients import explained, make_producer, wait_until_connected
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.settings.topics import TopicFlags
+from fomo_stream.settings.topic_flags import TopicFlags
 
 PARTITION = 0
 OF = "of"  # field of each record: the group and its input

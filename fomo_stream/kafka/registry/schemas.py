@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.registry.client import Place, RegistryClient
-from fomo_stream.logs import Throttle, kv, place_of
+from fomo_stream.logs import Throttle, kv, raised_at
 from fomo_stream.records import avro, json_schema, protobuf
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
-from fomo_stream.settings.topics import InputFlags, OutputFlags
+from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Schemas:
             reason, message = error.reason, f"schema {question.schema_id}: {error}"
         except Exception as error:  # of a schema that nobody has thought of; its records are kept as dead letters
             reason, message = UNSUPPORTED, f"schema {question.schema_id}: {type(error).__name__}"
-            line = kv("schema_failed", schema=question.schema_id, reason=message, at=place_of(error))
+            line = kv("schema_failed", schema=question.schema_id, reason=message, at=raised_at(error))
             log.warning(line, exc_info=log.isEnabledFor(logging.DEBUG))
         self._keep(self._failures, question, (reason, message, time.monotonic() + FAILED_S), MOST_FAILED)
 
