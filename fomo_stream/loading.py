@@ -89,7 +89,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     from fomo_stream.partition.partition import Waiting
     from fomo_stream.partition.record import FileItem
     from fomo_stream.partition.running import Running
-    from fomo_stream.records.files import BLOCK, RecordFile, open_records, trusted_records
+    from fomo_stream.records.files import BLOCK_RECORDS, RecordFile, open_records, trusted_records
     from fomo_stream.records.inference import key_of, text_columns
     from fomo_stream.settings.flags import FileFlags
 
@@ -102,7 +102,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
         of_csv = settings.of_csv() if isinstance(settings, FileFlags) else {}
         file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **of_csv)
         numbered = enumerate(trusted_records(file), 1)
-        while block := list(islice(numbered, BLOCK)):
+        while block := list(islice(numbered, BLOCK_RECORDS)):
             rows, its = maker.rows_of([FileItem(at, one, key_of(one, settings.key)) for at, one in block])
             parts.append(rows)
             keys += its

@@ -23,7 +23,7 @@ from fomo_stream.kafka.broker.cluster import ANSWER_S, Cluster, describe_topics
 from fomo_stream.kafka.broker.permissions import operations_of, operations_of_group
 from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.kafka.topics.checks import Finding
-from fomo_stream.records.writer import Kind, SchemaText
+from fomo_stream.records.writer_schema import Kind, SchemaText
 from fomo_stream.settings.commands import DoctorSettings
 from fomo_stream.wording import counted
 

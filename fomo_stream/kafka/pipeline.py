@@ -37,13 +37,13 @@ from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
 from fomo_stream.partition.running import Running, Scored
-from fomo_stream.records.derivations import derivations_of
+from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
-from fomo_stream.records.evolution import Evolution
-from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
+from fomo_stream.records.evolution import SchemaEvolution
+from fomo_stream.records.inference import TooManyFeaturesError, infer_from_records, input_notes, roles_of
 from fomo_stream.records.presence import Presence
-from fomo_stream.records.schema import Schema, look_up, shown
-from fomo_stream.records.writer import WrittenFields
+from fomo_stream.records.schema import Schema, look_up, shown_names
+from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Pipeline:
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
         self.guard = Guard()
-        self._evolution = Evolution()
+        self._evolution = SchemaEvolution()
         self._rules = Rules.of(settings)
         self.presence = Presence()
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
@@ -226,7 +226,7 @@ class Pipeline:
         self.schema = schema
         for view in self._first.left_out:
             log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
-        log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
+        log.info(kv("schema", features=shown_names(schema.features), count=len(schema.features)))
         self._warn_of_rules()
 
     def infer(self) -> Schema | None:
@@ -241,7 +241,7 @@ class Pipeline:
         sample, settings = [item.fields for _, item in usable], self._settings
         series = [(number, item.key) for number, item in usable]
         try:
-            schema, left_out = infer_of(settings, sample, roles_of(settings), series)
+            schema, left_out = infer_from_records(settings, sample, roles_of(settings), series)
         except Exception as error:
             if not isinstance(error, FomoError):
                 self._find_in_sample(usable, error)
@@ -257,7 +257,7 @@ class Pipeline:
                 partition.skip(items)
             return None
         for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
-            log.info(kv("feature_left_out", name=shown([name]), reason=reason))
+            log.info(kv("feature_left_out", name=shown_names([name]), reason=reason))
         if len(sample) < FEW:
             effect = "fields that none of these has are never scored; if there are any, name all with --features"
             log.warning(kv("schema_of_few_records", records=len(sample), effect=effect))
@@ -270,7 +270,7 @@ class Pipeline:
         guilty = set()
         for number, item in items:
             try:
-                infer_of(self._settings, [item.fields], roles_of(self._settings), [(number, item.key)])
+                infer_from_records(self._settings, [item.fields], roles_of(self._settings), [(number, item.key)])
             except SchemaError:
                 pass
             except Exception:
@@ -287,8 +287,8 @@ class Pipeline:
         self._sample = None
         try:
             notes = list(input_notes(schema, records, values=False))
-            lacking = inputs_without_value(derivations_of(self._settings.derive), records)
-            notes += [f"no {kind} in {shown([name])}, which --derive names" for name, kind in lacking]
+            lacking = inputs_without_value(parse_derivations(self._settings.derive), records)
+            notes += [f"no {kind} in {shown_names([name])}, which --derive names" for name, kind in lacking]
         except Exception as error:  # it is only advice
             unexpected(self._settings.topic, error)
             return
@@ -330,12 +330,12 @@ class Pipeline:
         """Tell which writers have schemas that were not known before."""
         while self.schemas is not None and self.schemas.news:
             news, features = self.schemas.news.popleft(), self.schema
-            place = {"id": news.schema_id, "type": shown([news.writer.name])}
+            place = {"id": news.schema_id, "type": shown_names([news.writer.name])}
             if news.places:  # a schema can be in several subjects
                 own = f"{self._settings.topic}-value"
                 place |= next((one for one in news.places if one.subject == own), news.places[-1])._asdict()
             names = ((), ()) if features is None else (features.features, features.categorical)
-            for change in self._evolution.look(news.writer, place, *names):
+            for change in self._evolution.changes_of(news.writer, place, *names):
                 if change.is_incompatible:
                     log.warning(kv("schema_incompatible", **change.about))
                 else:
@@ -354,12 +354,12 @@ class Pipeline:
         if gone:
             now = sorted({KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
             effect = "the records are scored without them; were they renamed, or did they become text?"
-            log.warning(kv("features_missing", **place, fields=shown(gone), now=",".join(now), effect=effect))
+            log.warning(kv("features_missing", **place, fields=shown_names(gone), now=",".join(now), effect=effect))
         if back := [features[at] for at in changed if not self.presence.gone[at]]:
-            log.info(kv("features_back", **place, fields=shown(back)))
+            log.info(kv("features_back", **place, fields=shown_names(back)))
         is_json = not isinstance(sound[-1], WrittenFields)  # else its schema tells of new fields
         if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1], len(sound))):
-            log.warning(kv("new_fields", **place, fields=shown(new), effect="they are not scored"))
+            log.warning(kv("new_fields", **place, fields=shown_names(new), effect="they are not scored"))
             self._observer.schema_seen(len(new), 0)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:

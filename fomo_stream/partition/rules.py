@@ -25,7 +25,7 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MOST_RULES
 from fomo_stream.records.explanation import name_text, number_text
-from fomo_stream.records.repeats import days_in
+from fomo_stream.records.recurrence import days_in
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema
 from fomo_stream.records.times import known_time

@@ -26,12 +26,12 @@ from fomo_stream.partition.record import Item, Pending
 from fomo_stream.partition.rules import Open, Rules, skips
 from fomo_stream.partition.silence import Silence
 from fomo_stream.partition.verdicts import MAINTENANCE, Verdicts
-from fomo_stream.records.derivations import derivations_of
-from fomo_stream.records.derived import Derived
+from fomo_stream.records.derivations import parse_derivations
+from fomo_stream.records.derived import DerivedFeatures
 from fomo_stream.records.result import Result
-from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.schema import Schema, look_up, shown_names
 from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
-from fomo_stream.records.writer import under_features
+from fomo_stream.records.writer_schema import with_current_names
 from fomo_stream.settings.rules import in_zone
 
 DETECTOR, SCHEMA, INCIDENTS, SILENCE, DERIVED = "detector", "schema", "incidents", "silence", "derived"
@@ -85,7 +85,7 @@ class Running(Partition):
         config, place = self.config, () if self.topic is None else (self.topic, self.number)
         memory = config.detector_config().feedback_memory
         self.detector, self.schema = first.for_partition(self.number), schema
-        self.derived = Derived(derivations_of(config.derive), config.keys, schema.marks)
+        self.derived = DerivedFeatures(parse_derivations(config.derive), config.keys, schema.marks)
         self.index = RecordIndex(memory)  # records that labels can be about
         self.incidents = Incidents(config.quiet, *place)
         self.silence = Silence(
@@ -264,7 +264,7 @@ class Running(Partition):
         counted already.
         """
         names = (*self.schema.features, *self.derived.inputs)
-        fields = [under_features(item.fields, names) for item in items]
+        fields = [with_current_names(item.fields, names) for item in items]
         if not self.derived:
             return fields
         sound = [at for at, item in enumerate(items) if item.error is None]
@@ -368,7 +368,9 @@ class Running(Partition):
             ("counters", sorted(counters), sorted(schema.counters)),
         ):
             if old != new:
-                raise StateError(f"the state has {what} {shown(old) or 'none'}, now they are {shown(new) or 'none'}")
+                raise StateError(
+                    f"the state has {what} {shown_names(old) or 'none'}, now they are {shown_names(new) or 'none'}"
+                )
 
 
 def _under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from fomo_stream.partition.incidents import Incidents, Notice
 from fomo_stream.partition.labels import Muted
 from fomo_stream.partition.record import Item
 from fomo_stream.partition.rules import Open, RulesLog, forced, skips, suppressed
-from fomo_stream.records.result import Result, Source, nothing, results_of
+from fomo_stream.records.result import Result, Source, results_of, unscored_result
 from fomo_stream.records.schema import Schema
 
 MAINTENANCE = "maintenance"  # status of a record that is neither scored nor learned
@@ -115,4 +115,4 @@ class Verdicts:
     def passed(self, item: Item, missing: int, windows: Open) -> Result:
         """The result of a record that is neither scored nor learned, because of maintenance."""
         source: Source | None = None if self._source is None else (*self._source, item.offset, item.timestamp)
-        return nothing(missing, self._model, source) | {"status": MAINTENANCE, "suppressed": windows[0].name}
+        return unscored_result(missing, self._model, source) | {"status": MAINTENANCE, "suppressed": windows[0].name}

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
-from fomo_stream.records.derivations import derivations_of, split_derivations
+from fomo_stream.records.derivations import parse_derivations, split_derivations
 from fomo_stream.settings.rules import Rule, Window, Zone, check_names, in_zone, read_calendar, split_names, table_of
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
@@ -335,7 +335,7 @@ class RecordFlags(DetectorFlags):
         for name, value in (("--time-features", self.time_features), ("--silence", self.silence)):
             if value and self.time is None:
                 raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
-        if self.time is None and (timed := [one.name for one in derivations_of(self.derive) if one.is_timed]):
+        if self.time is None and (timed := [one.name for one in parse_derivations(self.derive) if one.is_timed]):
             raise ValueError(f"--derive {timed[0]} of a file needs --time FIELD, the field with the time of a record")
         self.check_levels_of_past()
 
@@ -366,7 +366,7 @@ class RecordFlags(DetectorFlags):
     @classmethod
     def _derived_features_are_known(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
         """In one form, as a group agrees on it."""
-        return tuple(one.name for one in derivations_of(texts))
+        return tuple(one.name for one in parse_derivations(texts))
 
     @field_validator("counters")
     @classmethod

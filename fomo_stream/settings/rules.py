@@ -194,7 +194,7 @@ class Window(Table):
 
     def repetitions(self) -> tuple[NDArray[Any], time]:
         """Its days, and when it begins on them, on the clocks of its zone; see `repetitions`."""
-        from fomo_stream.records.repeats import repetitions
+        from fomo_stream.records.recurrence import repetitions
 
         return repetitions(self.repeat, self.from_, zone(self.timezone or "UTC"), self.length)
 

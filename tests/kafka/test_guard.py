@@ -19,7 +19,7 @@ from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.running import Running
-from fomo_stream.records.inference import infer_of
+from fomo_stream.records.inference import infer_from_records
 from fomo_stream.records.json_codec import JsonCodec
 
 
@@ -111,9 +111,9 @@ def test_a_record_of_which_nothing_can_be_inferred_does_not_stop_the_inference(
     def fails(settings: Any, sample: Any, *given: Any) -> Any:
         if any(fields.get("note") == "odd" for fields in sample):
             raise OverflowError("a fault")
-        return infer_of(settings, sample, *given)
+        return infer_from_records(settings, sample, *given)
 
-    monkeypatch.setattr(pipeline, "infer_of", fails)
+    monkeypatch.setattr(pipeline, "infer_from_records", fails)
     delivery = Recording()
     made = make_pipeline(delivery, known=False)
     for offset in range(40):

@@ -15,8 +15,8 @@ from fomo_stream.kafka.broker.clients import explaining
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.group.agreement import STATE_SETTINGS, Agreement, Difference, with_agreed
 from fomo_stream.kafka.group.log import GroupLog, check_has_run
-from fomo_stream.records.inference import named_schema, taken
-from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.inference import limited_to_model, named_schema
+from fomo_stream.records.schema import Schema, shown_names
 from fomo_stream.settings.sources import settings_of_scope
 from fomo_stream.settings.topics import GivenFlags, TopicFlags
 
@@ -75,7 +75,7 @@ class GroupSchema:
     def _check(self, names: tuple[str, ...], schema: Schema) -> None:
         categorical = self._settings.categorical or sorted(schema.categorical)
         names = tuple(dict.fromkeys((*names, *self._settings.derive)))
-        proposal = taken(self._settings.model, Schema.of(names, categorical, self._settings.counter_names))
+        proposal = limited_to_model(self._settings.model, Schema.of(names, categorical, self._settings.counter_names))
         if set(schema.features) != set(proposal.features):
             raise AgreementError(
                 f"--features {','.join(proposal.features)} differs from the features of group {self._settings.group}, "
@@ -115,7 +115,7 @@ def recorded_group(settings: AnyFlags) -> tuple[AnyFlags, Schema | None, list[st
     if settings.features is not None:
         own = replace(named_schema(settings), marks=effective.marks)
         if schema is not None and set(own.features) != set(schema.features):
-            here["--features"] = Difference("features", shown(schema.features), shown(own.features))
+            here["--features"] = Difference("features", shown_names(schema.features), shown_names(own.features))
             schema = None
         schema = schema or own
     elif schema is None:

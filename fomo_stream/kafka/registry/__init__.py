@@ -33,8 +33,8 @@ def codec_for(settings: InputFlags, of_service: bool) -> tuple[Codec, Schemas | 
         return SchemaCodec(schemas.find, *how, as_json), schemas
     if settings.schema_file is not None:
         with needs_extra("--schema-file"):
-            from fomo_stream.records.avro import one_writer
+            from fomo_stream.records.avro import writer_of_file
         from fomo_stream.records.schema_codec import SchemaCodec
 
-        return SchemaCodec(one_writer(settings.schema_file), *how, as_json=True), None
+        return SchemaCodec(writer_of_file(settings.schema_file), *how, as_json=True), None
     return JsonCodec(*how), None

@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClien
 
 from fomo_stream.errors import ConfigError, RecordError, RegistryError
 from fomo_stream.records.wire_format import SchemaId
-from fomo_stream.records.writer import UNSUPPORTED, Kind, Reference, SchemaText
+from fomo_stream.records.writer_schema import UNSUPPORTED, Kind, ReferencedSchema, SchemaText
 
 UNKNOWN_SCHEMA = "unknown_schema"  # reasons of dead letters
 REFUSED = "output_schema_refused"
@@ -99,7 +99,7 @@ class RegistryClient:
                 known[place] = self._complete(registered.schema, one.name, known, until)
             if (schema := known[place]) is None:
                 raise RecordError(UNSUPPORTED, f"it refers to itself by {one.subject}, version {one.version}")
-            references.append(Reference(one.name, one.subject, one.version, schema))
+            references.append(ReferencedSchema(one.name, one.subject, one.version, schema))
         kind = Kind(found.schema_type or "AVRO")
         compiled = b""
         if kind is Kind.PROTOBUF:

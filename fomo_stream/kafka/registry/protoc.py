@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.message import DecodeError
 
 from fomo_stream.errors import RecordError
-from fomo_stream.records.writer import UNSUPPORTED
+from fomo_stream.records.writer_schema import UNSUPPORTED
 
 TIMEOUT_S = 10
 OWN = "schema.proto"  # a file that is compiled: a name from outside could be any path

@@ -17,7 +17,7 @@ from fomo_stream.kafka.registry.client import Place, RegistryClient
 from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.records import avro, json_schema, protobuf
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
-from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
+from fomo_stream.records.writer_schema import UNSUPPORTED, Kind, RegisteredWriter, SchemaText, Writer
 from fomo_stream.settings.topics import InputFlags, OutputFlags
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Schemas:
         self.news: deque[News] = deque()  # for the caller to take
         self.trouble = ""  # why the registry does not answer; empty if it does
         self._schemas: dict[SchemaId, SchemaText] = {}
-        self._writers: dict[Question, Registered] = {}
+        self._writers: dict[Question, RegisteredWriter] = {}
         # Reason and message of dead letters, and until when the registry is not asked again (seconds, monotonic).
         self._failures: dict[Question, tuple[str, str, float]] = {}
         self._asked: dict[Question, float] = {}  # since when (seconds, monotonic) the threads try to answer
@@ -88,7 +88,7 @@ class Schemas:
         for _ in self.threads:
             self._queue.put(None)
 
-    def find(self, data: bytes, headers: Headers, header: str) -> tuple[Registered, bytes]:
+    def find(self, data: bytes, headers: Headers, header: str) -> tuple[RegisteredWriter, bytes]:
         """See `schema_codec.Find`."""
         schema_id, body = schema_id_of(data, headers, header)
         while True:
@@ -169,18 +169,18 @@ class Schemas:
             if len(known) > most:
                 del known[next(iter(known))]
 
-    def _registered(self, question: Question, schema: SchemaText) -> Registered:
+    def _registered(self, question: Question, schema: SchemaText) -> RegisteredWriter:
         settings = self._settings
         writer = compiled(schema, question.indexes, settings)
         if question.header != VALUE_HEADER:
-            return Registered(writer, writer, {})
+            return RegisteredWriter(writer, writer, {})
         output, ids = writer, {}
         if self._of_service and isinstance(settings, OutputFlags) and settings.output_format == "registry":
             output = output_writer(writer, settings)
             subjects = {topic: _subject(settings, topic, output.name) for topic in settings.scored_topics}
             ids = {topic: self._client.register(name, output.scored_schema()) for topic, name in subjects.items()}
         self.news.append(News(question.schema_id, writer, self._client.places(question.schema_id)))
-        return Registered(writer, output, ids)
+        return RegisteredWriter(writer, output, ids)
 
 
 def _subject(settings: OutputFlags, topic: str, name: str) -> str:
@@ -204,4 +204,4 @@ def output_writer(writer: Writer, settings: InputFlags) -> Writer:
     return compiled(_EMPTY[writer.kind], (0,), settings) if settings.scores_only else writer
 
 
-_EMPTY = {Kind.AVRO: avro.EMPTY, Kind.JSON: json_schema.EMPTY, Kind.PROTOBUF: protobuf.empty_schema()}
+_EMPTY = {Kind.AVRO: avro.EMPTY_SCHEMA, Kind.JSON: json_schema.EMPTY_SCHEMA, Kind.PROTOBUF: protobuf.empty_schema()}
