@@ -18,7 +18,7 @@ from confluent_kafka.admin import ResourceType
 from fomo_stream.admin import advice
 from fomo_stream.admin.advice import Facts
 from fomo_stream.errors import BrokerError, FomoError, RecordError, RegistryError, needs_extra
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explaining, make_producer
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, broker_errors, make_producer
 from fomo_stream.kafka.broker.cluster import ANSWER_S, Cluster, describe_topics
 from fomo_stream.kafka.broker.permissions import operations_of, operations_of_group
 from fomo_stream.kafka.delivery.transactions import Transactions
@@ -94,13 +94,13 @@ def inquire(settings: DoctorSettings) -> Facts:
                 "if it has just started, try again in a minute (embedded brokers, for tests, have none)",
             )
         coordinator = "check that all brokers run, and the replicas of __consumer_offsets"
-        with explaining(f"the coordinator of group {settings.group} does not answer", coordinator):
+        with broker_errors(f"the coordinator of group {settings.group} does not answer", coordinator):
             on_group = operations_of_group(settings)
         transactions = []
         if settings.delivery == "exactly-once":
             given = "the broker gives transactions to this user"
             transactions = [Finding.of(partial(_start_transactions, settings), given)]
-        with explaining("the brokers stopped answering", "check that all run"):
+        with broker_errors("the brokers stopped answering", "check that all run"):
             asked = cluster.admin.describe_cluster(include_authorized_operations=True, request_timeout=ANSWER_S)
             about = asked.result()
             every = [*advice.topics_of(settings), *advice.internal_topics(settings)]
@@ -157,10 +157,10 @@ def schema_registry(settings: DoctorSettings) -> Iterator[Finding]:
 
 def _schema_of_outputs(settings: DoctorSettings, schema: SchemaText) -> SchemaText | None:
     """None if outputs have no schema. Raises RecordError if records by this schema become dead letters."""
-    from fomo_stream.kafka.registry.schemas import compiled, output_writer
+    from fomo_stream.kafka.registry.schemas import compile_writer, output_writer
 
     # Of Protobuf, the first message of the file: only a record says which one it is.
-    writer = compiled(schema, (0,) if schema.kind is Kind.PROTOBUF else (), settings)
+    writer = compile_writer(schema, (0,) if schema.kind is Kind.PROTOBUF else (), settings)
     return output_writer(writer, settings).scored_schema() if settings.output_format == "registry" else None
 
 

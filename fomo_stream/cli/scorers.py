@@ -25,7 +25,7 @@ from fomo_stream.loading import set_reference
 from fomo_stream.model.config import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.record import FileItem
-from fomo_stream.partition.running import Process, Running, Scored
+from fomo_stream.partition.running import Process, Running, ScoredBatch
 from fomo_stream.records.cells import DECIMAL_MARKS, number_in
 from fomo_stream.records.files import BLOCK_RECORDS, FORMAT_HINT, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import (
@@ -50,7 +50,7 @@ Float = NDArray[np.float64]
 MAX_HELD = 20  # times min_context: maximum number of unusable lines, and of records, held in memory
 
 
-Batch = tuple[list[Line], Scored]
+Batch = tuple[list[Line], ScoredBatch]
 
 
 class _LineScorer:

@@ -12,7 +12,7 @@ from typing import TextIO
 from prometheus_client import generate_latest
 
 from fomo_stream.errors import BrokerError, ConfigError, TopicError
-from fomo_stream.kafka.broker.clients import explaining
+from fomo_stream.kafka.broker.clients import broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.logs import kv
 from fomo_stream.notify import metrics
@@ -93,7 +93,7 @@ class Service:
     def _follow(self, follower: Follower) -> None:
         """The thread of a target. An error that it cannot live with ends the process."""
         try:
-            with explaining(f"topic {self._settings.alerts} cannot be read"):
+            with broker_errors(f"topic {self._settings.alerts} cannot be read"):
                 follower.run()
         except BaseException as error:
             self._error = error
@@ -127,7 +127,7 @@ class Service:
 
 def look(cluster: Cluster, settings: NotifySettings) -> Topic:
     """The topic of alerts as it is now. Raises BrokerError."""
-    with explaining(f"topic {settings.alerts} cannot be described"):
+    with broker_errors(f"topic {settings.alerts} cannot be described"):
         partitions, ids = cluster.partitions([settings.alerts])
     if settings.alerts not in partitions:
         what = f"there is no topic {settings.alerts} on {settings.bootstrap}, or it may not be described"
@@ -145,7 +145,7 @@ def rehearse(settings: NotifySettings, out: TextIO) -> None:
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
         count = look(cluster, settings).partitions
-    with explaining(what), TopicReader(settings) as reader:
+    with broker_errors(what), TopicReader(settings) as reader:
         ends = {number: (0, reader.range_now(settings.alerts, number, TIMEOUT_S)[1]) for number in range(count)}
         try:
             for record in reader.read(settings.alerts, ends, PATIENCE_S):

@@ -107,7 +107,7 @@ class MarkCandidates:
             if place in self._counts or len(self._counts) < MAX_COUNTED_VALUES:
                 self._counts[place] += 1
 
-    def counts(self) -> dict[tuple[int, float], int]:
+    def candidates(self) -> dict[tuple[int, float], int]:
         """Return how often each candidate occurs, by column and value."""
         counts, far = {}, Counter[tuple[int, bool]]()  # far: by column and side
         for (column, value), n in self._counts.items():

@@ -11,7 +11,7 @@ from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Range
-from fomo_stream.kafka.group.schema import recorded_group
+from fomo_stream.kafka.group.agreed_schema import recorded_group
 from fomo_stream.kafka.ranges import read_range, resolve_ranges
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS

@@ -13,7 +13,7 @@ from fomo_stream.errors import DamagedStateError, RecordError, StateError
 from fomo_stream.kafka import guard, pipeline
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.logs import Throttle
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.partition import Waiting
@@ -66,7 +66,7 @@ def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_
     assert f"unexpected record=t[0]@{odd[0]} error=ZeroDivisionError" in caplog.text
     assert "a fault of fomo-stream: please report it" in caplog.text
     assert "Traceback" not in caplog.text
-    made.committed(made.stage(TopicsSeen({}, {})), 0.0, 0.0, 0.0)
+    made.committed(made.stage(TopicsAnswer({}, {})), 0.0, 0.0, 0.0)
     assert made.guard.most(("t", 0), 1) is None  # what was found is forgotten
 
 

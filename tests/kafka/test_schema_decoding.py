@@ -25,7 +25,7 @@ from fomo_stream.errors import ConfigError, FomoError, RecordError, RegistryErro
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.registry import client as client_module
 from fomo_stream.kafka.registry import codec_for
-from fomo_stream.kafka.registry.client import MOST_BYTES, RegistryClient
+from fomo_stream.kafka.registry.client import MAX_ANSWER_BYTES, RegistryClient
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.avro import AvroWriter
 from fomo_stream.records.evolution import SchemaEvolution
@@ -311,7 +311,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
     response: bytes, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "ANSWER_S", 0.5)
+    monkeypatch.setattr(client_module, "MAX_ANSWER_S", 0.5)
     answers.drips["/schemas/ids/7"] = response
     began = time.monotonic()
     with pytest.raises(RegistryError, match="answer"):
@@ -322,7 +322,7 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b'{"schema": "' + b"x" * MOST_BYTES + b'"}', "more than 8 MiB"),
+        (b'{"schema": "' + b"x" * MAX_ANSWER_BYTES + b'"}', "more than 8 MiB"),
         (gzip.compress(b" " * (64 << 20)), "compressed"),
         (b"[" * 100_000, "registry"),
         (b"null", "registry"),

@@ -351,7 +351,7 @@ def test_columns_that_name_records_or_only_grow_are_found_and_those_known_are_no
     rows = np.column_stack(list(columns.values())).astype(np.float64)
     found = misleading_columns(list(columns), rows)
     assert [one.split(" (")[0] for one in found] == ["'order_id'", "0", "'shuffled'", "'at'", "'sold'"]
-    assert misleading_columns(list(columns), rows, known=range(5)) == []
+    assert misleading_columns(list(columns), rows, skip=range(5)) == []
 
 
 def test_named_features_that_mislead_are_noted_and_inferred_ones_need_no_note() -> None:
