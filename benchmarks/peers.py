@@ -1,12 +1,13 @@
-"""What other detectors alert on in a file with keys: the file again, as JSON lines with a result as fomo-stream writes it.
+"""What other detectors alert on in a file with keys: the file as JSON lines, with results like ours.
 
     python benchmarks/peers.py plant.csv --key machine --time ts --detector hst --rate 0.001 --out scored.jsonl
 
-Each key has a detector of its own (`--key ""`: one for all rows). No labels are used. The threshold is what a user without
-labels would take: the score that a share `--rate` of a detector's own scores exceeds. `hst` (Half-Space Trees of River) and
-`loda` (PySAD) score each row before they learn it; their threshold is taken from their last 2,000 scores. `iforest` (scikit-learn)
-and `ridge` (the largest residual of a regression of each feature on the others) learn the first `--train` rows of a key, and take
-the threshold from these. Gaps are filled by the last value of the key. Alerts of a key that are at most an hour apart share an incident.
+Each key has a detector of its own (without `--key`, one for all rows). No labels are used. The threshold is what a user
+without labels would take: the score that a share `--rate` of a detector's own scores exceeds. `hst` (Half-Space Trees of
+River) and `loda` (PySAD) score each row before they learn it; their threshold is taken from their last 2,000 scores.
+`iforest` (scikit-learn) and `ridge` (the largest residual of a regression of each feature on the others) learn the first
+`--train` rows of a key, and take the threshold from these. Gaps are filled by the last value of the key. Alerts of a key
+that are at most an hour apart share an incident.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def half_space_trees() -> Callable[[Float, int], Float]:
 
     def score(row: Float) -> float:
         x = dict(enumerate(row.tolist()))
-        found = model.score_one(x)
+        found = float(model.score_one(x))
         model.learn_one(x)
         return found
 
@@ -73,7 +74,8 @@ def ridge(rows: Float, train: int) -> Float:
         others = np.delete(x, column, 1)
         found = x[:, column] - Ridge().fit(others[:train], x[:train, column]).predict(others)
         residuals[:, column] = np.abs(found) / (found[:train].std() + 1e-9)
-    return residuals.max(1)
+    largest: Float = residuals.max(1)
+    return largest
 
 
 DETECTORS: dict[str, tuple[Callable[[], Callable[[Float, int], Float]], bool]] = {  # and whether it learns on the way
@@ -85,7 +87,7 @@ DETECTORS: dict[str, tuple[Callable[[], Callable[[Float, int], Float]], bool]] =
 
 
 def thresholds(scores: Float, rate: float) -> Float:
-    """For each row the score that a share `rate` of the scores before it exceeds; without an end until there are enough."""
+    """The score (n,) that a share `rate` of the scores before a row exceeds; infinite until there are enough."""
     limits = pd.Series(scores).rolling(LAST, min_periods=FEWEST).quantile(1 - rate).shift(1)
     return limits.fillna(np.inf).to_numpy()
 
@@ -117,17 +119,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     table = pd.read_csv(options.file) if options.file.endswith(".csv") else pd.read_json(options.file, lines=True)
     excluded = {options.time, options.key, *options.exclude.split(",")}
-    numbers = [name for name in table.select_dtypes("number") if name not in excluded]
+    numbers = [str(name) for name in table.select_dtypes("number") if name not in excluded]
     features = options.features.split(",") if options.features else numbers
     times = pd.to_datetime(table[options.time])
-    groups = table.groupby(options.key) if options.key else [("", table)]
-    results = pd.concat(
+    groups: Any = table.groupby(options.key) if options.key else [("", table)]
+    results: Any = pd.concat(
         judged(rows, features, times[rows.index], options.detector, options.rate, options.train) for _, rows in groups
     ).loc[table.index]
     with open(options.out, "w") as out:
-        for record, (score, outlier, incident) in zip(
-            table.astype(object).where(table.notna(), None).to_dict("records"), results.itertuples(index=False), strict=True
-        ):
+        records = table.astype(object).where(table.notna(), None).to_dict("records")
+        for record, (score, outlier, incident) in zip(records, results.itertuples(index=False), strict=True):
             result: dict[str, Any] = {"score": score, "outlier": bool(outlier)}
             if outlier:
                 result |= {"incident": str(int(incident)), "surprise": score, "severity": "warning", "explanation": ""}

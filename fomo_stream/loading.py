@@ -97,7 +97,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     from fomo_stream.partition.partition import Waiting
     from fomo_stream.partition.record import FileItem
     from fomo_stream.partition.running import Running
-    from fomo_stream.records.files import BLOCK, RecordFile, open_records, trusted_records
+    from fomo_stream.records.files import BLOCK_RECORDS, RecordFile, open_records, trusted_records
     from fomo_stream.records.inference import key_of, text_columns
     from fomo_stream.settings.flags import FileFlags
 
@@ -110,7 +110,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
         csv_settings = settings.csv_settings() if isinstance(settings, FileFlags) else {}
         file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **csv_settings)
         numbered = enumerate(trusted_records(file), 1)
-        while block := list(islice(numbered, BLOCK)):
+        while block := list(islice(numbered, BLOCK_RECORDS)):
             items = [FileItem(number, record, key_of(record, settings.key)) for number, record in block]
             rows, block_keys = row_maker.rows_of(items)
             parts.append(rows)

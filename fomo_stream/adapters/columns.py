@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import FomoWarning, SchemaError
 from fomo_stream.records.category_codes import category_code, is_mostly_rare
-from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, misleading
+from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, misleading_columns
 from fomo_stream.records.schema import is_number_text
 from fomo_stream.records.times import is_time
 
@@ -225,8 +225,8 @@ def warn(who: str, message: str) -> None:
 
 
 def note_of_misleading(names: Sequence[Hashable], rows: Float, known: Collection[int], remedy: str) -> str | None:
-    """What to warn of in rows (n, d), if anything; see `misleading`."""
-    found = misleading(names, rows, known)
+    """What to warn of in rows (n, d), if anything; see `misleading_columns`."""
+    found = misleading_columns(names, rows, known)
     return f"columns that may mislead: {first_words(found)}; {MISLEADING}; {remedy}" if found else None
 
 

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Reason
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import explanation_of, reasons_of
 from fomo_stream.records.schema import Schema
 
 NamedReason = TypedDict(  # a call, as `with` is a word of Python
@@ -58,7 +58,7 @@ class Explanation(list[NamedReason]):
         """From the reasons of a record.
 
         names: of all columns; codes: the columns that hold category codes; counters: those of counters; record: its
-        values by name; earlier, is_outlier and key: see `sentence`.
+        values by name; earlier, is_outlier and key: see `explanation_of`.
         """
         texts = _distinct_texts(names)
         categorical, totals = (frozenset(texts[column] for column in columns) for columns in (codes, counters))
@@ -67,7 +67,7 @@ class Explanation(list[NamedReason]):
         name_of = dict(zip(texts, names, strict=True))
         found = reasons_of(reasons, schema, values)
         named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
-        return cls(cast(list[NamedReason], named), sentence(reasons, schema, values, earlier, is_outlier, key))
+        return cls(cast(list[NamedReason], named), explanation_of(reasons, schema, values, earlier, is_outlier, key))
 
 
 def _distinct_texts(names: Sequence[Hashable]) -> list[str]:

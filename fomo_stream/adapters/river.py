@@ -16,9 +16,9 @@ from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.adapters.open_detector import OpenDetector, OpenedData, OpenRows, open_data
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
-from fomo_stream.records.derivations import derivations_of, split_derivations
-from fomo_stream.records.derived import Derived
-from fomo_stream.records.missing_values import missing_values as marks_of
+from fomo_stream.records.derivations import parse_derivations, split_derivations
+from fomo_stream.records.derived import DerivedFeatures
+from fomo_stream.records.missing_values import parse_marks as marks_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +121,7 @@ class FoMoDetector(AnomalyDetector):
     'temperature'
     """
 
-    missing_values: Mapping[Hashable, Any] | None = None  # of pickles of before
+    parse_marks: Mapping[Hashable, Any] | None = None  # of pickles of before
     reference: Rows | IntoDataFrame | None = None  # of pickles of before
     derive: str | Sequence[str] | None = None
     time: Hashable | None = None
@@ -193,14 +193,14 @@ class FoMoDetector(AnomalyDetector):
         marks = marks_of(missing_values or {})
         texts = _checked_names([derive] if isinstance(derive, str) else derive or (), "derive", ["count(10m)"])
         try:
-            derivations = derivations_of(split_derivations(list(map(str, texts))))
+            derivations = parse_derivations(split_derivations(list(map(str, texts))))
         except ValueError as error:
             raise ConfigError(f"derive: {error}") from None
         if time is None and (timed := [one.name for one in derivations if one.is_timed]):
             raise ConfigError(f"derive: {timed[0]} needs time, the name of the field with the time of a record")
-        compared = {field for one in derivations if one.of_categories for field in one.fields}
+        compared = {field for one in derivations if one.takes_categories for field in one.fields}
         rows = OpenRows(names, key, totals, marks, {time, *(compared - {*names, *totals})} - {None})
-        derived = Derived(derivations, config.keys, marks) if derivations else None
+        derived = DerivedFeatures(derivations, config.keys, marks) if derivations else None
         good = None if reference is None else open_data(reference)
         self._inner = OpenDetector(model, device, kernel, config, rows, derived, time, good)
 

@@ -36,8 +36,8 @@ from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
-from fomo_stream.records.missing_values import missing_values, table_of_marks, without_marks
-from fomo_stream.records.schema import subset
+from fomo_stream.records.missing_values import parse_marks, table_of_marks, without_marks
+from fomo_stream.records.schema import random_columns
 
 if TYPE_CHECKING:
     from fomo_stream.model.attention import Attended
@@ -334,7 +334,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         if not self.missing_values:
             return rows
         names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))
-        return without_marks(rows, table_of_marks(names, missing_values(self.missing_values), self.categorical_))
+        return without_marks(rows, table_of_marks(names, parse_marks(self.missing_values), self.categorical_))
 
     def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.kernel)
@@ -344,7 +344,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         n, d = len(usable), X.shape[1]
         most = self._shared_model().config.most_features(len(self.categorical_))
         if first:
-            columns = np.array(subset(getattr(self, "feature_names_in_", range(d)), most))
+            columns = np.array(random_columns(getattr(self, "feature_names_in_", range(d)), most))
         else:
             width = min(most or d, rng.randint(-(-d // 2), d + 1))
             columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from fomo_stream.kafka.broker.cluster import Place
+from fomo_stream.kafka.broker.cluster import PartitionId
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ class Assignment:
     def __init__(self, consumer: Consumer, topic: str, feedback: str | None) -> None:
         self._consumer = consumer
         self._topics = (topic,) if feedback is None else (topic, feedback)
-        self._held: set[Place] = set()  # must not be read yet
-        self._starts: dict[Place, int] = {}  # first offsets that the client was not given yet
-        self._lost: set[Place] = set()  # the client has stopped reading these
-        self.paused: set[Place] = set()
+        self._held: set[PartitionId] = set()  # must not be read yet
+        self._starts: dict[PartitionId, int] = {}  # first offsets that the client was not given yet
+        self._lost: set[PartitionId] = set()  # the client has stopped reading these
+        self.paused: set[PartitionId] = set()
 
     def take(self, numbers: Iterable[int]) -> None:
         """Called in the assignment callback: add these partitions and their feedback, paused.
@@ -72,7 +72,7 @@ class Assignment:
         """The client has stopped reading a partition, because the broker no longer retains the next record."""
         self._lost.add((topic, number))
 
-    def pause(self, wanted: set[Place]) -> None:
+    def pause(self, wanted: set[PartitionId]) -> None:
         """Pause these partitions and those without a first offset; read all others."""
         self._seek()
         wanted = wanted | self._held
@@ -125,5 +125,5 @@ class Assignment:
             return None
         return found.offset if found.offset >= 0 else None
 
-    def _places(self, numbers: Iterable[int]) -> set[Place]:
+    def _places(self, numbers: Iterable[int]) -> set[PartitionId]:
         return {(topic, number) for number in numbers for topic in self._topics}

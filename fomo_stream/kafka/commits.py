@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.base import CommitOutcome, Delivery
 from fomo_stream.kafka.delivery.transactions import SLICE_S
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicReport
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 POSTPONE_S = 2.0  # less than the shortest session
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
-LONGEST_RETRY_S = 10.0
+MAX_RETRY_S = 10.0
 
 
 class Membership:
@@ -143,7 +143,7 @@ class Commits:
         elif self.must_abort:
             self._abort()
         elif self._delivery.has_failed:
-            self._conclude(Outcome.FAILED)
+            self._conclude(CommitOutcome.FAILED)
         elif now >= self._due or self._delivery.is_full:
             self._due = now + (self._interval_s if self.begin() else 0)
             return True
@@ -204,12 +204,12 @@ class Commits:
         """A partition now belongs to another instance: commit nothing of it."""
         self.must_abort = self.must_abort or bool(self._delivery.sent) or self._delivery.is_committing
 
-    def _conclude(self, outcome: Outcome) -> None:
-        if outcome is Outcome.COMMITTED:
+    def _conclude(self, outcome: CommitOutcome) -> None:
+        if outcome is CommitOutcome.COMMITTED:
             self._failures = 0
             self._pipeline.committed(self._staged, self._began, time.monotonic(), time.time())
-        elif outcome is not Outcome.PENDING:
-            if outcome is Outcome.REFUSED:
+        elif outcome is not CommitOutcome.PENDING:
+            if outcome is CommitOutcome.REFUSED:
                 self._membership.refuse(self._member)
             self.must_abort = True
             self._abort()
@@ -222,7 +222,7 @@ class Commits:
             return
         self.must_abort = False
         # The first failure is often a rebalance: retry at once.
-        delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
+        delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, MAX_RETRY_S)
         self._failures += 1
         tasks = self._pipeline.aborted(self._topics.seen.topic_ids)
         log.info(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))

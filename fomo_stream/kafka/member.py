@@ -19,9 +19,9 @@ from fomo_stream.kafka.assignment import STALLED_S, Assignment
 from fomo_stream.kafka.broker.topic_reader import to_record
 from fomo_stream.kafka.commits import Commits, Membership
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.group.agreed_schema import GroupSchema
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.pipeline import FEW, Pipeline
+from fomo_stream.kafka.pipeline import MIN_SAMPLE_RECORDS, Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.rules_file import RulesFile
 from fomo_stream.kafka.topics.watch import InputEnd, TopicReport, TopicWatch
@@ -35,15 +35,15 @@ log = logging.getLogger(__name__)
 
 TURN_S = 0.005  # shorter where a tenth of the wanted latency is shorter
 IDLE_POLL_S = 0.1  # shorter where commits are due more often, as the offsets of labels are committed without outputs
-LEAST_POLL_S, LEAST_IDLE_POLL_S = 0.001, 0.01  # the client takes less than a millisecond as no wait at all
+MIN_POLL_S, MIN_IDLE_POLL_S = 0.001, 0.01  # the client takes less than a millisecond as no wait at all
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
-LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
-LATE_BYTES = 32 << 20  # or this far, of all partitions together
-MOST_AT_ONCE = 256  # records; the cost of a call is then negligible
-STALL_LOOKS_S = 1.0
-DIFFERS_S = 5.0  # what the client owns may differ from what is served, between two calls of a rebalance
-AGREE_AGAIN_S = 5.0  # to the next try to agree on the schema
-INFER_S = 5.0  # with fewer records than are wanted: so long after the 20th, or 6 times as long after the first
+MAX_AHEAD_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
+MAX_AHEAD_BYTES = 32 << 20  # or this far, of all partitions together
+MAX_MESSAGES = 256  # records; the cost of a call is then negligible
+STALL_CHECK_S = 1.0
+MAX_DIFFERENCE_S = 5.0  # what the client owns may differ from what is served, between two calls of a rebalance
+SCHEMA_RETRY_S = 5.0  # to the next try to agree on the schema
+SAMPLE_WAIT_S = 5.0  # with fewer records than are wanted: so long after the 20th, or 6 times as long after the first
 
 
 class ConsumerErrors:
@@ -93,7 +93,7 @@ class Poller:
         if seconds > self._seconds:
             self._most = max(1, self._most // 2)
         elif n >= self._most:
-            self._most = min(MOST_AT_ONCE, 2 * self._most)
+            self._most = min(MAX_MESSAGES, 2 * self._most)
 
 
 class SchemaSearch:
@@ -108,7 +108,11 @@ class SchemaSearch:
     def look(self, now: float) -> None:
         """Begin scoring, if enough records wait or the first ones have waited long enough."""
         waiting = self._pipeline.n_waiting
-        self._deadline = min(self._deadline, now + INFER_S * (1 if waiting >= FEW else 6)) if waiting else float("inf")
+        self._deadline = (
+            min(self._deadline, now + SAMPLE_WAIT_S * (1 if waiting >= MIN_SAMPLE_RECORDS else 6))
+            if waiting
+            else float("inf")
+        )
         if not (waiting >= INFER_RECORDS or now >= self._deadline) or now < self._retry_at:
             return
         try:
@@ -117,12 +121,12 @@ class SchemaSearch:
                 self._pipeline.begin(self._group.agree(schema))
             self.trouble = ""
         except BrokerError as error:
-            self._retry_at = now + AGREE_AGAIN_S
+            self._retry_at = now + SCHEMA_RETRY_S
             self.trouble = str(error)
-            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=AGREE_AGAIN_S))
+            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=SCHEMA_RETRY_S))
 
 
-class Member:
+class GroupMember:
     """One instance in its group, from the first poll to the last commit. `start` makes one.
 
     consumer: a confluent_kafka Consumer. errors: its error callback.
@@ -152,7 +156,7 @@ class Member:
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
-        self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
+        self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, MIN_IDLE_POLL_S))
         self._poller = Poller(consumer, self._turn_s)
         self._rules_file = RulesFile(settings)
         # By partition: the last answer about the ends of the input, and that up to which it is not read yet.
@@ -211,7 +215,7 @@ class Member:
         self.control_flow()
         self._look_at_topics()
         self._look_for_silence()
-        if now - self._looked_at > STALL_LOOKS_S:
+        if now - self._looked_at > STALL_CHECK_S:
             self._look_for_stalls(now)
         self._observer.turned(now)
         self._errors.check()
@@ -250,7 +254,7 @@ class Member:
 
         A time in which this process was suspended does not count.
         """
-        elapsed, self._looked_at = min(now - self._looked_at, 2 * STALL_LOOKS_S), now
+        elapsed, self._looked_at = min(now - self._looked_at, 2 * STALL_CHECK_S), now
         stalls = {}
         for number, task in self.pipeline.tasks.items():
             seen, at = self.watch.ends.get((self.settings.topic, number)), self.finished(task)
@@ -281,7 +285,7 @@ class Member:
         busy = self.delivery.sent or any(
             len(task.waiting) or not task.is_active or task.position != task.committed for task in tasks
         )
-        return max(self._turn_s, LEAST_POLL_S) if busy else self._idle_s
+        return max(self._turn_s, MIN_POLL_S) if busy else self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
 
@@ -332,9 +336,9 @@ class Member:
         """Pause reading while too many records wait for a commit, the schema or a generation."""
         settings, tasks, decoder = self.settings, self.pipeline.tasks, self.pipeline.decoder
         size = sum(task.waiting.bytes for task in tasks.values())
-        is_full = self.commits.must_pause or size + decoder.bytes > LATE_BYTES
+        is_full = self.commits.must_pause or size + decoder.bytes > MAX_AHEAD_BYTES
         has_sample = self.pipeline.schema is None and self.pipeline.n_waiting >= INFER_RECORDS
-        most = float("inf") if self.pipeline.schema is None else max(LATE_RECORDS, settings.batch_size)
+        most = float("inf") if self.pipeline.schema is None else max(MAX_AHEAD_RECORDS, settings.batch_size)
         late = {number for number, task in tasks.items() if is_full or has_sample or len(task.waiting) > most}
         places = {(settings.topic, number) for number in late | decoder.to_pause}
         if settings.feedback is not None:
@@ -390,7 +394,7 @@ class Member:
             return
         owned, served = self.assignment.owned(), self.pipeline.tasks.keys()
         self._differs_since = None if owned == served else self._differs_since or now
-        if self._differs_since is not None and now - self._differs_since > DIFFERS_S:
+        if self._differs_since is not None and now - self._differs_since > MAX_DIFFERENCE_S:
             places = {"not_served": sorted(owned - served), "not_owned": sorted(served - owned)}
             log.warning(kv("assignment_differs", **places, effect="joining the group again"))
             self._leave()

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from fomo_stream.errors import RecordError, TopicError
 from fomo_stream.kafka.delivery.base import Delivery, Output
-from fomo_stream.kafka.guard import unexpected
+from fomo_stream.kafka.guard import unexpected_error
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Notice, without_reasons
@@ -25,7 +25,7 @@ from fomo_stream.settings.service_settings import ServiceSettings
 log = logging.getLogger(__name__)
 
 # What remains of a dead letter that its topic refuses: bytes of the value (None: all), and whether key and headers do.
-CUTS = ((None, True), (512 << 10, True), (0, True), (0, False))
+DEAD_LETTER_CUTS = ((None, True), (512 << 10, True), (0, True), (0, False))
 MAY_BE_TIME = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)  # the topic may refuse a record for its time
 
 TRUNCATED_FROM = "fomo-truncated-from"  # header of a cut letter: bytes of the original value
@@ -37,7 +37,7 @@ ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION,
 NO_FEATURES = "the record has no value of any feature; check the names given by --features"
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     reason: str
     message: str
     cause: BaseException | None = None
@@ -74,7 +74,7 @@ class Outputs:
                 notice = ahead.popleft()
                 outputs += self._notice(notice, item.record.partition, item.fields, item.record.timestamp_or_now)
             made = self._outputs(item, result)
-            if isinstance(made, Letter):
+            if isinstance(made, DeadLetter):
                 self._delivery.send(*outputs)
                 outputs.clear()
                 self.dead_letter(item.record, *made)
@@ -82,7 +82,7 @@ class Outputs:
                 outputs += made
         self._delivery.send(*outputs)
 
-    def _outputs(self, item: Pending, result: Result | None) -> list[Output] | Letter:
+    def _outputs(self, item: Pending, result: Result | None) -> list[Output] | DeadLetter:
         """The outputs of a record, or why it becomes a dead letter."""
         if result is None:
             return dead_letter_reason(item.error, "no_features", NO_FEATURES)
@@ -90,12 +90,12 @@ class Outputs:
         for topic in self._topics:
             if topic == self._settings.out or result["outlier"]:
                 output = self._output(item, result, topic)
-                if isinstance(output, Letter):
+                if isinstance(output, DeadLetter):
                     return output
                 outputs.append(output)
         return outputs
 
-    def _output(self, item: Pending, result: Result, topic: str) -> Output | Letter:
+    def _output(self, item: Pending, result: Result, topic: str) -> Output | DeadLetter:
         """The output of a record to one topic, or why it becomes a dead letter."""
         record = item.record
         headers = [header for header in without_ids(record.headers) if header[0] != ATTEMPTS]  # it was scored
@@ -107,17 +107,17 @@ class Outputs:
                 output.value = self._codec.encode(item.fields, result, None, topic)
                 refusal = self._delivery.refusal(output)
         except RecordError as error:
-            return Letter(error.reason, str(error), error)
+            return DeadLetter(error.reason, str(error), error)
         except (ValueError, TypeError, RecursionError) as error:
-            return Letter("not_encodable", f"the scored record cannot be written: {error}", error)
+            return DeadLetter("not_encodable", f"the scored record cannot be written: {error}", error)
         except Exception as error:
-            return Letter("unexpected", str(unexpected(record.where(), error)), error)
+            return DeadLetter("unexpected", str(unexpected_error(record.where(), error)), error)
         refusals, why = self._delivery.refusals.of(topic, record)
         if refusals == 1 and why is not None and why.code() in MAY_BE_TIME:
             output.timestamp = 0
         elif refusals or refusal:
             text = refusal if why is None else why.str()
-            return Letter("output_refused", f"topic {topic} refuses it: {text}")
+            return DeadLetter("output_refused", f"topic {topic} refuses it: {text}")
         return output
 
     def tell(self, number: int, notices: Sequence[Notice], fields: Mapping[str, Any]) -> None:
@@ -160,22 +160,22 @@ class Outputs:
         refusals, why = self._delivery.refusals.of(topic, record)
         # The first answer to a refusal that may be one of its time is another time.
         cut = refusals - 1 if why is not None and why.code() in MAY_BE_TIME else refusals
-        if cut >= len(CUTS):
+        if cut >= len(DEAD_LETTER_CUTS):
             what = f"topic {topic} refuses the dead letter of {record.where()}, even without its value and its key"
             raise TopicError(f"{what} ({why.str() if why else 'unknown'})", "check that topic's configuration")
         # A RecordError often wraps another error; its class is more informative.
         name = "" if exception is None else type(exception.__context__ or exception).__name__
-        headers = _letter_headers(record, reason, message, name)
+        headers = _dead_letter_headers(record, reason, message, name)
         partition = self.partition_of(topic, record.partition, record.key)
         output = Output(topic, record.key, record.value, headers, partition, record.timestamp_or_now, record)
         if refusals:
             output.timestamp = 0
-        for most, is_whole in CUTS[cut:]:
+        for most, is_whole in DEAD_LETTER_CUTS[cut:]:
             if most is not None and record.value is not None and len(record.value) > most:
                 output.value = record.value[:most]
                 output.headers = [*headers, (TRUNCATED_FROM, str(len(record.value)).encode())]
             if not is_whole:
-                output.key = _digest(record.key or record.where().encode())
+                output.key = _key_hash(record.key or record.where().encode())
                 output.headers = output.headers[len(own_headers(record)) :]
             if not self._delivery.refusal(output):
                 break
@@ -192,9 +192,9 @@ class Outputs:
         return partition % count if count and key is None else -1
 
 
-def dead_letter_reason(error: RecordError | None, reason: str, message: str) -> Letter:
+def dead_letter_reason(error: RecordError | None, reason: str, message: str) -> DeadLetter:
     """Reason, message and error of a dead letter: those of its decoding error, if any, else `reason` and `message`."""
-    return Letter(error.reason, str(error), error) if error is not None else Letter(reason, message)
+    return DeadLetter(error.reason, str(error), error) if error is not None else DeadLetter(reason, message)
 
 
 def own_headers(record: Record) -> Headers:
@@ -202,11 +202,11 @@ def own_headers(record: Record) -> Headers:
     return [header for header in record.headers if header[0] not in (*ADDED, TRUNCATED_FROM)]
 
 
-def _digest(key: bytes) -> bytes:
+def _key_hash(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=16).hexdigest().encode()
 
 
-def _letter_headers(record: Record, reason: str, message: str, exception: str) -> Headers:
+def _dead_letter_headers(record: Record, reason: str, message: str, exception: str) -> Headers:
     """The record's own headers, then new ones; headers of an earlier dead letter are removed."""
     timestamp = "" if record.timestamp is None else str(record.timestamp)
     source = (record.topic, str(record.partition), str(record.offset), timestamp)

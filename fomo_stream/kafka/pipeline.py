@@ -17,15 +17,15 @@ from confluent_kafka import TopicPartition
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, FomoError, RecordError, SchemaError, StateError
-from fomo_stream.kafka.broker.cluster import Place
+from fomo_stream.kafka.broker.cluster import PartitionId
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.guard import Guard, unexpected
+from fomo_stream.kafka.guard import Guard, unexpected_error
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
-from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
+from fomo_stream.kafka.topics.watch import InputEnd, TopicsAnswer
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.loading import check_schema, first_detector
 from fomo_stream.logs import Throttle, kv
@@ -36,22 +36,22 @@ from fomo_stream.partition.partition import Partition, Waiting
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
-from fomo_stream.partition.running import Running, Scored
-from fomo_stream.records.derivations import derivations_of
+from fomo_stream.partition.running import Running, ScoredBatch
+from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
-from fomo_stream.records.evolution import Evolution
-from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
+from fomo_stream.records.evolution import SchemaEvolution
+from fomo_stream.records.inference import TooManyFeaturesError, infer_from_records, input_notes, roles_of
 from fomo_stream.records.presence import Presence
-from fomo_stream.records.schema import Schema, look_up, shown
-from fomo_stream.records.writer import WrittenFields
+from fomo_stream.records.schema import Schema, look_up, shown_names
+from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-KINDS = {type(None): "absent", str: "text", list: "list"}  # of values that are no numbers
-FEW = 20  # records, of which a sample may not be typical
+VALUE_KINDS = {type(None): "absent", str: "text", list: "list"}  # of values that are no numbers
+MIN_SAMPLE_RECORDS = 20  # records, of which a sample may not be typical
 
-LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
+MAX_LEFT_OUT_LINES = 50  # log lines about fields that are no features
 WARM_UP_LOGGED_S = 10.0
 LABELS_LOGGED_S = 1.0  # labels that take effect get a log line, at level info at most one per partition in this time
 
@@ -79,7 +79,7 @@ class Pipeline:
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
         self.guard = Guard()
-        self._evolution = Evolution()
+        self._evolution = SchemaEvolution()
         self._rules = Rules.of(settings)
         self.presence = Presence()
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
@@ -117,7 +117,7 @@ class Pipeline:
         """Continue a partition from its restored state. Raises StateError when that state cannot be used."""
         newest = partition.rules
         try:
-            with _reading_state():
+            with _errors_as_damage():
                 partition.restore(restored)
         except DamagedStateError as error:
             raise unusable_state_error(self._settings.state_topic, partition.number, error) from None
@@ -150,7 +150,7 @@ class Pipeline:
         number = partition.number
         known = self._known.pop(number, None)
         try:
-            with _reading_state():
+            with _errors_as_damage():
                 begun = Running(partition, self._first, self.schema, known=known, follows_clock=True)
         except StateError as error:
             topic = self._settings.state_topic
@@ -170,7 +170,7 @@ class Pipeline:
 
     # --- commits ------------------------------------------------------------------------------------------
 
-    def stage(self, seen: TopicsSeen) -> list[TopicPartition]:
+    def stage(self, seen: TopicsAnswer) -> list[TopicPartition]:
         """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged, self._finished = self._finished, []
@@ -226,7 +226,7 @@ class Pipeline:
         self.schema = schema
         for view in self._first.left_out:
             log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
-        log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
+        log.info(kv("schema", features=shown_names(schema.features), count=len(schema.features)))
         self._warn_of_rules()
 
     def infer(self) -> Schema | None:
@@ -241,7 +241,7 @@ class Pipeline:
         sample, settings = [item.fields for _, item in usable], self._settings
         series = [(number, item.key) for number, item in usable]
         try:
-            schema, left_out = infer_of(settings, sample, roles_of(settings), series)
+            schema, left_out = infer_from_records(settings, sample, roles_of(settings), series)
         except Exception as error:
             if not isinstance(error, FomoError):
                 self._find_in_sample(usable, error)
@@ -252,13 +252,13 @@ class Pipeline:
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for partition in self.tasks.values():
                 items = partition.waiting.take()
-                for item in _of_now(partition, items):
+                for item in _after_warm_up(partition, items):
                     self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, reason, str(error)))
                 partition.skip(items)
             return None
-        for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
-            log.info(kv("feature_left_out", name=shown([name]), reason=reason))
-        if len(sample) < FEW:
+        for name, reason in list(left_out.items())[:MAX_LEFT_OUT_LINES]:
+            log.info(kv("feature_left_out", name=shown_names([name]), reason=reason))
+        if len(sample) < MIN_SAMPLE_RECORDS:
             effect = "fields that none of these has are never scored; if there are any, name all with --features"
             log.warning(kv("schema_of_few_records", records=len(sample), effect=effect))
         self._look_at(schema, sample)
@@ -270,7 +270,7 @@ class Pipeline:
         guilty = set()
         for number, item in items:
             try:
-                infer_of(self._settings, [item.fields], roles_of(self._settings), [(number, item.key)])
+                infer_from_records(self._settings, [item.fields], roles_of(self._settings), [(number, item.key)])
             except SchemaError:
                 pass
             except Exception:
@@ -278,7 +278,7 @@ class Pipeline:
         for number, partition in self.tasks.items():
             for at, item in enumerate(partition.waiting.items):
                 if item.error is None and (not guilty or (number, item.offset) in guilty):
-                    found = unexpected(item.record.where(), error)
+                    found = unexpected_error(item.record.where(), error)
                     partition.waiting.items[at] = item._replace(fields={}, error=found)
 
     def _look_at(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
@@ -287,10 +287,10 @@ class Pipeline:
         self._sample = None
         try:
             notes = list(input_notes(schema, records, values=False))
-            lacking = inputs_without_value(derivations_of(self._settings.derive), records)
-            notes += [f"no {kind} in {shown([name])}, which --derive names" for name, kind in lacking]
+            lacking = inputs_without_value(parse_derivations(self._settings.derive), records)
+            notes += [f"no {kind} in {shown_names([name])}, which --derive names" for name, kind in lacking]
         except Exception as error:  # it is only advice
-            unexpected(self._settings.topic, error)
+            unexpected_error(self._settings.topic, error)
             return
         for note in notes:
             log.warning(kv("check_features", note=note))
@@ -330,19 +330,19 @@ class Pipeline:
         """Tell which writers have schemas that were not known before."""
         while self.schemas is not None and self.schemas.news:
             news, features = self.schemas.news.popleft(), self.schema
-            place = {"id": news.schema_id, "type": shown([news.writer.name])}
+            place = {"id": news.schema_id, "type": shown_names([news.writer.name])}
             if news.places:  # a schema can be in several subjects
                 own = f"{self._settings.topic}-value"
                 place |= next((one for one in news.places if one.subject == own), news.places[-1])._asdict()
             names = ((), ()) if features is None else (features.features, features.categorical)
-            for change in self._evolution.look(news.writer, place, *names):
+            for change in self._evolution.changes_of(news.writer, place, *names):
                 if change.is_incompatible:
                     log.warning(kv("schema_incompatible", **change.about))
                 else:
                     log.info(kv("schema_of_writer", **change.about))
                     self._observer.schema_seen(change.new_fields)
 
-    def _tell_presence(self, partition: Running, items: Sequence[Pending], made: Scored) -> None:
+    def _tell_presence(self, partition: Running, items: Sequence[Pending], made: ScoredBatch) -> None:
         """Tell once of features that have no values any more, or have them again, and of new fields with numbers."""
         sound = [item.fields for item in items if item.error is None]
         if not sound:
@@ -352,14 +352,14 @@ class Pipeline:
         changed = self.presence.follow(made.rows, n_empty).tolist()
         gone = [features[at] for at in changed if self.presence.gone[at]]
         if gone:
-            now = sorted({KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
+            now = sorted({VALUE_KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
             effect = "the records are scored without them; were they renamed, or did they become text?"
-            log.warning(kv("features_missing", **place, fields=shown(gone), now=",".join(now), effect=effect))
+            log.warning(kv("features_missing", **place, fields=shown_names(gone), now=",".join(now), effect=effect))
         if back := [features[at] for at in changed if not self.presence.gone[at]]:
-            log.info(kv("features_back", **place, fields=shown(back)))
+            log.info(kv("features_back", **place, fields=shown_names(back)))
         is_json = not isinstance(sound[-1], WrittenFields)  # else its schema tells of new fields
         if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1], len(sound))):
-            log.warning(kv("new_fields", **place, fields=shown(new), effect="they are not scored"))
+            log.warning(kv("new_fields", **place, fields=shown_names(new), effect="they are not scored"))
             self._observer.schema_seen(len(new), 0)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
@@ -379,7 +379,7 @@ class Pipeline:
         except RecordError as caught:
             error = caught
         except Exception as caught:
-            error = _bad_label(unexpected(record.where(), caught))
+            error = _bad_label(unexpected_error(record.where(), caught))
         if partition.position is None or partition.position >= partition.warm.stop:
             self._outputs.dead_letter(record, error.reason, str(error), error)
         partition.labels.close(record.offset)
@@ -430,10 +430,12 @@ class Pipeline:
                 raise
             except Exception as error:
                 self._give_up(partition, place, [item.offset for item in partition.batch], error)
-            self._finished += [(item.polled_at, item.record.timestamp) for item in _of_now(partition, partition.batch)]
+            self._finished += [
+                (item.polled_at, item.record.timestamp) for item in _after_warm_up(partition, partition.batch)
+            ]
             self._apply_labels(partition)
 
-    def _pass_over(self, partition: Running, place: Place) -> bool:
+    def _pass_over(self, partition: Running, place: PartitionId) -> bool:
         """Make a dead letter of the first record that waits, if it raises an error; nothing else sees it."""
         waiting = partition.waiting.items if partition.is_active else []
         found = self.guard.error(place, waiting[0].offset) if waiting else None
@@ -441,18 +443,18 @@ class Pipeline:
             return False
         items = partition.waiting.take(1)
         partition.skip(items)
-        for item in _of_now(partition, items):
+        for item in _after_warm_up(partition, items):
             self._outputs.dead_letter(item.record, found.reason, str(found), found)
             self._finished.append((item.polled_at, item.record.timestamp))
         self._apply_labels(partition)
         return True
 
-    def _give_up(self, partition: Running, place: Place, offsets: Sequence[int], error: Exception) -> None:
+    def _give_up(self, partition: Running, place: PartitionId, offsets: Sequence[int], error: Exception) -> None:
         """Score no more of a partition whose state may be half changed; the next commit fails."""
         self.guard.blame(place, offsets, error)
         partition.position = None
 
-    def _send(self, partition: Running, made: Scored, began: float) -> None:
+    def _send(self, partition: Running, made: ScoredBatch, began: float) -> None:
         """Send the outputs of records that were scored, in their order, and tell the observer."""
         items = partition.batch
         if self._sample is not None and self.schema is not None:
@@ -461,7 +463,7 @@ class Pipeline:
                 self._look_at(self.schema, self._sample)
         self._tell_presence(partition, items, made)
         scored = time.perf_counter()
-        now = _of_now(partition, items)
+        now = _after_warm_up(partition, items)
         n_warm = len(items) - len(now)
         # Of an incident whose last alert was in the warm-up, nobody has seen an alert.
         made = made._replace(closed=[one for one in made.closed if one.summary["to"]["offset"] >= partition.warm.stop])
@@ -545,20 +547,20 @@ class Pipeline:
 
 
 @contextmanager
-def _reading_state() -> Iterator[None]:
+def _errors_as_damage() -> Iterator[None]:
     """Whatever else is raised means that the state is damaged."""
     try:
         yield
     except FomoError:
         raise
     except Exception as error:
-        raise DamagedStateError(str(unexpected("the state", error))) from error
+        raise DamagedStateError(str(unexpected_error("the state", error))) from error
 
 
 def _bad_label(error: RecordError) -> RecordError:
     return RecordError(BAD_FEEDBACK, str(error))
 
 
-def _of_now(partition: Partition, items: list[Pending]) -> list[Pending]:
+def _after_warm_up(partition: Partition, items: list[Pending]) -> list[Pending]:
     """The items, in order, that come after the warm-up of their partition."""
     return [item for item in items if item.offset >= partition.warm.stop]

@@ -8,9 +8,9 @@ import time
 from contextlib import ExitStack
 
 from fomo_stream.errors import BrokerError, FencedError
-from fomo_stream.kafka.member import Member
+from fomo_stream.kafka.member import GroupMember
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.snapshot import Snapshot, not_ready, partitions
+from fomo_stream.kafka.snapshot import Snapshot, not_ready_reasons, partition_snapshots
 from fomo_stream.kafka.start import start
 from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
@@ -36,7 +36,7 @@ class Service:
         self._trouble = ""  # why it waits
         self._state = "starting"
         self._began = time.monotonic()
-        self.member: Member | None = None  # set when it has started
+        self.member: GroupMember | None = None  # set when it has started
 
     def stop(self) -> None:
         """Ask `run` to score read records, commit, leave the group and end. For any thread or signal handler."""
@@ -56,7 +56,7 @@ class Service:
         """Reasons why records are not being scored; empty if they are."""
         if self._state != "running" or self.member is None:
             return [f"the service is {self._state}" + (f": {self._trouble}" if self._trouble else "")]
-        return not_ready(self.member)
+        return not_ready_reasons(self.member)
 
     def not_live(self) -> list[str]:
         """Reasons to restart the process; empty while the main loop turns, and while the model is loaded."""
@@ -81,7 +81,7 @@ class Service:
             kernel=model.kernel if model is not None else "",
             features=schema.features if schema is not None else (),
             alert_rate=settings.alert_rate,
-            partitions=partitions(member, time.monotonic(), time.time()) if member is not None else (),
+            partitions=partition_snapshots(member, time.monotonic(), time.time()) if member is not None else (),
             restore_retries=member.restorer.retries if member is not None else 0,
             features_missing=int(member.pipeline.presence.gone.sum()) if member is not None else 0,
         )
@@ -109,7 +109,7 @@ class Service:
             self._state = "stopping"
             self.member.finish()
 
-    def _start(self, model: Model, stack: ExitStack) -> Member | None:
+    def _start(self, model: Model, stack: ExitStack) -> GroupMember | None:
         """A member that is ready to run; with --wait, as soon as one can start. None: it was stopped before."""
         throttle = Throttle()
         while not self._stopping.is_set():

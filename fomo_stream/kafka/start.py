@@ -11,17 +11,17 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from fomo_stream.kafka.background import Background
+from fomo_stream.kafka.background import BackgroundExecutor
 from fomo_stream.kafka.broker.clients import make_consumer, make_producer
 from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.delivery.transactions import START_S, Call
+from fomo_stream.kafka.delivery.transactions import START_S, BlockingCall
+from fomo_stream.kafka.group.agreed_schema import GroupSchema
 from fomo_stream.kafka.group.agreement import Agreement
-from fomo_stream.kafka.group.log import GroupLog
-from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.member import ConsumerErrors, Member, SchemaSearch
+from fomo_stream.kafka.group.group_log import GroupLog
+from fomo_stream.kafka.member import ConsumerErrors, GroupMember, SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.registry import codec_for
@@ -42,7 +42,7 @@ LEAVE_POLL_S = 0.05
 LATE = "its partitions go to others when its session times out"
 
 
-def start(settings: ServiceSettings, model: Model, observer: Observer, stack: ExitStack) -> Member:
+def start(settings: ServiceSettings, model: Model, observer: Observer, stack: ExitStack) -> GroupMember:
     """Make a member that is ready to run. stack: closes, at the end, everything opened here.
 
     1. Check the schema registry, topics, permissions and named features. Create the state topic if it is missing; with
@@ -77,7 +77,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     watch.start()
     delivery = _open_delivery(settings, watch.limits)
     stack.callback(delivery.close)
-    executor = Background("fomo-generation", observer.built)
+    executor = BackgroundExecutor("fomo-generation", observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
     pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
     if pipeline.schemas is not None:
@@ -94,7 +94,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     if settings.start == "latest" and not warm.spans:
         for topic in filter(None, (settings.topic, settings.feedback)):
             start_at_latest(consumer, topic, topics.seen.partitions[topic])
-    return Member(
+    return GroupMember(
         settings,
         consumer=consumer,
         errors=errors,
@@ -112,7 +112,7 @@ def _open_delivery(settings: ServiceSettings, limits: Mapping[str, TopicLimits])
     """limits: of the topics that outputs go to, where the broker reports them."""
     codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
     compresses = any(codec != "none" for codec in codecs)
-    more = {"batch.size": min([1_000_000, *(one.most_bytes for one in limits.values())])}
+    more = {"batch.size": min([1_000_000, *(one.max_bytes for one in limits.values())])}
     if settings.delivery == "at-least-once":
         return AtLeastOnce(partial(make_producer, settings, None, **more), limits, compresses=compresses)
     producer = partial(make_producer, settings, settings.transactional_id, **more)
@@ -136,5 +136,5 @@ def _close(consumer: Any, settings: ServiceSettings) -> None:
                     consumer.poll(LEAVE_POLL_S)
         consumer.close()
 
-    if not Call(close).wait(CLOSE_S):
+    if not BlockingCall(close).wait(CLOSE_S):
         log.warning(kv("group_not_left", reason="the broker does not answer", effect=LATE))

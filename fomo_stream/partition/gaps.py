@@ -18,14 +18,14 @@ import struct
 from typing import NamedTuple
 
 BUCKETS = 64  # so the longest gap is 2**31 floors
-QUANTILE_OUTSIDE = 100  # one gap of so many may be longer than the usual one
-MOST_GAPS = 250  # then all counts are halved
-LEAST_GAPS = 3  # fewer tell nothing
-GROWN_UP = 20  # gaps after which a series tells what is usual in its partition; also the most that others count
-NEARLY_ALL = 0.95
+GAPS_PER_LONGER_ONE = 100  # one gap of so many may be longer than the usual one
+MAX_GAPS = 250  # then all counts are halved
+MIN_GAPS = 3  # fewer tell nothing
+MIN_MATURE_GAPS = 20  # gaps after which a series tells what is usual in its partition; also the most that others count
+MIN_MATURE_SHARE = 0.95
 RENEWED_UNTIL, RENEWED_EVERY = 50, 16  # gaps: the limit is renewed with each until here, then with each 16th
 CHANCE = 1e-9
-NEVER = 2**62  # milliseconds
+NO_LIMIT_MS = 2**62  # milliseconds
 KEY, PARTITION, TOPIC = LEVELS = ("key", "partition", "topic")
 FIRST_KEY = 2  # numbers of series: 0 is the partition, 1 the topic
 _ROW, _GAPS = struct.Struct("<qqqqBH"), struct.Struct("<Hq")  # around the name; the counts follow
@@ -45,7 +45,7 @@ class SilenceConfig(NamedTuple):
         return self.least_ms / (self.factor or 1.0)
 
 
-def young(m: float) -> float:
+def young_factor(m: float) -> float:
     """By how much the limit of a series with m gaps is longer than with many.
 
     >>> [round(young(m), 1) for m in (3, 10, 30, 1000)]
@@ -54,7 +54,7 @@ def young(m: float) -> float:
     return m * math.expm1(-math.log(CHANCE) / m) / -math.log(CHANCE)
 
 
-class Others:
+class PeerGaps:
     """Number, mean and sum of squares of the logarithm of the usual gaps of series that have GROWN_UP."""
 
     def __init__(self, n: int = 0, mean: float = 0.0, squares: float = 0.0) -> None:
@@ -69,12 +69,12 @@ class Others:
 
     def weight(self, n_series: int) -> float:
         """The gaps of a young series that they count as, if there are so many series in all."""
-        if self.n < max(GROWN_UP, NEARLY_ALL * n_series):
+        if self.n < max(MIN_MATURE_GAPS, MIN_MATURE_SHARE * n_series):
             return 0.0
-        return min(float(GROWN_UP), self.n / max(self.squares, 1e-9))
+        return min(float(MIN_MATURE_GAPS), self.n / max(self.squares, 1e-9))
 
 
-class Series:
+class GapSeries:
     """A key, a partition or a topic: when it had records, and how far apart. All times are milliseconds.
 
     Each has its own clock, on which only that time passes in which the level above it had records.
@@ -91,28 +91,28 @@ class Series:
         self.number, self.name = number, name
         self.last = self.mark = now  # its last record, and the last one that ended a gap or a burst
         self.offset = self.time = 0  # of its last record; when that arrived, since 1970
-        self.due = NEVER  # when a key is looked at next
-        self.limit = NEVER  # without a record for longer than this it is silent; NEVER: not known yet
+        self.due = NO_LIMIT_MS  # when a key is looked at next
+        self.limit = NO_LIMIT_MS  # without a record for longer than this it is silent; NEVER: not known yet
         self.seen = 0  # gaps, at most MOST_GAPS
         self.counts = bytearray()  # the histogram, as far as it is not zero
 
-    def add(self, gap: float, config: SilenceConfig, others: Others | None = None, n_keys: int = 0) -> None:
+    def add(self, gap: float, config: SilenceConfig, others: PeerGaps | None = None, n_keys: int = 0) -> None:
         """Another gap of at least the floor. others: of its partition, which has n_keys; None: it has none."""
         floor = config.floor
         bucket = 0 if gap <= floor else min(BUCKETS - 1, math.ceil(2 * math.log2(gap / floor)))
         self.counts.extend(bytes(max(0, bucket + 1 - len(self.counts))))
         self.counts[bucket] += 1
-        if sum(self.counts) >= MOST_GAPS:
+        if sum(self.counts) >= MAX_GAPS:
             self.counts = bytearray(count >> 1 for count in self.counts)
-        n = self.seen = min(self.seen + 1, MOST_GAPS)
-        if others is not None and n == GROWN_UP:
+        n = self.seen = min(self.seen + 1, MAX_GAPS)
+        if others is not None and n == MIN_MATURE_GAPS:
             others.add(self.usual(floor))
-        if n < LEAST_GAPS or (n > RENEWED_UNTIL and sum(self.counts) % RENEWED_EVERY):
+        if n < MIN_GAPS or (n > RENEWED_UNTIL and sum(self.counts) % RENEWED_EVERY):
             return
         usual, more = self.usual(floor), 0.0
         if others is not None and (more := others.weight(n_keys)):
             usual = max(usual, (n * usual + more * math.exp(others.mean)) / (n + more))
-        self.limit = max(config.least_ms, round((config.factor or 1.0) * young(n + more) * usual))
+        self.limit = max(config.least_ms, round((config.factor or 1.0) * young_factor(n + more) * usual))
 
     @property
     def level(self) -> str:
@@ -121,7 +121,7 @@ class Series:
 
     def usual(self, floor: float) -> float:
         """The usual gap: all but one of a hundred are at most so long. Zero if none is known."""
-        allowed = sum(self.counts) // QUANTILE_OUTSIDE
+        allowed = sum(self.counts) // GAPS_PER_LONGER_ONE
         for bucket in range(len(self.counts) - 1, -1, -1):
             allowed -= self.counts[bucket]
             if allowed < 0:
@@ -141,6 +141,6 @@ class Series:
         self.name = data[_ROW.size : at] if self.number >= FIRST_KEY else None
         self.seen, self.limit = _GAPS.unpack_from(data, at)
         self.counts = bytearray(data[at + _GAPS.size :])
-        if len(self.counts) > BUCKETS or sum(self.counts) >= MOST_GAPS:
+        if len(self.counts) > BUCKETS or sum(self.counts) >= MAX_GAPS:
             raise ValueError("the gaps of a series do not fit")
         return int(flag)

@@ -25,9 +25,9 @@ from fomo_stream.records.result import Result
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-MOST_BYTES = 16 << 10  # of a key, and of reasons: longer ones are left out, so that memory is bounded
-WORST = ("score", "remembered_logit", "p_value", "severity")  # fields of the worst alert
-WHY = ("reasons", "explanation")
+MAX_FIELD_BYTES = 16 << 10  # of a key, and of reasons: longer ones are left out, so that memory is bounded
+WORST_FIELDS = ("score", "remembered_logit", "p_value", "severity")  # fields of the worst alert
+REASON_FIELDS = ("reasons", "explanation")
 CLOSED = "closed"
 
 
@@ -40,7 +40,7 @@ class Notice(NamedTuple):
     summary: Result  # JSON-ready
 
 
-class Groups(Copied):
+class AlertGroups(Copied):
     """Which alerts of one partition belong together. All that counts incidents counts them by this.
 
     quiet: an incident ends after so many records of its series without an alert, or so many of the partition without
@@ -72,20 +72,20 @@ class Groups(Copied):
         return ended, is_alert and before is None
 
 
-def begins_of(series: Int, is_new: Bool, is_alert: Bool, quiet: tuple[int, int]) -> Bool:
+def incident_begins(series: Int, is_new: Bool, is_alert: Bool, quiet: tuple[int, int]) -> Bool:
     """Which of all n records of a partition begin an incident, if these alert. All (n,), as `Groups.follow` has them.
 
     >>> begins_of(np.zeros(5, int), np.zeros(5, bool), np.array([1, 1, 0, 0, 1], bool), (2, 1000)).tolist()
     [True, False, False, False, True]
     """
-    groups, begins = Groups(quiet), np.zeros(len(series), bool)
+    groups, begins = AlertGroups(quiet), np.zeros(len(series), bool)
     for number, one in enumerate(zip(series.tolist(), is_new.tolist(), is_alert.tolist(), strict=True)):
         if one[2] or groups.open:
             begins[number] = groups.follow(*one, number)[1]
     return begins
 
 
-class _Open(NamedTuple):
+class _OpenIncident(NamedTuple):
     """An incident that has not ended; never changed in place."""
 
     key: bytes | None
@@ -100,10 +100,10 @@ class Incidents(Copied):
     """
 
     def __init__(self, quiet: tuple[int, int], topic: str | None = None, partition: int | None = None) -> None:
-        self._groups = Groups(quiet)
+        self._groups = AlertGroups(quiet)
         self._source = {} if topic is None else {"topic": topic, "partition": partition}
         self._prefix = "" if partition is None else f"{partition}-"
-        self._open: dict[int, _Open] = {}  # by number of the series, as in the groups
+        self._open: dict[int, _OpenIncident] = {}  # by number of the series, as in the groups
         self._recovered()
 
     def __len__(self) -> int:
@@ -142,18 +142,20 @@ class Incidents(Copied):
         """An alert that begins an incident, or (quiet: records of its series since the last one) continues it."""
         place = {"offset": offset, "timestamp": result.get("timestamp")}
         if quiet is None:
-            its_key = None if slot == 0 else _kept(key)
+            its_key = None if slot == 0 else _stored_key(key)
             named = {} if its_key is None else {"key": its_key.decode("utf-8", "replace")}
             begin = {"incident": f"{self._prefix}{offset}", "status": CLOSED, **self._source, **named, "from": place}
-            summary = {**begin, "to": place, "records": 1, "span": 1, "surprise": 0.0, **_worst(place, result)}
+            summary = {**begin, "to": place, "records": 1, "span": 1, "surprise": 0.0, **_worst_alert(place, result)}
         else:
             its_key, before = self._open[slot]
             summary = {**before, "to": place, "records": before["records"] + 1, "span": before["span"] + quiet + 1}
-            if _rank(result) > _rank(summary["worst"]):
-                summary = {name: value for name, value in summary.items() if name not in WHY} | _worst(place, result)
+            if _alert_rank(result) > _alert_rank(summary["worst"]):
+                summary = {name: value for name, value in summary.items() if name not in REASON_FIELDS} | _worst_alert(
+                    place, result
+                )
         # 1 - score is the chance of such a record, so of unrelated records this is minus the logarithm of that of all
         summary["surprise"] = round(summary["surprise"] - math.log(1.0 - (result["score"] or 0.0)), 3)
-        self._open[slot] = _Open(its_key, summary)
+        self._open[slot] = _OpenIncident(its_key, summary)
         self._changed.add(slot)
         result |= {name: summary[name] for name in ("incident", "surprise")}
 
@@ -205,36 +207,36 @@ class Incidents(Copied):
 
 def without_reasons(summary: Mapping[str, Any]) -> Result:
     """The summary of an incident without its longest fields."""
-    return {name: value for name, value in summary.items() if name not in WHY}
+    return {name: value for name, value in summary.items() if name not in REASON_FIELDS}
 
 
-def _worst(place: Mapping[str, Any], result: Result) -> Result:
-    why = {name: result[name] for name in WHY if name in result}
-    fits = not why or len(json.dumps(why)) <= MOST_BYTES
-    return {"worst": {**place, **{name: result[name] for name in WORST}}, **(why if fits else {})}
+def _worst_alert(place: Mapping[str, Any], result: Result) -> Result:
+    why = {name: result[name] for name in REASON_FIELDS if name in result}
+    fits = not why or len(json.dumps(why)) <= MAX_FIELD_BYTES
+    return {"worst": {**place, **{name: result[name] for name in WORST_FIELDS}}, **(why if fits else {})}
 
 
-def _rank(alert: Mapping[str, Any]) -> tuple[float, float]:
+def _alert_rank(alert: Mapping[str, Any]) -> tuple[float, float]:
     """The higher, the worse: the rarer one in the long run."""
     return alert["score"] or 0.0, alert["remembered_logit"] or 0.0  # none while it warms up
 
 
-def _kept(key: Key) -> bytes | None:
+def _stored_key(key: Key) -> bytes | None:
     data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
-    return data if data is not None and len(data) <= MOST_BYTES else None
+    return data if data is not None and len(data) <= MAX_FIELD_BYTES else None
 
 
-def _encode(found: _Open) -> bytes:
+def _encode(found: _OpenIncident) -> bytes:
     key = None if found.key is None else b64encode(found.key).decode()
     return json.dumps({"key": key, "summary": found.summary}, separators=(",", ":")).encode()
 
 
-def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open, tuple[int, int]]:
+def _decode(name: str, entries: StoredEntries) -> tuple[int, _OpenIncident, tuple[int, int]]:
     """Number of the series, incident, and its place in `Groups.open`."""
     slot, content = int(name.removesuffix("/open")), json.loads(entries[name])
     key, summary = content["key"], content["summary"]
     (
-        _rank(summary["worst"]),
+        _alert_rank(summary["worst"]),
         summary["incident"],
         summary["surprise"] + 0.0,
         summary["from"]["offset"],
@@ -243,4 +245,4 @@ def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open, tuple[int, i
     )
     key = None if key is None else b64decode(key, validate=True)
     quiet, _, seen = entries[f"{slot}/quiet"].partition(b" ")
-    return slot, _Open(key, summary), (int(seen), int(quiet))
+    return slot, _OpenIncident(key, summary), (int(seen), int(quiet))

@@ -25,15 +25,15 @@ from fomo_stream.records.json_codec import decode
 from fomo_stream.settings.rule_spec import Window, parse_table
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
-BLOCK = 4  # records of the index that are written together
+BLOCK_RECORDS = 4  # records of the index that are written together
 DIGEST_BYTES = 8  # two of thousands of keys have the same digest with a probability below 1e-10
 NO_KEY = bytes(DIGEST_BYTES)
-EMPTY = -1  # the offset in a slot without a record
-MOST_OPEN = 50_000  # labels of a partition not committed yet; bounds the entry that lists the finished ones
-MOST_MUTED = 10_000  # keys of a partition that labels have muted
-MOST_WINDOW_BYTES = 16 << 10
-LONGEST_KEY = 4096  # bytes, of a label
-MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fit into a record below 1 MB
+EMPTY_SLOT = -1  # the offset in a slot without a record
+MAX_OPEN_LABELS = 50_000  # labels of a partition not committed yet; bounds the entry that lists the finished ones
+MAX_MUTED_KEYS = 10_000  # keys of a partition that labels have muted
+MAX_WINDOW_BYTES = 16 << 10
+MAX_KEY_BYTES = 4096  # bytes, of a label
+MAX_WAITING_LABELS = 10_000  # labels of a partition held in memory; their verdicts fit into a record below 1 MB
 
 
 class Verdict(NamedTuple):
@@ -51,13 +51,13 @@ class Mute(NamedTuple):
     muted: bool
 
 
-class Told(NamedTuple):
+class WindowLabel(NamedTuple):
     """A window of maintenance; a name: that of one which does not take place."""
 
     window: Window | str
 
 
-Label = Verdict | Mute | Told
+Label = Verdict | Mute | WindowLabel
 
 
 def parse_label(
@@ -78,60 +78,64 @@ def parse_label(
     try:
         record = decode(value, max_bytes)
     except RecordError as error:
-        raise _bad(str(error)) from None
+        raise _bad_feedback(str(error)) from None
     if "maintenance" in record and "outlier" not in record:
-        return Told(_window(record, len(value or b"")))
+        return WindowLabel(_parse_window(record, len(value or b"")))
     outlier, is_about_key = record.get("outlier"), "mute" in record and "outlier" not in record
     if is_about_key and not isinstance(record["mute"], bool):
-        raise _bad('"mute" must be true or false')
+        raise _bad_feedback('"mute" must be true or false')
     if not is_about_key and not isinstance(outlier, bool):
-        raise _bad('a label needs "outlier": true or "outlier": false, and the record that it is about')
+        raise _bad_feedback('a label needs "outlier": true or "outlier": false, and the record that it is about')
     result = record.get(field)
     source: Mapping[str, Any] = result if isinstance(result, dict) and "offset" in result else record
     if source.get("topic", topic) != topic:
-        raise _bad(f"the label is about a record of another topic than {topic}")
+        raise _bad_feedback(f"the label is about a record of another topic than {topic}")
     number = source.get("partition", partition)
     if type(number) is not int or not 0 <= number < 2**63:
-        raise _bad('"partition" must be the number of a partition')
+        raise _bad_feedback('"partition" must be the number of a partition')
     if number != partition:
-        raise _bad(
+        raise _bad_feedback(
             f"the label is about partition {number}, but is in partition {partition}: produce it to partition {number}"
         )
     if is_about_key:
-        return Mute(_key(record.get("key"), key), record["mute"])
+        return Mute(_label_key(record.get("key"), key), record["mute"])
     offset = source.get("offset")
     if offset is None:
-        return Verdict(None, _key(source.get("key"), key), bool(outlier))
+        return Verdict(None, _label_key(source.get("key"), key), bool(outlier))
     if type(offset) is not int or not 0 <= offset < 2**63:
-        raise _bad('"offset" must be the offset of a record: a whole number, 0 or more')
+        raise _bad_feedback('"offset" must be the offset of a record: a whole number, 0 or more')
     return Verdict(offset, None, bool(outlier))
 
 
-def _window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
-    if n_bytes > MOST_WINDOW_BYTES:
-        raise _bad(f"maintenance: a message about a window has at most {MOST_WINDOW_BYTES:,} bytes, not {n_bytes:,}")
+def _parse_window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
+    if n_bytes > MAX_WINDOW_BYTES:
+        raise _bad_feedback(
+            f"maintenance: a message about a window has at most {MAX_WINDOW_BYTES:,} bytes, not {n_bytes:,}"
+        )
     content = {"name" if name == "maintenance" else name: value for name, value in record.items()}
     if content.pop("cancel", False) is True and isinstance(content["name"], str):
         return content["name"]
     try:
         return parse_table(Window, content)
     except ValueError as error:
-        raise _bad(f"maintenance: {error}") from None
+        raise _bad_feedback(f"maintenance: {error}") from None
 
 
-def _key(key: object, message_key: bytes | None) -> bytes:
+def _label_key(key: object, message_key: bytes | None) -> bytes:
     """The key that a label names, or else its own."""
     if key is not None and not isinstance(key, str):
-        raise _bad('"key" must be the key of a record, as text')
+        raise _bad_feedback('"key" must be the key of a record, as text')
     found = message_key if key is None else key.encode(errors="surrogatepass")
     if found is None:
-        raise _bad('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
-    if len(found) > LONGEST_KEY:
-        raise _bad(f'the key has {len(found):,} bytes, more than {LONGEST_KEY:,}: name a record by its "offset"')
+        raise _bad_feedback('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
+    if len(found) > MAX_KEY_BYTES:
+        raise _bad_feedback(
+            f'the key has {len(found):,} bytes, more than {MAX_KEY_BYTES:,}: name a record by its "offset"'
+        )
     return found
 
 
-def _bad(message: str) -> RecordError:
+def _bad_feedback(message: str) -> RecordError:
     return RecordError(BAD_FEEDBACK, message)
 
 
@@ -150,7 +154,7 @@ class RecordIndex:
         self._offsets: dict[bytes, int] = {}  # of the last record with each key
         self._fresh = 0  # number of records at the end that `changes` has not returned yet
         self._table = Table(  # by number % capacity
-            BLOCK, offset=np.full(capacity, EMPTY), key=np.zeros((capacity, DIGEST_BYTES), dtype=np.uint8)
+            BLOCK_RECORDS, offset=np.full(capacity, EMPTY_SLOT), key=np.zeros((capacity, DIGEST_BYTES), dtype=np.uint8)
         )
 
     def __len__(self) -> int:
@@ -163,7 +167,7 @@ class RecordIndex:
         """
         if not self._capacity:
             return
-        digest = NO_KEY if key is None else _digest(key)
+        digest = NO_KEY if key is None else _key_digest(key)
         self._records[offset] = number, digest
         if key is not None:
             self._offsets[digest] = offset
@@ -176,7 +180,7 @@ class RecordIndex:
 
     def find(self, label: Verdict) -> tuple[int, int] | None:
         """(number, offset) of the record that a label is about; None when it is not remembered."""
-        offset = self._offsets.get(_digest(label.key)) if label.key is not None else label.offset
+        offset = self._offsets.get(_key_digest(label.key)) if label.key is not None else label.offset
         return None if offset is None or offset not in self._records else (self._records[offset][0], offset)
 
     def changes(self, name: str) -> Entries:
@@ -196,12 +200,12 @@ class RecordIndex:
         offsets, keys = self._table["offset"], self._table["key"]
         for number in range(max(0, stop - self._capacity), stop):
             slot = number % self._capacity
-            if offsets[slot] != EMPTY:
+            if offsets[slot] != EMPTY_SLOT:
                 self._records[int(offsets[slot])] = number, keys[slot].tobytes()
         self._offsets = {digest: offset for offset, (_, digest) in self._records.items() if digest != NO_KEY}
 
 
-class Muted:
+class MutedKeys:
     """The keys that give no alerts: those of the settings, changed by labels.
 
     >>> muted = Muted(["p7"])
@@ -210,25 +214,25 @@ class Muted:
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._given = frozenset(map(_digest, keys))
+        self._given = frozenset(map(_key_digest, keys))
         self._changed: dict[bytes, bool] = {}  # by labels
         self._is_logged = True  # whether the log has these
 
     @property
     def is_full(self) -> bool:
         """Whether no more keys should be muted by labels."""
-        return len(self._changed) >= MOST_MUTED
+        return len(self._changed) >= MAX_MUTED_KEYS
 
     def has(self, key: Key) -> bool:
         """Whether a key is muted; records without one cannot be."""
         if key is None or not (self._given or self._changed):
             return False
-        digest = _digest(key)
+        digest = _key_digest(key)
         return self._changed.get(digest, digest in self._given)
 
     def set(self, key: bytes, muted: bool) -> None:
         """Mute a key, or end that."""
-        digest = _digest(key)
+        digest = _key_digest(key)
         self._changed.pop(digest, None)
         self._is_logged = False
         if muted != (digest in self._given):
@@ -251,7 +255,7 @@ class Muted:
             raise DamagedStateError(f"{name} is no list of keys ({error})") from None
 
 
-def _digest(key: bytes | str) -> bytes:
+def _key_digest(key: bytes | str) -> bytes:
     """A key of any length as a few bytes, so that memory is bounded."""
     key = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
@@ -297,7 +301,7 @@ class LabelQueue:
     @property
     def is_full(self) -> bool:
         """Whether no more labels should be read for now."""
-        return len(self._waiting) >= MOST_WAITING or len(self._open) >= MOST_OPEN
+        return len(self._waiting) >= MAX_WAITING_LABELS or len(self._open) >= MAX_OPEN_LABELS
 
     def begin(self, start: int) -> None:
         """The labels before offset `start` of the feedback topic are finished."""
@@ -346,7 +350,7 @@ class LabelQueue:
             self.close(at)
             if isinstance(label, Mute):
                 mutes.append(label)
-            elif isinstance(label, Told):
+            elif isinstance(label, WindowLabel):
                 windows[label.window if isinstance(label.window, str) else label.window.name] = label.window
             elif (found := index.find(label)) is not None:
                 numbers.append(found[0])

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 from fomo_stream.detector.changelog import Entries, Entry
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
-from fomo_stream.partition.labels import BAD_FEEDBACK, MOST_MUTED, Label, LabelQueue, Mute, Muted, Verdict
-from fomo_stream.partition.position import NOTHING, POSITION, Position, Restored
+from fomo_stream.partition.labels import BAD_FEEDBACK, MAX_MUTED_KEYS, Label, LabelQueue, Mute, MutedKeys, Verdict
+from fomo_stream.partition.position import NOTHING_RESTORED, POSITION, Restored, SavedPosition
 from fomo_stream.partition.record import Item, MicroBatch, Pending
 from fomo_stream.partition.rules import Rules, RulesConfig, RulesLog
 
 INDEX, LABELS, MUTED, RULES = "index", "labels", "muted", "rules"
 
 
-class Config(RulesConfig, Protocol):
+class PartitionConfig(RulesConfig, Protocol):
     """What a partition does with its records: the flags of the same names."""
 
     lags: int
@@ -50,7 +50,7 @@ class Partition:
     """
 
     number: int
-    config: Config
+    config: PartitionConfig
     topic: str | None  # where its records come from; None: results and incidents do not name it
     feedback: str | None  # the topic of labels, if there is one
     topic_id: str  # empty: the broker has none
@@ -58,9 +58,9 @@ class Partition:
     batch_size: int  # records that are scored at once, at most
     waiting: MicroBatch[Pending]
     labels: LabelQueue
-    muted: Muted
+    muted: MutedKeys
     rules: RulesLog
-    restored: Restored = NOTHING  # the entries of its state that are not read yet, and those to delete
+    restored: Restored = NOTHING_RESTORED  # the entries of its state that are not read yet, and those to delete
     rules_log: Entry = field(default_factory=Entry)
     position: int | None = None  # offset before which every record is finished; None: it is inactive
     committed: int | None = None  # last position that is committed
@@ -104,7 +104,7 @@ class Partition:
             where = f"{self.topic}[{self.number}]@{offset}"
             raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label must come after its record")
         if isinstance(label, Mute) and label.muted and self.muted.is_full:
-            raise RecordError(BAD_FEEDBACK, f"{MOST_MUTED:,} keys are muted by labels; end that for some first")
+            raise RecordError(BAD_FEEDBACK, f"{MAX_MUTED_KEYS:,} keys are muted by labels; end that for some first")
         self.labels.add(at, label)
 
     def changes(self) -> Entries:
@@ -116,7 +116,7 @@ class Partition:
             entries |= self.labels.changes(LABELS) | self.muted.changes(MUTED)
         if entries or self.position != self.committed:
             until = max(self.position, self.learned_until)
-            position = Position(until, self.topic_id, self.feedback_id, until < self.warm.stop)
+            position = SavedPosition(until, self.topic_id, self.feedback_id, until < self.warm.stop)
             entries[POSITION] = position.encode()
         if entries and self.restored.stale:
             entries = {**dict.fromkeys(self.restored.stale), **entries}
@@ -139,7 +139,7 @@ class Waiting(Partition):
     def __init__(
         self,
         number: int,
-        config: Config,
+        config: PartitionConfig,
         *,
         topic: str | None = None,
         feedback: str | None = None,
@@ -160,7 +160,7 @@ class Waiting(Partition):
             batch_size=batch_size,
             waiting=MicroBatch[Pending](batch_size, age, Pending.size),
             labels=LabelQueue(feedback_id),
-            muted=Muted(config.mute_key),
+            muted=MutedKeys(config.mute_key),
             rules=RulesLog(Rules.of(config) if rules is None else rules),
         )
 

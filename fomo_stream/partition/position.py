@@ -24,7 +24,7 @@ class ResumeConfig(Protocol):
 
 
 @dataclass(frozen=True)
-class Position:
+class SavedPosition:
     """How far a partition was when its entries were written: the next offset to read, and the ids of its topics."""
 
     offset: int
@@ -37,7 +37,7 @@ class Position:
         return orjson.dumps(self)
 
     @classmethod
-    def decode(cls, value: bytes) -> Position:
+    def decode(cls, value: bytes) -> SavedPosition:
         """The reverse of `encode`. Raises DamagedStateError."""
         try:
             known = orjson.loads(value)
@@ -47,7 +47,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputOffsets:
     """The broker's view of an input partition: first and end offset, offset committed by the group, id of the topic."""
 
     low: int
@@ -71,11 +71,11 @@ class Restored:
     committed: int | None = None  # by the group
 
 
-NOTHING = Restored(0)
+NOTHING_RESTORED = Restored(0)
 
 
 def decide_resume(
-    found: Input, entries: Mapping[str, bytes], config: ResumeConfig, where: str
+    found: InputOffsets, entries: Mapping[str, bytes], config: ResumeConfig, where: str
 ) -> tuple[Restored, list[Note]]:
     """Decide where a partition resumes and which entries are valid; also returns notes about anything unusual.
 
@@ -88,7 +88,7 @@ def decide_resume(
     Raises LostOffsetError if the broker no longer retains the next record and `on_lost_offset` is fail, and
     DamagedStateError if the entry is not readable.
     """
-    position = Position.decode(entries[POSITION]) if POSITION in entries else None
+    position = SavedPosition.decode(entries[POSITION]) if POSITION in entries else None
     known = position is not None
     notes: list[Note] = []
     if position is not None and (

@@ -25,7 +25,7 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_RULES
 from fomo_stream.records.explanation import name_text, number_text
-from fomo_stream.records.repeats import days_in
+from fomo_stream.records.recurrence import days_in
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema
 from fomo_stream.records.times import known_time
@@ -35,18 +35,18 @@ from fomo_stream.wording import did_you_mean
 Bool = NDArray[np.bool_]
 Float = NDArray[np.float64]
 
-COUNTS = 0.5  # a reason counts if its share is at least this part of the largest one
+MIN_REASON_SHARE = 0.5  # a reason counts if its share is at least this part of the largest one
 GRADES = ("warning", "critical")
 DAY_MS = 86_400_000
-DAYS_KNOWN = 64  # days of which it is remembered when windows are open
-MOST_CHANGES = 20  # that a state remembers
-MOST_BYTES = 256 << 10  # of the entry that remembers them, unless one alone is larger
-MOST_TOLD, MOST_TOLD_BYTES = 500, 128 << 10  # windows of a partition by feedback: those that end last
-LOOKED_AT = 1000  # characters of a key, so that memory and the time to compare are bounded
+MAX_CACHED_DAYS = 64  # days of which it is remembered when windows are open
+MAX_CHANGES = 20  # that a state remembers
+MAX_LOG_BYTES = 256 << 10  # of the entry that remembers them, unless one alone is larger
+MAX_FEEDBACK_WINDOWS, MAX_FEEDBACK_BYTES = 500, 128 << 10  # windows of a partition by feedback: those that end last
+MAX_KEY_CHARACTERS = 1000  # characters of a key, so that memory and the time to compare are bounded
 
 log = logging.getLogger(__name__)
 
-Open = tuple[Window, ...]  # the windows that are open
+OpenWindows = tuple[Window, ...]  # the windows that are open
 Span = tuple[int, int]  # from, and to just before, in milliseconds since 1970
 
 
@@ -62,11 +62,11 @@ class RulesConfig(Protocol):
 
 @lru_cache(maxsize=10_000)
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return not patterns or name in patterns or _compiled(patterns).match(name) is not None
+    return not patterns or name in patterns or _compiled_patterns(patterns).match(name) is not None
 
 
 @lru_cache(maxsize=2 * MAX_RULES)
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _compiled_patterns(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, patterns)))
 
 
@@ -74,8 +74,8 @@ def matches_key(key: Key, patterns: tuple[str, ...]) -> bool:
     """Whether the first LOOKED_AT characters of a key have one of these patterns; without any every record does."""
     if not patterns:
         return True
-    text = key[: 4 * LOOKED_AT].decode("utf-8", "replace") if isinstance(key, bytes) else key
-    return text is not None and _matches(text[:LOOKED_AT], patterns)
+    text = key[: 4 * MAX_KEY_CHARACTERS].decode("utf-8", "replace") if isinstance(key, bytes) else key
+    return text is not None and _matches(text[:MAX_KEY_CHARACTERS], patterns)
 
 
 class Schedule:
@@ -93,7 +93,7 @@ class Schedule:
         self._repeated = {window: window.repetitions() for window in self.windows if window.repeat}
         self._days: dict[int, list[tuple[Window, list[Span]]]] = {}  # by day: the windows with parts in it, and these
 
-    def at(self, time: int) -> Open:
+    def at(self, time: int) -> OpenWindows:
         """The windows that are open, in their order; none at a time that is no `known_time`."""
         opened = self._day(time // DAY_MS) if known_time(time) is not None else ()
         return tuple(window for window, spans in opened if any(begin <= time < end for begin, end in spans))
@@ -120,7 +120,7 @@ class Schedule:
         known = self._days.get(day)
         if known is None:
             spans = ((window, list(self.spans(window, day * DAY_MS, (day + 1) * DAY_MS))) for window in self.windows)
-            if len(self._days) >= DAYS_KNOWN:
+            if len(self._days) >= MAX_CACHED_DAYS:
                 del self._days[next(iter(self._days))]
             self._days[day] = known = [(window, its) for window, its in spans if its]
         return known
@@ -130,7 +130,7 @@ def _milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def skips(windows: Open, what: Literal["alerts", "learning"]) -> bool:
+def skips(windows: OpenWindows, what: Literal["alerts", "learning"]) -> bool:
     """Whether a record in these windows goes without alerts, or without learning."""
     return any(one.skip in ("both", what) for one in windows)
 
@@ -153,7 +153,7 @@ class Rules:
 
     # -- maintenance -----------------------------------------------------------------------------------------
 
-    def open_windows(self, times: Sequence[int | None], keys: Sequence[Key]) -> list[Open] | None:
+    def open_windows(self, times: Sequence[int | None], keys: Sequence[Key]) -> list[OpenWindows] | None:
         """The windows that records of these times and keys (n,) are in; None: none of them is in any."""
         if not self._schedule.windows or self._schedule.is_free(time for time in times if time is not None):
             return None
@@ -172,7 +172,7 @@ class Rules:
         """
         found: dict[int, list[tuple[Rule, int]]] = {}
         for rule in self._valid:
-            columns = _columns(rule.features, schema.features)
+            columns = _matching_columns(rule.features, schema.features)
             low, high = rule.valid or (None, None)
             values = rows[:, columns]
             odd = (values < (-np.inf if low is None else low)) | (values > (np.inf if high is None else high))
@@ -191,12 +191,12 @@ class Rules:
         if not rules:
             return None
         reasons: Sequence[Mapping[str, Any]] = result.get("reasons") or [{}]
-        least = COUNTS * max(reason.get("share") or 0.0 for reason in reasons)
+        least = MIN_REASON_SHARE * max(reason.get("share") or 0.0 for reason in reasons)
         first = None
         for reason in reasons:
             if (reason.get("share") or 0.0) < least:
                 continue
-            by = next((rule.name for rule in rules if strikes_out(rule, reason, result)), None)
+            by = next((rule.name for rule in rules if removes_reason(rule, reason, result)), None)
             if by is None:
                 return None
             first = first or by
@@ -227,8 +227,8 @@ class Rules:
         """After feedback told of these windows, which replace those of the same name, or cancelled some by name."""
         by_name = {one.name: one for one in self.told} | {one.name: one for one in told}
         kept = sorted((one for name, one in by_name.items() if name not in cancelled), key=lambda one: one.to)
-        sizes = accumulate(len(orjson.dumps(one.plain())) for one in reversed(kept[-MOST_TOLD:]))
-        n = sum(size <= MOST_TOLD_BYTES for size in sizes)
+        sizes = accumulate(len(orjson.dumps(one.plain())) for one in reversed(kept[-MAX_FEEDBACK_WINDOWS:]))
+        n = sum(size <= MAX_FEEDBACK_BYTES for size in sizes)
         return Rules(self.rules, self.windows, kept[len(kept) - n :])
 
     # -- warnings --------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Rules:
                 yield f"the {what} {one.name} can never apply: it is for some keys, and records have none; give --key"
         for rule in self.rules:
             for pattern in rule.features:
-                found = _columns((pattern,), schema.features)
+                found = _matching_columns((pattern,), schema.features)
                 matched = {schema.features[at] for at in found}
                 if not found:
                     hint = did_you_mean(pattern, schema.features)
@@ -249,7 +249,7 @@ class Rules:
                 elif rule.min_severity is None and matched <= schema.categorical:
                     yield f"the rule {rule.name} can never apply to {pattern[:60]}: it is a category, not a number"
         for one, other in combinations([rule for rule in self.rules if rule.only is not None], 2):
-            if one.only != other.only and (both := _both(one, other, schema.features)):
+            if one.only != other.only and (both := _common_features(one, other, schema.features)):
                 names = ", ".join(both[:3])
                 yield f"the rules {one.name} and {other.name} together leave no alert of {names} that rises or falls"
         yield from self._overlaps()
@@ -266,7 +266,7 @@ class Rules:
                 yield f"the windows {one.name} and {other.name} overlap; what one of them skips is skipped"
 
 
-def strikes_out(rule: Rule, reason: Mapping[str, Any], result: Result) -> bool:
+def removes_reason(rule: Rule, reason: Mapping[str, Any], result: Result) -> bool:
     """Whether a rule says that a reason of an alert does not matter. {}: the alert has no reason."""
     name = reason.get("feature")
     if not _matches(name, rule.features) if name is not None else rule.features:
@@ -289,11 +289,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _columns(patterns: tuple[str, ...], features: Sequence[str]) -> list[int]:
+def _matching_columns(patterns: tuple[str, ...], features: Sequence[str]) -> list[int]:
     return [at for at, name in enumerate(features) if _matches(name, patterns)]
 
 
-def _both(one: Rule, other: Rule, features: Sequence[str]) -> list[str]:
+def _common_features(one: Rule, other: Rule, features: Sequence[str]) -> list[str]:
     if one.keys and other.keys and not set(one.keys) & set(other.keys):
         return []
     return [name for name in features if _matches(name, one.features) and _matches(name, other.features)]
@@ -302,7 +302,9 @@ def _both(one: Rule, other: Rule, features: Sequence[str]) -> list[str]:
 # --- what a result says of it
 
 
-def forced(result: Result, outside: Sequence[tuple[Rule, int]], row: Float, schema: Schema, n_reasons: int) -> None:
+def force_alert(
+    result: Result, outside: Sequence[tuple[Rule, int]], row: Float, schema: Schema, n_reasons: int
+) -> None:
     """Make a result that of an alert, because values of the record (d,) are outside of their valid ranges."""
     rule = outside[0][0]
     reasons, said = [], []
@@ -319,7 +321,7 @@ def forced(result: Result, outside: Sequence[tuple[Rule, int]], row: Float, sche
     result["explanation"] = "; ".join(said) + (f"; {more}" if more and not more.startswith("no ") else "")
 
 
-def suppressed(result: Result, name: str) -> None:
+def suppress_alert(result: Result, name: str) -> None:
     """Make the result of an alert that of a record without one, and say what suppressed it."""
     result["outlier"], result["severity"], result["suppressed"] = False, None, name
 
@@ -327,7 +329,7 @@ def suppressed(result: Result, name: str) -> None:
 # --- changes
 
 
-class Change(NamedTuple):
+class RulesChange(NamedTuple):
     """Rules that hold from an offset on."""
 
     offset: int
@@ -338,7 +340,7 @@ class RulesLog:
     """The rules of a partition and the offsets from which they hold: a record that is read again has the same ones."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self.changes: tuple[Change, ...] = (Change(0, rules or Rules()),)
+        self.changes: tuple[RulesChange, ...] = (RulesChange(0, rules or Rules()),)
 
     @property
     def now(self) -> Rules:
@@ -359,14 +361,14 @@ class RulesLog:
         if rules == self.now:
             return False
         kept = [change for change in self.changes if change.offset < offset]
-        self.changes = (*kept[-MOST_CHANGES + 1 :], Change(offset if kept else 0, rules))
+        self.changes = (*kept[-MAX_CHANGES + 1 :], RulesChange(offset if kept else 0, rules))
         return True
 
     def encode(self) -> bytes:
         """The value of its entry: the newest changes that fit."""
         while True:
             value = orjson.dumps([{"from": change.offset, **change.rules.plain()} for change in self.changes])
-            if len(value) <= MOST_BYTES or len(self.changes) == 1:
+            if len(value) <= MAX_LOG_BYTES or len(self.changes) == 1:
                 return value
             self.changes = self.changes[1:]
 
@@ -376,7 +378,7 @@ class RulesLog:
         found, dropped = cls(), dict[str, str]()
         try:
             changes = ((int(one["from"]), Rules.of_plain(one, dropped)) for one in orjson.loads(value))
-            found.changes = tuple(Change(*change) for change in changes)
+            found.changes = tuple(RulesChange(*change) for change in changes)
             _ = found.now
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise DamagedStateError(f"the rules are not readable ({error})") from None

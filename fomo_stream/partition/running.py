@@ -23,25 +23,25 @@ from fomo_stream.partition.incidents import Incidents, Notice
 from fomo_stream.partition.labels import DueLabels, RecordIndex
 from fomo_stream.partition.partition import INDEX, RULES, Partition, Waiting
 from fomo_stream.partition.record import Item, Pending
-from fomo_stream.partition.rules import Open, Rules, skips
+from fomo_stream.partition.result_builder import MAINTENANCE, ResultBuilder
+from fomo_stream.partition.rules import OpenWindows, Rules, skips
 from fomo_stream.partition.silence import Silence
-from fomo_stream.partition.verdicts import MAINTENANCE, Verdicts
-from fomo_stream.records.derivations import derivations_of
-from fomo_stream.records.derived import Derived
+from fomo_stream.records.derivations import parse_derivations
+from fomo_stream.records.derived import DerivedFeatures
 from fomo_stream.records.result import Result
-from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.schema import Schema, look_up, shown_names
 from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
-from fomo_stream.records.writer import under_features
+from fomo_stream.records.writer_schema import with_current_names
 from fomo_stream.settings.rule_spec import with_zone
 
 DETECTOR, SCHEMA, INCIDENTS, SILENCE, DERIVED = "detector", "schema", "incidents", "silence", "derived"
-__all__ = ["MAINTENANCE", "Process", "Running", "Scored"]
+__all__ = ["MAINTENANCE", "Process", "Running", "ScoredBatch"]
 
 Float = NDArray[np.float64]
 Process = Callable[[Float, Sequence[Key]], Results]  # scores rows (n, d), each with the key of its series
 
 
-class Scored(NamedTuple):
+class ScoredBatch(NamedTuple):
     """What scoring n records has given. k of them have a value of any feature."""
 
     results: list[Result | None]  # (n,) None: it cannot be scored, see its error, or has no value of any feature
@@ -85,7 +85,7 @@ class Running(Partition):
         config, place = self.config, () if self.topic is None else (self.topic, self.number)
         memory = config.detector_config().feedback_memory
         self.detector, self.schema = first.for_partition(self.number), schema
-        self.derived = Derived(derivations_of(config.derive), config.keys, schema.marks)
+        self.derived = DerivedFeatures(parse_derivations(config.derive), config.keys, schema.marks)
         self.index = RecordIndex(memory)  # records that labels can be about
         self.incidents = Incidents(config.quiet, *place)
         self.silence = Silence(
@@ -105,17 +105,17 @@ class Running(Partition):
         self._recover(self.restored.entries, known)
         self._next = self.detector.records  # number of the next record that is learned
         source = None if self.topic is None else (self.topic, self.number)
-        self._verdicts = Verdicts(self.rules, self.muted, self.incidents, schema, self.detector.model.name, source)
+        self._verdicts = ResultBuilder(self.rules, self.muted, self.incidents, schema, self.detector.model.name, source)
 
     def _recover(self, entries: Mapping[str, bytes], known: Detector | None) -> None:
         if SCHEMA in entries:
             self._check_schema(self._schema_log.recover(entries, SCHEMA), self.schema)
-            self.detector.recover(_under(entries, DETECTOR), known)
+            self.detector.recover(_entries_under(entries, DETECTOR), known)
             if any(name.startswith(f"{self._index_name}/") for name in entries):
                 self.index.recover(entries, self._index_name, self.detector.records)
-            self.incidents.recover(_under(entries, INCIDENTS))
-            self.silence.recover(_under(entries, SILENCE))
-            self.derived.recover(_under(entries, DERIVED))
+            self.incidents.recover(_entries_under(entries, INCIDENTS))
+            self.silence.recover(_entries_under(entries, SILENCE))
+            self.derived.recover(_entries_under(entries, DERIVED))
         kept = f"{self._index_name}/"
         old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
         # the entries are in the detector
@@ -125,7 +125,7 @@ class Running(Partition):
 
     def step(
         self, now: float, clock: int | None = None, most: Callable[[Pending], int | None] = lambda first: None
-    ) -> Scored | None:
+    ) -> ScoredBatch | None:
         """Score and learn the first records that wait, so many that all are scored before any is learned.
 
         None: none wait, it is inactive, or a context is being built that they would have to wait for. now: seconds,
@@ -151,7 +151,7 @@ class Running(Partition):
         self.late_since = None
         return self.waiting.take(n)
 
-    def score(self, items: Sequence[Item], process: Process | None = None, now: int | None = None) -> Scored:
+    def score(self, items: Sequence[Item], process: Process | None = None, now: int | None = None) -> ScoredBatch:
         """Score the next records, in order, and learn them; those before `learned_until` are only scored.
 
         process: scores and learns rows (n, d) in place of the detector's own method. now: milliseconds since 1970,
@@ -188,7 +188,7 @@ class Running(Partition):
             self.position, self.last_timestamp = items[-1].offset + 1, items[-1].timestamp
         of_usable = iter(judged.results)
         of_passed = {i: self._verdicts.passed(items[i], int(missing[i]), one) for i, one in passed.items()}
-        return Scored(
+        return ScoredBatch(
             [next(of_usable) if is_usable else of_passed.get(i) for i, is_usable in enumerate(usable.tolist())],
             closed,
             judged.columns,
@@ -222,7 +222,7 @@ class Running(Partition):
         rows: Float,
         keys: list[Key],
         offsets: list[int],
-        windows: Mapping[int, Open],
+        windows: Mapping[int, OpenWindows],
         skipped: Mapping[int, tuple[Float, list[Key]]],
         process: Process | None,
     ) -> Results:
@@ -264,7 +264,7 @@ class Running(Partition):
         counted already.
         """
         names = (*self.schema.features, *self.derived.inputs)
-        fields = [under_features(item.fields, names) for item in items]
+        fields = [with_current_names(item.fields, names) for item in items]
         if not self.derived:
             return fields
         sound = [at for at, item in enumerate(items) if item.error is None]
@@ -292,9 +292,9 @@ class Running(Partition):
         opened = self.rules.now.open_windows([time], [key])
         return self.muted.has(key) or (opened is not None and skips(opened[0], "alerts"))
 
-    def _windows(self, items: Sequence[Item]) -> dict[int, Open]:
+    def _windows(self, items: Sequence[Item]) -> dict[int, OpenWindows]:
         """By place: the windows of maintenance that records are in."""
-        found: dict[int, Open] = {}
+        found: dict[int, OpenWindows] = {}
         for part, rules in self.rules.parts([item.offset for item in items]):
             if not rules.windows and not rules.told:
                 continue
@@ -368,10 +368,12 @@ class Running(Partition):
             ("counters", sorted(counters), sorted(schema.counters)),
         ):
             if old != new:
-                raise StateError(f"the state has {what} {shown(old) or 'none'}, now they are {shown(new) or 'none'}")
+                raise StateError(
+                    f"the state has {what} {shown_names(old) or 'none'}, now they are {shown_names(new) or 'none'}"
+                )
 
 
-def _under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+def _entries_under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:
     prefix = name + "/"
     return {key.removeprefix(prefix): value for key, value in entries.items() if key.startswith(prefix)}
 

@@ -29,21 +29,31 @@ import orjson
 from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.partition.gaps import FIRST_KEY, KEY, LEVELS, NEVER, PARTITION, TOPIC, Others, Series, SilenceConfig
+from fomo_stream.partition.gaps import (
+    FIRST_KEY,
+    KEY,
+    LEVELS,
+    NO_LIMIT_MS,
+    PARTITION,
+    TOPIC,
+    GapSeries,
+    PeerGaps,
+    SilenceConfig,
+)
 from fomo_stream.partition.incidents import CLOSED, Notice
 from fomo_stream.records.result import Result
 from fomo_stream.wording import in_time
 
 SILENT = "silent"  # a status, beside CLOSED
 OUTAGE_MS = 10_000  # between two looks at the broker: longer, and the time between them does not count
-NOTED_MS = 15_000  # of silence, after which it is noted how long it has lasted
-LONGEST_KEY = 4096  # bytes; longer ones are not watched
+MIN_NOTED_MS = 15_000  # of silence, after which it is noted how long it has lasted
+MAX_KEY_BYTES = 4096  # bytes; longer ones are not watched
 HEAD = "head"
 RECENT, RING = "recent-", 64  # entries with the series of the last commits
 _PART = struct.Struct("<II")  # number of a series, and the length of its row
-_TOLD, _NOT_TOLD = 1, 2  # of a silent series, in its entry
+_NOTIFIED, _NOT_NOTIFIED = 1, 2  # of a silent series, in its entry
 _BITS = 32  # of the number of a series
-SHOWN = 60  # characters of a key in a sentence
+MAX_KEY_CHARACTERS = 60  # characters of a key in a sentence
 
 
 @dataclass
@@ -87,13 +97,13 @@ class Silence:
         self.is_on = bool(self._levels)
         self._learned_with = [config.factor, config.least_ms, sorted(self._levels)]
         self._at = _Clock()
-        self._others = Others()
-        self._partition, self._topic = Series(0), Series(1)
+        self._others = PeerGaps()
+        self._partition, self._topic = GapSeries(0), GapSeries(1)
         self._series = {0: self._partition, 1: self._topic}  # by number
         self._next = FIRST_KEY  # number of the next new key
-        self._keys: dict[bytes, Series] = {}  # those that were used least recently first
+        self._keys: dict[bytes, GapSeries] = {}  # those that were used least recently first
         self._due: list[int] = []  # a heap: when a key is looked at << _BITS | its number; some are out of date
-        self._silent: dict[Series, bool] = {}  # whether somebody was told
+        self._silent: dict[GapSeries, bool] = {}  # whether somebody was told
         self._looked: int | None = None  # when the broker was asked
         self._can_tell = self._is_telling = True
         self._is_restored = False  # no record was followed since a restart: nobody knows how long a gap really was
@@ -130,7 +140,7 @@ class Silence:
         told later of what begins here.
         """
         at, self._is_telling = self._at, is_told
-        latest = NEVER if now is None else now
+        latest = NO_LIMIT_MS if now is None else now
         if latest < at.earliest:
             self._set_back(latest)
         for key, offset, timestamp in records:
@@ -145,7 +155,7 @@ class Silence:
             at.arrived = at.earliest = time
             at.lost, at.has_more, self._is_changed = 0, True, True
             name = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
-            if name is None or len(name) > LONGEST_KEY or KEY not in self._levels:
+            if name is None or len(name) > MAX_KEY_BYTES or KEY not in self._levels:
                 self._partition_record(gap, offset, time, None)
                 continue
             own = self._keys.pop(name, None)
@@ -160,7 +170,7 @@ class Silence:
         self._at.earliest = now
         self._at.arrived = None if self._at.arrived is None else min(self._at.arrived, now)
 
-    def _partition_record(self, gap: int, offset: int, time: int, own: Series | None) -> None:
+    def _partition_record(self, gap: int, offset: int, time: int, own: GapSeries | None) -> None:
         """A record came `gap` after the one before it. own: of its key."""
         its, at = self._partition, self._at
         if gap > its.limit and self._by_records and PARTITION in self._levels:
@@ -181,13 +191,13 @@ class Silence:
             series = self._series.get(number)
             if series is None or series.due != due:
                 continue  # out of date
-            series.due, until = NEVER, series.last + series.limit
+            series.due, until = NO_LIMIT_MS, series.last + series.limit
             if until > at.clock:
                 self._look_at(series, until)
             elif series is not own:
                 self._begin(series, offset, time)
 
-    def _key_record(self, series: Series, offset: int, time: int) -> None:
+    def _key_record(self, series: GapSeries, offset: int, time: int) -> None:
         if series in self._silent:
             self._end(series, offset, time)
         self._learn(series, self._at.clock)
@@ -197,7 +207,7 @@ class Silence:
         if until < series.due:
             self._look_at(series, until)
 
-    def _learn(self, series: Series, now: int) -> None:
+    def _learn(self, series: GapSeries, now: int) -> None:
         """A series has a record now, on its clock."""
         gap, floor = now - series.last, self._config.floor
         series.last = now
@@ -206,11 +216,11 @@ class Silence:
             series.add(max(gap, floor), self._config, others, len(self._series) - FIRST_KEY)
             series.mark = now
 
-    def _look_at(self, series: Series, when: int) -> None:
+    def _look_at(self, series: GapSeries, when: int) -> None:
         series.due = when
         heappush(self._due, when << _BITS | series.number)
 
-    def _new(self, name: bytes, offset: int, time: int) -> Series:
+    def _new(self, name: bytes, offset: int, time: int) -> GapSeries:
         """A new key; if there are too many, it takes the number of the one that was used least recently."""
         if len(self._keys) >= self._config.max_keys:
             forgotten = self._keys.pop(next(iter(self._keys)))
@@ -218,10 +228,10 @@ class Silence:
             number = forgotten.number
         else:
             number, self._next = self._next, self._next + 1
-        series = self._series[number] = Series(number, name, self._at.clock)
+        series = self._series[number] = GapSeries(number, name, self._at.clock)
         return series
 
-    def _forget(self, series: Series, offset: int | None, time: int, why: str) -> None:
+    def _forget(self, series: GapSeries, offset: int | None, time: int, why: str) -> None:
         """A key, which is not among the keys any more."""
         if series in self._silent:
             self._end(series, offset, time, why)
@@ -259,7 +269,7 @@ class Silence:
             self._begin(its, None, now)
         if is_read:
             at.earliest = max(at.earliest, now)
-        self._is_changed |= bool(self._notices) or (self._waits and now - self._noted >= NOTED_MS)
+        self._is_changed |= bool(self._notices) or (self._waits and now - self._noted >= MIN_NOTED_MS)
         at.has_more, at.had_more = False, at.has_more
         notices, self._can_tell = self._take_notices(), True
         return notices
@@ -269,7 +279,7 @@ class Silence:
         """Whether it is quiet, but not silent yet."""
         quiet = ((self._partition, self._at.pace - self._at.quiet_since), (self._topic, self._at.still))
         return self._topic not in self._silent and any(
-            lasted > 0 and its.limit < NEVER and its not in self._silent and its.level in self._levels
+            lasted > 0 and its.limit < NO_LIMIT_MS and its not in self._silent and its.level in self._levels
             for its, lasted in quiet
         )
 
@@ -304,7 +314,7 @@ class Silence:
 
     # -- what is said of it ----------------------------------------------------------------------------------
 
-    def _begin(self, series: Series, offset: int | None, now: int) -> None:
+    def _begin(self, series: GapSeries, offset: int | None, now: int) -> None:
         if not self._can_tell:
             return
         if self._is_muted(series.name, now):  # asked again later
@@ -323,7 +333,7 @@ class Silence:
             said = f"no record of {self._who(series)} for {quiet}; usually never for more than {usual}"
             self._tell(series, offset, SILENT, now, {"severity": "warning", "explanation": said})
 
-    def _end(self, series: Series, offset: int | None, now: int, why: str = "") -> None:
+    def _end(self, series: GapSeries, offset: int | None, now: int, why: str = "") -> None:
         """why: it is no longer watched; empty: it sends again."""
         self._written.add(series.number)
         if self._silent.pop(series):
@@ -333,7 +343,7 @@ class Silence:
             to = {"offset": None if why else offset, "timestamp": now}
             self._tell(series, offset, CLOSED, now, {"to": to, "explanation": said})
 
-    def _tell(self, series: Series, offset: int | None, status: str, now: int, about: Result) -> None:
+    def _tell(self, series: GapSeries, offset: int | None, status: str, now: int, about: Result) -> None:
         last = None if series.level == TOPIC else series.offset
         named = {} if series.name is None else {"key": series.name.decode("utf-8", "replace")}
         summary = {
@@ -349,10 +359,10 @@ class Silence:
         }
         self._notices.append(Notice(offset, series.name, series.offset, summary))
 
-    def _who(self, series: Series) -> str:
+    def _who(self, series: GapSeries) -> str:
         if series.name is not None:
             text = series.name.decode("utf-8", "replace")
-            return f"key {text if len(text) <= SHOWN else text[:SHOWN] + '...'}"
+            return f"key {text if len(text) <= MAX_KEY_CHARACTERS else text[:MAX_KEY_CHARACTERS] + '...'}"
         if not self._source:
             return "the input"
         topic = self._source["topic"]
@@ -393,19 +403,19 @@ class Silence:
                 self._end_all(entries, *learned_with)
                 return
             self._at = _Clock(**{one.name: head[one.name] for one in fields(_Clock)})
-            self._others = Others(*head["others"])
+            self._others = PeerGaps(*head["others"])
             for number, row in sorted(self._rows(entries).items()):
                 if row:
-                    series = self._series.setdefault(number, Series(number))
+                    series = self._series.setdefault(number, GapSeries(number))
                     if flag := series.decode(row):
-                        self._silent[series] = flag == _TOLD
+                        self._silent[series] = flag == _NOTIFIED
         except (ValueError, KeyError, TypeError, struct.error) as error:
             raise DamagedStateError(f"what is known of silence is not readable ({error})") from None
         # Those that had a record at the same time may be forgotten in another order.
         keys = sorted((one for one in self._series.values() if one.name is not None), key=lambda one: one.last)
         self._keys, self._next = {one.name or b"": one for one in keys}, max(self._series) + 1
         for one in keys:
-            if one not in self._silent and one.limit < NEVER:
+            if one not in self._silent and one.limit < NO_LIMIT_MS:
                 self._look_at(one, one.last + one.limit)
         self._is_restored = not self._by_records
 
@@ -444,4 +454,4 @@ class Silence:
         """Empty: it was forgotten."""
         series = self._series.get(number)
         told = None if series is None else self._silent.get(series)
-        return b"" if series is None else series.encode(0 if told is None else _TOLD if told else _NOT_TOLD)
+        return b"" if series is None else series.encode(0 if told is None else _NOTIFIED if told else _NOT_NOTIFIED)

@@ -24,8 +24,8 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.explanation import name_text
 from fomo_stream.records.inference import (
-    AUTO,
-    infer_of,
+    AUTO_COUNTERS,
+    infer_from_records,
     is_missing,
     key_of,
     leaves_of,
@@ -181,10 +181,10 @@ def _suggest_features(
     now = with_suggestions(settings, found)
     roles = roles_of(now, settings.label)
     series = keys if now.key is None else [key_of(record, now.key) for record in records]
-    schema, left_out = infer_of(now, records, roles, series)
+    schema, left_out = infer_from_records(now, records, roles, series)
     found.rising = {name for name in schema.features if _nearly_always_rises(records, series, name)}
-    first, _ = infer_of(now, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
-    if schema.counters and settings.counters == AUTO:
+    first, _ = infer_from_records(now, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
+    if schema.counters and settings.counters == AUTO_COUNTERS:
         found.add("counters", tuple(sorted(schema.counters)), "they only grow: their growth a record is scored")
     wrong = {path: left_out[path] for path in first.features if path in left_out}
     for path in schema.features:
@@ -221,7 +221,7 @@ def _note_hours(found: Suggestions, settings: ReplaySettings, records: Sequence[
         return
     bins, odd = hours.astype(np.int64), days % 2 == 1
     names = []
-    schema, _ = infer_of(now, records[:INFER_RECORDS], roles_of(now, now.label), None)
+    schema, _ = infer_from_records(now, records[:INFER_RECORDS], roles_of(now, now.label), None)
     for name, column in zip(schema.features, schema.rows(records).T, strict=True):
         if name in schema.categorical or name in now.counter_names:
             continue

@@ -18,7 +18,7 @@ from fomo_stream.detector.results import Results
 from fomo_stream.loading import first_detector, load_ready
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.running import MAINTENANCE, Running, Scored
+from fomo_stream.partition.running import MAINTENANCE, Running, ScoredBatch
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alert, alerts_in
 from fomo_stream.replaying.blocks import BLOCK, Block, BlockJudgement, Int, IsStopped, Sample
@@ -127,10 +127,10 @@ class PartitionReplay:
             open_incidents=self._partition.incidents.open,
         )
 
-    def _score(self, samples: list[Sample]) -> list[Scored]:
+    def _score(self, samples: list[Sample]) -> list[ScoredBatch]:
         """Score and learn the records of a block in micro-batches, at least one, which may be empty."""
         detector, most = self._partition.detector, self._plan.settings.batch_size
-        parts: list[Scored] = []
+        parts: list[ScoredBatch] = []
         start, began = 0, time.perf_counter()
         while start < len(samples) or not parts:
             stop = min(len(samples), start + min(most, detector.room))

@@ -17,7 +17,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.records.inference import infer_schema
-from fomo_stream.records.writers import CSV_FIELDS, EXPLAINED_FIELDS
+from fomo_stream.records.result_writers import CSV_FIELDS, EXPLAINED_FIELDS
 
 RESULT = [f"fomo_{name}" for name in (*CSV_FIELDS, *EXPLAINED_FIELDS)]
 STATUS = RESULT.index("fomo_status") - len(RESULT)

@@ -21,7 +21,7 @@ from brokers import Broker, wait_for
 from label_effects import RecordingService
 
 from fomo_stream.errors import FomoError
-from fomo_stream.kafka.member import Member
+from fomo_stream.kafka.member import GroupMember
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.ops.monitor import Monitor
@@ -98,7 +98,7 @@ class Running:
         return not self._thread.is_alive()
 
     @property
-    def member(self) -> Member:
+    def member(self) -> GroupMember:
         """The instance at work; wait until the service is ready first."""
         assert self.service.member is not None
         return self.service.member

@@ -24,8 +24,8 @@ from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.loading import first_detector
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Waiting
-from fomo_stream.partition.position import NOTHING, Restored
-from fomo_stream.partition.rules import MOST_CHANGES, Rules, RulesLog, Schedule, matches_key
+from fomo_stream.partition.position import NOTHING_RESTORED, Restored
+from fomo_stream.partition.rules import MAX_CHANGES, Rules, RulesLog, Schedule, matches_key
 from fomo_stream.partition.running import MAINTENANCE, Running
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.rule_spec import Rule, Window
@@ -229,7 +229,7 @@ def first() -> Detector:
     return first_detector(flags(), cheap_model(), SCHEMA)
 
 
-def running(rules: Rules, restored: Restored = NOTHING, feedback: str | None = None) -> Running:
+def running(rules: Rules, restored: Restored = NOTHING_RESTORED, feedback: str | None = None) -> Running:
     waiting = Waiting(0, flags(), feedback=feedback, rules=rules)
     waiting.restore(restored)
     return Running(waiting, first(), SCHEMA)
@@ -361,7 +361,7 @@ def test_the_log_of_rules_says_the_same_after_it_was_written(steps: list[Any]) -
         held += [held[-1]] * (offset - len(held)) + [made]
     read = RulesLog.decode(log.encode())
     assert [(one.offset, one.rules) for one in read.changes] == [(one.offset, one.rules) for one in log.changes]
-    assert len(log.changes) <= MOST_CHANGES
+    assert len(log.changes) <= MAX_CHANGES
     oldest = log.changes[0].offset
     offsets = list(range(oldest, len(held)))
     parts = list(read.parts(offsets))

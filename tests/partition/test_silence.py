@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.partition.gaps import NEVER, SilenceConfig
+from fomo_stream.partition.gaps import NO_LIMIT_MS, SilenceConfig
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.silence import Silence
 
@@ -253,7 +253,7 @@ class Live:
         """Each key sends so often (seconds); another partition every `others` seconds, if it does."""
         until = self.now + round(seconds * SECOND)
         due = {key: self.now + round(gap * SECOND) for key, gap in keys.items()}
-        other = self.now + round(others * SECOND) if others else NEVER
+        other = self.now + round(others * SECOND) if others else NO_LIMIT_MS
         while True:
             at = min([self.looked + LOOK, other, *due.values()])
             if at > until:

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.kafka.broker.cluster import TopicLimits
-from fomo_stream.kafka.delivery.base import Delivery, Outcome
-from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, Call, Commit
+from fomo_stream.kafka.delivery.base import CommitOutcome, Delivery
+from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, BlockingCall, Commit
 
 RETRY_S = 0.25  # between two tries to commit the same offsets
 
@@ -31,20 +31,20 @@ class AtLeastOnce(Delivery):
         """The client's callback: the broker has answered, or the client has given up."""
         self._answers.append((error, partitions))
 
-    def _step(self, commit: Commit, seconds: float) -> Outcome:
+    def _step(self, commit: Commit, seconds: float) -> CommitOutcome:
         """First outputs until all are acknowledged, then the offsets; after an error, from the beginning."""
         if (early := self._not_before - monotonic()) > 0:
             sleep(min(early, seconds))
-            return Outcome.PENDING
+            return CommitOutcome.PENDING
         try:
             if not commit.offsets_sent:
-                self._call = self._call or Call(partial(self._flush, self._producer))
+                self._call = self._call or BlockingCall(partial(self._flush, self._producer))
                 if not self._call.wait(seconds):
-                    return Outcome.PENDING
+                    return CommitOutcome.PENDING
                 call, self._call = self._call, None
                 call.result()
                 if self._failure is not None or not commit.offsets:
-                    return Outcome.COMMITTED if self._failure is None else Outcome.FAILED
+                    return CommitOutcome.COMMITTED if self._failure is None else CommitOutcome.FAILED
             return self._commit_offsets(commit, seconds)
         except KafkaException as error:
             commit.offsets_sent = False
@@ -54,13 +54,13 @@ class AtLeastOnce(Delivery):
             return self._not_a_member(reason)
         self._report(reason)
         was_deleted = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        return Outcome.FAILED if was_deleted else Outcome.PENDING
+        return CommitOutcome.FAILED if was_deleted else CommitOutcome.PENDING
 
     def _flush(self, producer: Any) -> None:
         if self._failure is None and producer.flush(SLICE_S) and self._failure is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs are not acknowledged yet"))
 
-    def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
+    def _commit_offsets(self, commit: Commit, seconds: float) -> CommitOutcome:
         """Runs in the thread that owns the consumer: another thread would have to wait while that one polls."""
         if seconds:  # the consumer is not polled during this wait, so no callback is called
             # `commit` has no time limit, `committed` has: so first make sure that the broker answers.
@@ -79,8 +79,8 @@ class AtLeastOnce(Delivery):
             for partition in partitions:
                 if partition.error is not None:
                     self._report(partition.error)
-            return Outcome.COMMITTED
-        return Outcome.PENDING
+            return CommitOutcome.COMMITTED
+        return CommitOutcome.PENDING
 
     def _undo(self) -> None:
         self._producer.purge()

@@ -19,13 +19,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.broker.cluster import TopicLimits
-from fomo_stream.kafka.delivery.transactions import SLICE_S, Call, Commit
+from fomo_stream.kafka.delivery.transactions import SLICE_S, BlockingCall, Commit
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.record import Headers, Record
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 64 << 20  # in one commit
+MAX_COMMIT_BYTES = 64 << 20  # in one commit
 OVERHEAD_BYTES = 200  # of a record without its headers, and of a batch that holds only this record
 REPORT_TRIES = 10
 
@@ -50,7 +50,7 @@ class Output:
         return size
 
 
-class Outcome(Enum):
+class CommitOutcome(Enum):
     COMMITTED = auto()
     PENDING = auto()  # not known yet: call `proceed` again
     FAILED = auto()  # the offsets were not committed: `abort`, and read again
@@ -137,7 +137,7 @@ class Delivery(ABC):
         self._failure: KafkaError | None = None  # of the first output since the last commit that failed
         self.refusals = Refusals()
         self._commit: Commit | None = None  # under way
-        self._call: Call | None = None  # that takes a step of the commit
+        self._call: BlockingCall | None = None  # that takes a step of the commit
         self._later: list[Output] = []  # sent during a commit
         self._bytes = 0
         self._throttle = Throttle()
@@ -188,7 +188,7 @@ class Delivery(ABC):
     @property
     def is_full(self) -> bool:
         """Whether enough was sent for one commit."""
-        return self.sent + len(self._later) >= self._most or self._bytes >= MOST_BYTES
+        return self.sent + len(self._later) >= self._most or self._bytes >= MAX_COMMIT_BYTES
 
     @property
     def has_failed(self) -> bool:
@@ -206,7 +206,7 @@ class Delivery(ABC):
             return ""
         if limits.needs_key and output.key is None:
             return "it is compacted, so it takes no records without a key"
-        if not self._compresses and output.size() > limits.most_bytes:
+        if not self._compresses and output.size() > limits.max_bytes:
             return f"it takes no records of {output.size()} bytes"
         return ""
 
@@ -217,7 +217,7 @@ class Delivery(ABC):
         except KafkaException as error:  # then a commit fails, and is tried again
             log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
 
-    def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> Outcome:
+    def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> CommitOutcome:
         """Commit the outputs sent, with these offsets of the group of which `consumer` is a member.
 
         member: the membership under which it owns the partitions (`Membership.now`).
@@ -226,16 +226,16 @@ class Delivery(ABC):
         self._commit = Commit(list(offsets), consumer, member)
         return self.proceed()
 
-    def proceed(self, seconds: float = 0.0) -> Outcome:
+    def proceed(self, seconds: float = 0.0) -> CommitOutcome:
         """Continue the commit under way, and wait at most `seconds` for its outcome. Raises FencedError when fenced."""
         assert self._commit is not None
         if self._failure is not None and self._call is None and not self._commit.offsets_sent:
-            outcome = Outcome.FAILED  # once the offsets were sent, the client has to end the commit
+            outcome = CommitOutcome.FAILED  # once the offsets were sent, the client has to end the commit
         else:
             outcome = self._step(self._commit, seconds)
-        if outcome is not Outcome.PENDING:
+        if outcome is not CommitOutcome.PENDING:
             self._commit = self._call = None
-        if outcome is Outcome.COMMITTED:
+        if outcome is CommitOutcome.COMMITTED:
             if self.refusals.committed():
                 self._use_new_producer()
             later = self._forget()
@@ -272,7 +272,7 @@ class Delivery(ABC):
         """Give up everything that is not committed."""
 
     @abstractmethod
-    def _step(self, commit: Commit, seconds: float) -> Outcome:
+    def _step(self, commit: Commit, seconds: float) -> CommitOutcome:
         """Take the next step of a commit, and wait at most `seconds` for it. Raises FencedError."""
 
     @abstractmethod
@@ -289,10 +289,10 @@ class Delivery(ABC):
         if self._throttle.allow(error.name()) is not None:
             log.warning(kv("delivery_trouble", name=error.name(), reason=error.str()))
 
-    def _not_a_member(self, error: KafkaError) -> Outcome:
+    def _not_a_member(self, error: KafkaError) -> CommitOutcome:
         """The outcome where the broker does not accept the membership, which is ordinary while a group rebalances."""
         log.info(kv("commit_refused", reason=error.str(), effect="no commit until the group has assigned partitions"))
-        return Outcome.REFUSED
+        return CommitOutcome.REFUSED
 
     def _report(self, error: KafkaError) -> None:
         self.trouble = f"nothing can be committed: {error.str()}"

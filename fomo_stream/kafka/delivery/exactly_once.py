@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker.cluster import TopicLimits
-from fomo_stream.kafka.delivery.base import Delivery, Outcome
-from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, Call, Commit, Transactions
+from fomo_stream.kafka.delivery.base import CommitOutcome, Delivery
+from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, BlockingCall, Commit, Transactions
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
@@ -56,28 +56,28 @@ class ExactlyOnce(Delivery):
             self._failure = self._failure or error.args[0]
         self._is_open = True
 
-    def _step(self, commit: Commit, seconds: float) -> Outcome:
-        call = self._call = self._call or Call(partial(self._transactions.commit, commit, SLICE_S, SLICE_S))
+    def _step(self, commit: Commit, seconds: float) -> CommitOutcome:
+        call = self._call = self._call or BlockingCall(partial(self._transactions.commit, commit, SLICE_S, SLICE_S))
         if not call.wait(seconds):
             if call.waited < HUNG_S:
-                return Outcome.PENDING
+                return CommitOutcome.PENDING
             # When the group's coordinator is gone, the call may never end:
             # https://github.com/confluentinc/librdkafka/issues/5456. A new producer fences the old one off, so that it
             # can send nothing more.
             log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
             self._use_new_producer()
-            return Outcome.FAILED
+            return CommitOutcome.FAILED
         self._call = None
         try:
             call.result()
         except KafkaException as error:
             return self._outcome_of(error.args[0], call)
         if self._failure is not None:
-            return Outcome.FAILED
+            return CommitOutcome.FAILED
         self._is_open = self._outage = False
-        return Outcome.COMMITTED
+        return CommitOutcome.COMMITTED
 
-    def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
+    def _outcome_of(self, error: KafkaError, call: BlockingCall) -> CommitOutcome:
         """The meaning of an error in a commit. Raises FencedError when the instance has to end."""
         if error.code() in NOT_A_MEMBER and not error.fatal():
             return self._not_a_member(error)
@@ -86,8 +86,8 @@ class ExactlyOnce(Delivery):
             self._give_up_or_start_over(error)
         elif error.retriable() and not error.txn_requires_abort():
             self._outage |= call.seconds < ASLEEP_S
-            return Outcome.PENDING
-        return Outcome.FAILED
+            return CommitOutcome.PENDING
+        return CommitOutcome.FAILED
 
     def _undo(self) -> None:
         if (self.refusals.is_searching or self.refusals.has_found) and self._transactions.is_started:

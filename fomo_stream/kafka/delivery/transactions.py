@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained, wait_until_connected
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, wait_until_connected
 
 # No answer, or not yet: the same call may succeed later.
 NO_ANSWER = (
@@ -45,7 +45,7 @@ SLICE_S = 1.0  # no call blocks for longer, because the main loop must go on
 START_S = 15.0
 
 
-class Call:
+class BlockingCall:
     """Runs a function that may block in its own thread, so that the caller need not wait if it never ends."""
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -140,7 +140,7 @@ class Transactions:
 
 def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
     if error.retriable() or error.code() in NO_ANSWER:
-        return explained(
+        return broker_error(
             error,
             "the broker does not answer when asked for transactions",
             "nothing is lost; check that all brokers run, and restart the instance; if the broker never answers, check "
@@ -158,6 +158,6 @@ def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
         operation, where = "Write", f"--transactional-id {resource}"
     permit = f"permit it with kafka-acls.sh --add --allow-principal User:NAME --operation {operation} {where}"
     if error.code() in NOT_PERMITTED:
-        return explained(error, f"{operation} on {ids}", permit=permit)
+        return broker_error(error, f"{operation} on {ids}", permit=permit)
     remedy = "if the broker does not support transactions, use --delivery at-least-once"
-    return explained(error, "the broker takes no transactions", remedy)
+    return broker_error(error, "the broker takes no transactions", remedy)

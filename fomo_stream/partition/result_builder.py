@@ -12,10 +12,10 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.partition.incidents import Incidents, Notice
-from fomo_stream.partition.labels import Muted
+from fomo_stream.partition.labels import MutedKeys
 from fomo_stream.partition.record import Item
-from fomo_stream.partition.rules import Open, RulesLog, forced, skips, suppressed
-from fomo_stream.records.result import Result, Source, nothing, results_of
+from fomo_stream.partition.rules import OpenWindows, RulesLog, force_alert, skips, suppress_alert
+from fomo_stream.records.result import Result, Source, results_of, unscored_result
 from fomo_stream.records.schema import Schema
 
 MAINTENANCE = "maintenance"  # status of a record that is neither scored nor learned
@@ -23,7 +23,7 @@ MAINTENANCE = "maintenance"  # status of a record that is neither scored nor lea
 Float = NDArray[np.float64]
 
 
-class Judged(NamedTuple):
+class JudgedRecords(NamedTuple):
     """What is said of n records."""
 
     results: list[Result]  # (n,)
@@ -31,7 +31,7 @@ class Judged(NamedTuple):
     before_rules: NDArray[np.bool_]  # (n,) which were outliers before rules and windows of maintenance were looked at
 
 
-class Verdicts:
+class ResultBuilder:
     """What a partition says of its records.
 
     rules, muted, incidents: of the partition, which changes them. model: its name; source: topic and number of the
@@ -41,7 +41,7 @@ class Verdicts:
     def __init__(
         self,
         rules: RulesLog,
-        muted: Muted,
+        muted: MutedKeys,
         incidents: Incidents,
         schema: Schema,
         model: str,
@@ -57,8 +57,8 @@ class Verdicts:
         items: Sequence[Item],
         fields: Sequence[Mapping[str, Any]],
         missing: Sequence[int],
-        windows: Mapping[int, Open],
-    ) -> Judged:
+        windows: Mapping[int, OpenWindows],
+    ) -> JudgedRecords:
         """Results of n records, with the alerts that muted keys, rules and windows leave, and rules force.
 
         columns: (n,) of the detector; rows: (n, d) values of the features; items, fields, missing: (n,) the records,
@@ -85,18 +85,18 @@ class Verdicts:
                 elif self._muted.has(keys[at]):
                     continue
                 elif at in at_rules:
-                    forced(result, at_rules[at], rows[at], self._schema, DetectorConfig.reasons)
+                    force_alert(result, at_rules[at], rows[at], self._schema, DetectorConfig.reasons)
                     forcing.append(at)
                     continue
                 else:
                     name = rules.suppressing(result, keys[at])
                 if name is not None and result["outlier"]:
-                    suppressed(result, name)
+                    suppress_alert(result, name)
                     without.append(at)
-        return Judged(results, columns.with_alerts(forcing, without), columns.outlier)
+        return JudgedRecords(results, columns.with_alerts(forcing, without), columns.outlier)
 
     def follow(
-        self, judged: Judged, keys: Sequence[Key], offsets: Sequence[int], n_again: int, first: int
+        self, judged: JudgedRecords, keys: Sequence[Key], offsets: Sequence[int], n_again: int, first: int
     ) -> list[Notice]:
         """Give alerts their incidents; returns those that have ended.
 
@@ -112,7 +112,7 @@ class Verdicts:
             return []
         return self._incidents.follow(results[new], columns.part(new), keys[new], offsets[new], first)
 
-    def passed(self, item: Item, missing: int, windows: Open) -> Result:
+    def passed(self, item: Item, missing: int, windows: OpenWindows) -> Result:
         """The result of a record that is neither scored nor learned, because of maintenance."""
         source: Source | None = None if self._source is None else (*self._source, item.offset, item.timestamp)
-        return nothing(missing, self._model, source) | {"status": MAINTENANCE, "suppressed": windows[0].name}
+        return unscored_result(missing, self._model, source) | {"status": MAINTENANCE, "suppressed": windows[0].name}
