@@ -2,12 +2,12 @@
 
     python benchmarks/peers.py plant.csv --key machine --time ts --detector hst --rate 0.001 --out scored.jsonl
 
-Each key has a detector of its own (without `--key`, one for all rows). No labels are used. The threshold is what a user
-without labels would take: the score that a share `--rate` of a detector's own scores exceeds. `hst` (Half-Space Trees of
-River) and `loda` (PySAD) score each row before they learn it; their threshold is taken from their last 2,000 scores.
-`iforest` (scikit-learn) and `ridge` (the largest residual of a regression of each feature on the others) learn the first
-`--train` rows of a key, and take the threshold from these. Gaps are filled by the last value of the key. Alerts of a key
-that are at most an hour apart share an incident.
+Each key has a detector of its own (without `--key`, one for all rows). No labels are used. The threshold is what a
+user without labels would take: the score that a share `--rate` of a detector's own scores exceeds. `hst` (Half-Space
+Trees of River) and `loda` (PySAD) score each row before they learn it; their threshold is taken from their last 2,000
+scores. `iforest` (scikit-learn) and `ridge` (the largest residual of a regression of each feature on the others)
+learn the first `--train` rows of a key, and take the threshold from these. Gaps are filled by the last value of the
+key. Alerts of a key that are at most an hour apart share an incident.
 """
 
 from __future__ import annotations
