@@ -97,7 +97,7 @@ class Poller:
 
 
 class SchemaSearch:
-    """Waits for a sample of records (see INFER_S), infers a schema, and lets the group agree on it."""
+    """Waits for a sample of records (see SAMPLE_WAIT_S), infers a schema, and lets the group agree on it."""
 
     def __init__(self, group: GroupSchema, pipeline: Pipeline) -> None:
         self._group, self._pipeline = group, pipeline
@@ -105,7 +105,7 @@ class SchemaSearch:
         self._retry_at = 0.0
         self.trouble = ""  # why the group cannot agree at the moment
 
-    def look(self, now: float) -> None:
+    def proceed(self, now: float) -> None:
         """Begin scoring, if enough records wait or the first ones have waited long enough."""
         waiting = self._pipeline.n_waiting
         self._deadline = (
@@ -206,7 +206,7 @@ class GroupMember:
         if (rules := self._rules_file.changed(now)) is not None:
             self.pipeline.set_rules(rules)
         if self.pipeline.schema is None:
-            self.search.look(now)
+            self.search.proceed(now)
         self.pipeline.score_due(now)
         if self.commits.turn(now):
             self.has_joined = bool(self._consumer.memberid())
@@ -234,11 +234,11 @@ class GroupMember:
             answer = self._unread.get(number)
             if newest is not self._newest.get(number):
                 if answer is not None:  # it lags
-                    self.pipeline.look(task, answer, False)
+                    self.pipeline.follow_silence(task, answer, False)
                 self._newest[number] = self._unread[number] = answer = newest
             if answer is not None and (self.finished(task) or 0) >= answer.readable.get(number, float("inf")):
                 del self._unread[number]
-                self.pipeline.look(task, answer, True)
+                self.pipeline.follow_silence(task, answer, True)
 
     def finished(self, task: Partition) -> int | None:
         """Offset before which all records and markers of transactions are finished; None: it is not restored.
@@ -416,7 +416,7 @@ class GroupMember:
             self._request(task, delay)
 
     def _look_at_topics(self) -> None:
-        changes = self.topics.look(self.watch.seen)
+        changes = self.topics.compare(self.watch.seen)
         if changes.created or changes.missing:  # restoring waits, and finds out which state is still valid
             self.commits.must_abort = True
         for topic in changes.resized:

@@ -495,12 +495,12 @@ class Pipeline:
             )
         )
 
-    def look(self, partition: Running, ends: InputEnd, is_read: bool) -> None:
-        """The broker was asked where the input ends; see `Silence.look`."""
+    def follow_silence(self, partition: Running, ends: InputEnd, is_read: bool) -> None:
+        """The broker was asked where the input ends; see `Silence.poll`."""
         fields = self._last_fields.get(partition.number)
         # Of a record with a schema, the notice has the schema.
         can_tell = fields is not None or self._settings.output_format == "json"
-        notices = partition.silence.look(ends.asked, is_read, ends.total, ends.partitions, can_tell)
+        notices = partition.silence.poll(ends.asked, is_read, ends.total, ends.partitions, can_tell)
         self._outputs.tell(partition.number, notices, fields or {})
         self._tell_of_silence(partition, notices)
 

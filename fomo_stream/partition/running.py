@@ -68,7 +68,7 @@ class Running(Partition):
 
     What it says of a record depends on the records and labels before it, never on how they are split over calls.
     known: a detector of the same partition, whose contexts need not be encoded again. follows_clock: silence is also
-    noticed between two records (`Silence.look`). Raises StateError if the state belongs to other features, another
+    noticed between two records (`Silence.poll`). Raises StateError if the state belongs to other features, another
     model or incompatible settings, or is damaged.
     """
 
@@ -284,7 +284,7 @@ class Running(Partition):
             if one.error is None and one.offset >= self.learned_until
         ]
         n_warm = bisect_left([offset for _, offset, _ in records], self.warm.stop)
-        notices = self.silence.follow(records[:n_warm], now, is_told=False) if n_warm else []
+        notices = self.silence.follow(records[:n_warm], now, is_notified=False) if n_warm else []
         return notices + self.silence.follow(records[n_warm:], now)
 
     def _is_muted(self, key: Key, time: int) -> bool:
@@ -335,7 +335,7 @@ class Running(Partition):
             self.muted.set(key, muted)
         if due.windows or due.cancelled:
             told = in_zone(due.windows, self.config.timezone)
-            self.rules.change(self.rules.now.telling(told, due.cancelled), self.position or 0)
+            self.rules.change(self.rules.now.with_feedback(told, due.cancelled), self.position or 0)
         outlier = np.array([is_outlier for _, _, is_outlier in due.labels], dtype=bool)
         changed = self.detector.feedback(np.array(due.numbers, dtype=np.int64), outlier)
         return replace(due, new_verdicts=changed)
