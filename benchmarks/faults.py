@@ -23,7 +23,7 @@ from fault_streams import Feed, Labels, Outputs
 from services import Command, command
 
 from fomo_stream.kafka.broker.cluster import describe_group
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 AWAY_S = 5.0  # downtime of a broker that others replace
 # A coordinator is frozen for longer than a call to it may last, but shorter than a session: else all members are lost.

@@ -27,7 +27,7 @@ from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.partition.record import Record
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 CHEAP = ModelConfig(
     spaces="whitened",

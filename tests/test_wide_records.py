@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from pipelines import Recording, make_pipeline, record
 
 from fomo_stream import FoMoDetector, ZeroShotDetector, load_model, replay
-from fomo_stream.cli.score import Scoring, open_table
+from fomo_stream.cli.score import Scoring, open_input
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.schema import Schema, random_columns
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 TAKEN, WIDE = 5, 250
 N = 60
@@ -66,7 +66,7 @@ def of_score(model: Path, records: list[dict[str, Any]], folder: Path) -> tuple[
     data.write_text("".join(json.dumps(one) + "\n" for one in records))
     settings, out = ScoreSettings(file="-", model=str(model), device="cpu", min_context=20), folder / "scored.jsonl"
     with data.open("rb") as stream, out.open("wb") as written:
-        Scoring(settings, open_table(settings, stream, "the input", notes.append), written, notes.append).run()
+        Scoring(settings, open_input(settings, stream, "the input", notes.append), written, notes.append).run()
     return [json.loads(line)["fomo"]["logit"] for line in out.read_text().splitlines()], "\n".join(notes)
 
 

@@ -26,7 +26,7 @@ from fomo_stream.ops.status import StatusBoard
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 from .contenders import sensor_rows
 from .load import FEATURES, bodies, names

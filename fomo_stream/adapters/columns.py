@@ -41,7 +41,7 @@ def is_column(X: Any) -> bool:
     return bool(nw.dependencies.is_into_series(X))
 
 
-def plain(X: Any) -> Any:
+def unmasked(X: Any) -> Any:
     """X, of a masked array what is not masked: NaN for the other cells. Raises SchemaError for a record array."""
     if isinstance(X, np.ndarray) and X.dtype.names is not None:
         raise SchemaError("X is a record array; give a frame, as pandas.DataFrame(X), or an array (n, d)")
@@ -55,7 +55,7 @@ def plain(X: Any) -> Any:
 
 
 _NUMERIC = "fiub"  # kinds of types of NumPy
-_TWICE = "two columns have the same name; rename one of them"
+_SAME_NAME = "two columns have the same name; rename one of them"
 
 
 class Columns:
@@ -71,9 +71,9 @@ class Columns:
             self.names = X.columns.tolist() if self._is_pandas else list(self._wrapped.columns)
             self.rows = len(X)
             if len(set(self.names)) < len(self.names):
-                raise SchemaError(_TWICE)
+                raise SchemaError(_SAME_NAME)
             return
-        self._array = np.asarray(plain(X))
+        self._array = np.asarray(unmasked(X))
         if self._array.ndim != 2:
             raise SchemaError(f"expected an array (n, d), got one of shape {self._array.shape}")
         self.rows, d = self._array.shape
@@ -93,7 +93,7 @@ class Columns:
         try:
             return nw.from_native(self._frame, eager_only=True)
         except DuplicateError:
-            raise SchemaError(_TWICE) from None
+            raise SchemaError(_SAME_NAME) from None
 
     @cached_property
     def _series(self) -> list[Any]:
@@ -145,7 +145,7 @@ class Columns:
 def note_of_empty(names: Sequence[Hashable], rows: Float) -> str | None:
     """What to warn of in rows (n, d) with columns without any value, if there are some."""
     found = [repr(names[j]) for j in np.flatnonzero(np.isnan(rows).all(axis=0)).tolist()]
-    return f"columns without any value are not scored: {listed(found)}; leave them out" if found else None
+    return f"columns without any value are not scored: {first_words(found)}; leave them out" if found else None
 
 
 def has_values(rows: Float) -> NDArray[np.bool_]:
@@ -159,12 +159,12 @@ def is_complete(rows: Float) -> bool:
 
 
 DATES = (date, time, timedelta, np.datetime64, np.timedelta64)  # a datetime is a date
-MISSING = ("<NA>", "NaT")  # as pandas writes it
-SHOWN = 5  # features that a warning names
+MISSING_TEXTS_OF_PANDAS = ("<NA>", "NaT")  # as pandas writes it
+MAX_LISTED = 5  # features that a warning names
 REMEDY = "turn it into numbers, name it in categorical, or leave it out"
 
 
-def columns_of(X: Any, has_codes: bool) -> Columns | None:
+def table_columns(X: Any, has_codes: bool) -> Columns | None:
     """The columns of X where they need a look, one by one; None for an array of numbers, and for what is no table.
 
     has_codes: whether columns of X are categorical. Raises SchemaError for a list of dicts, a Series and a LazyFrame.
@@ -179,12 +179,12 @@ def columns_of(X: Any, has_codes: bool) -> Columns | None:
     if isinstance(X, (list, tuple)):
         if X and isinstance(X[0], Mapping):
             raise SchemaError("X is a list of dicts; give a frame, as pandas.DataFrame(X), or an array")
-        X = _cells(X)
+        X = _object_array(X)
     is_array = isinstance(X, np.ndarray) and X.ndim == 2
     return Columns(X) if is_array and (has_codes or X.dtype.kind not in "fiubc") else None
 
 
-def _cells(rows: Sequence[Any]) -> Any:
+def _object_array(rows: Sequence[Any]) -> Any:
     """Rows as an array of cells, each of its own type; what is no table stays as it is."""
     try:
         return np.array(rows, dtype=object)
@@ -192,7 +192,7 @@ def _cells(rows: Sequence[Any]) -> Any:
         return rows
 
 
-def positions(categorical: Sequence[Any] | None, names: Sequence[Hashable]) -> tuple[int, ...]:
+def categorical_positions(categorical: Sequence[Any] | None, names: Sequence[Hashable]) -> tuple[int, ...]:
     """The columns that `categorical` names, ascending: texts are names, whole numbers are positions.
 
     Raises SchemaError for a column that is not there.
@@ -211,9 +211,9 @@ def positions(categorical: Sequence[Any] | None, names: Sequence[Hashable]) -> t
     return tuple(sorted(found))
 
 
-def listed(words: Sequence[Any]) -> str:
+def first_words(words: Sequence[Any]) -> str:
     """The first words, for a warning."""
-    return ", ".join(map(str, words[:SHOWN])) + (", ..." if len(words) > SHOWN else "")
+    return ", ".join(map(str, words[:MAX_LISTED])) + (", ..." if len(words) > MAX_LISTED else "")
 
 
 def warn(who: str, message: str) -> None:
@@ -227,10 +227,10 @@ def warn(who: str, message: str) -> None:
 def note_of_misleading(names: Sequence[Hashable], rows: Float, known: Collection[int], remedy: str) -> str | None:
     """What to warn of in rows (n, d), if anything; see `misleading_columns`."""
     found = misleading_columns(names, rows, known)
-    return f"columns that may mislead: {listed(found)}; {MISLEADING}; {remedy}" if found else None
+    return f"columns that may mislead: {first_words(found)}; {MISLEADING}; {remedy}" if found else None
 
 
-def rows_of(columns: Columns, codes: Collection[int]) -> tuple[Float, list[str]]:
+def numeric_rows(columns: Columns, codes: Collection[int]) -> tuple[Float, list[str]]:
     """Rows (n, d) of numbers, NaN = missing, and what to warn of. The columns `codes` hold category codes.
 
     Columns whose texts are all numbers are read. Raises SchemaError, with the column's name, for dates and for other
@@ -245,30 +245,30 @@ def rows_of(columns: Columns, codes: Collection[int]) -> tuple[Float, list[str]]
                 rare.append(repr(name))
             continue
         if columns.is_temporal(at):
-            raise _dates(name)
+            raise _dates_error(name)
         given = columns.numbers(at)
         if given is None:
             cells = columns.cells(at)
-            given = np.array([_number(cell, name) for cell in cells])
+            given = np.array([_cell_number(cell, name) for cell in cells])
             if any(map(is_number_text, cells)):
                 texts.append(repr(name))
         rows[:, at] = given
-    found = [f"{READ_AS_NUMBERS}: {listed(texts)}"] if texts else []
-    return rows, found + ([f"{RARE_VALUES}: {listed(rare)}; leave them out"] if rare else [])
+    found = [f"{READ_AS_NUMBERS}: {first_words(texts)}"] if texts else []
+    return rows, found + ([f"{RARE_VALUES}: {first_words(rare)}; leave them out"] if rare else [])
 
 
-def _number(cell: Any, name: Hashable) -> float:
+def _cell_number(cell: Any, name: Hashable) -> float:
     """A cell of a column without a type of its own."""
-    if is_missing(cell) or (not isinstance(cell, (Real, str, bytes)) and str(cell) in MISSING):
+    if is_missing(cell) or (not isinstance(cell, (Real, str, bytes)) and str(cell) in MISSING_TEXTS_OF_PANDAS):
         return np.nan
     if is_number_text(cell):
         return float(cell)
     if is_time(cell):
-        raise _dates(name)
+        raise _dates_error(name)
     if isinstance(cell, (str, bytes)):
         raise SchemaError(f"column {name!r} holds text; {REMEDY}")
     if isinstance(cell, DATES):
-        raise _dates(name)
+        raise _dates_error(name)
     try:
         return float(cell)
     except OverflowError:
@@ -277,5 +277,5 @@ def _number(cell: Any, name: Hashable) -> float:
         raise TypeError(f"{error}, in column {name!r}; {REMEDY}") from None
 
 
-def _dates(name: Hashable) -> SchemaError:
+def _dates_error(name: Hashable) -> SchemaError:
     return SchemaError(f"column {name!r} holds dates or times; {REMEDY}; seconds or the hour of the day are numbers")

@@ -60,7 +60,7 @@ class Explanation(list[NamedReason]):
         names: of all columns; codes: the columns that hold category codes; counters: those of counters; record: its
         values by name; earlier, is_outlier and key: see `explanation_of`.
         """
-        texts = _texts(names)
+        texts = _distinct_texts(names)
         categorical, totals = (frozenset(texts[column] for column in columns) for columns in (codes, counters))
         schema = Schema(tuple(texts), categorical, totals)
         values = {text: record.get(name) for text, name in zip(texts, names, strict=True)}
@@ -70,7 +70,7 @@ class Explanation(list[NamedReason]):
         return cls(cast(list[NamedReason], named), explanation_of(reasons, schema, values, earlier, is_outlier, key))
 
 
-def _texts(names: Sequence[Hashable]) -> list[str]:
+def _distinct_texts(names: Sequence[Hashable]) -> list[str]:
     """A text for each name, all of them different."""
     plain = [f"column {name}" if isinstance(name, int) else str(name) for name in names]
     often = Counter(plain)

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from fomo_stream.adapters.columns import (
     DATES,
     Columns,
+    first_words,
     has_values,
     is_column,
     is_complete,
     is_frame,
-    listed,
     note_of_misleading,
     warn,
 )
@@ -48,24 +48,24 @@ from fomo_stream.wording import counted
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
-Opened: TypeAlias = Columns | Sequence[Mapping[Any, Any]]  # a table, or records; see `opened`
+OpenedData: TypeAlias = Columns | Sequence[Mapping[Any, Any]]  # a table, or records; see `open_data`
 
 
-def _is_given(value: Any) -> bool:
+def _has_content(value: Any) -> bool:
     """Whether a value that is not read is more than a mark of a missing one: None, NaN, NA, an infinity, blank text."""
     if value is None or isinstance(value, (Real, Decimal)):
         return False
     return str(value).strip() not in MISSING_TEXTS
 
 
-def _kind(value: Any) -> str:
+def _type_in_words(value: Any) -> str:
     """What a value is that is no number, in words."""
     if is_time(value) or isinstance(value, DATES):
         return TIME_REASON
     return "text" if isinstance(value, str) else type(value).__name__
 
 
-_PLAIN = frozenset({float, int, bool, type(None)})  # types of values that never change, and need no warning
+_NUMBER_TYPES = frozenset({float, int, bool, type(None)})  # types of values that never change, and need no warning
 
 
 class OpenRows:
@@ -128,7 +128,7 @@ class OpenRows:
 
         learn: whether features not seen before become known. Raises SchemaError for anything else.
         """
-        given = opened(X)
+        given = open_data(X)
         if learn:
             self._add(given.names if isinstance(given, Columns) else chain.from_iterable(given))
         rows = self._from_columns(given) if isinstance(given, Columns) else self._from_dicts(given)
@@ -141,7 +141,7 @@ class OpenRows:
         self.has_learned |= learn and len(rows) > 0
         return rows
 
-    def quick_row(self, given: Opened, learn: bool = False) -> Float | None:
+    def quick_row(self, given: OpenedData, learn: bool = False) -> Float | None:
         """What `rows` makes of one dict of plain numbers and missing values, of known features alone, with any value.
 
         In a tenth of the time; and the same array for the same values again, as a record is mostly scored, then
@@ -152,7 +152,7 @@ class OpenRows:
         record = given[0]
         cells: list[Any] = [*map(record.get, self._columns)]
         is_last = len(cells) == len(self._cells) and all(map(is_, cells, self._cells))
-        if not is_last and not _PLAIN.issuperset(map(type, cells)):
+        if not is_last and not _NUMBER_TYPES.issuperset(map(type, cells)):
             return None
         is_full = len(record) == len(cells) and None not in cells
         if not is_full and not record.keys() - self._columns.keys() <= {self._key, *self._ignored}:
@@ -178,12 +178,12 @@ class OpenRows:
         """Warn of categories that are none, and of columns that mislead, by the first rows (n, d) that were learned."""
         names, self.is_judged = self.names, True
         if rare := [repr(names[at]) for at in self.categorical if is_mostly_rare(rows[:, at])]:
-            self._warn("rare", f"{RARE_VALUES}: {listed(rare)}; leave them out")
+            self._warn("rare", f"{RARE_VALUES}: {first_words(rare)}; leave them out")
         remedy = "leave them out, or name totals in counters, so that their growth is scored"
         if note := note_of_misleading(names, rows, range(self._n_special), remedy):
             self._warn("misleading", note)
 
-    def keys(self, given: Opened) -> list[Key] | None:
+    def keys(self, given: OpenedData) -> list[Key] | None:
         """The key of each record; None: all records are one series."""
         if self._key is None:
             return None
@@ -200,7 +200,7 @@ class OpenRows:
             row[: self._n_codes] = map(category_code, row[: self._n_codes])
             cells += row
         rows = numbers(cells).reshape(len(records), len(self._columns))
-        if not _PLAIN.issuperset(map(type, cells)):
+        if not _NUMBER_TYPES.issuperset(map(type, cells)):
             names = [*self._columns] * len(records)
             self._warn_of_texts(zip(names, cells, strict=True))
             places = np.flatnonzero(np.isnan(rows)).tolist()
@@ -211,22 +211,22 @@ class OpenRows:
         """cells: features and values that count as missing; those that mean to say so are passed over."""
         if "values" in self._warned:
             return
-        kind_of = {name: _kind(value) for name, value in cells if _is_given(value)}
+        kind_of = {name: _type_in_words(value) for name, value in cells if _has_content(value)}
         if kind_of:
-            named = listed([f"{name!r} ({kind})" for name, kind in kind_of.items()])
+            named = first_words([f"{name!r} ({kind})" for name, kind in kind_of.items()])
             remedy = "turn them into numbers, name these features in categorical, or leave them out"
             self._warn("values", f"values that are no numbers count as missing, in {named}; {remedy}")
 
     def _warn_of_texts(self, cells: Iterable[tuple[Hashable, Any]]) -> None:
         if "texts" not in self._warned and (names := {name: None for name, cell in cells if is_number_text(cell)}):
-            self._warn("texts", f"{READ_AS_NUMBERS}: {listed(list(map(repr, names)))}")
+            self._warn("texts", f"{READ_AS_NUMBERS}: {first_words(list(map(repr, names)))}")
 
-    def _warn_of_nothing(self, given: Opened, places: list[int], learn: bool) -> None:
+    def _warn_of_nothing(self, given: OpenedData, places: list[int], learn: bool) -> None:
         """Warn of the records at these places, if there are some, as none of them has a value."""
         for names in (given.names if isinstance(given, Columns) else given[at] for at in places):
             if names and not self._columns.keys() & set(names):
-                known = listed(list(map(repr, self.names)))
-                unknown = f"all its features are unknown: {listed(list(map(repr, names)))}; known are {known}"
+                known = first_words(list(map(repr, self.names)))
+                unknown = f"all its features are unknown: {first_words(list(map(repr, names)))}; known are {known}"
                 self._warn("none", f"a record gets no score (NaN), as {unknown}")
         if places and not learn:
             self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
@@ -265,12 +265,12 @@ class OpenRows:
         return rows
 
     def _add(self, names: Iterable[Any]) -> None:
-        for name in sorted(set(names).difference(self._columns, (self._key,), self._ignored), key=_sortable):
+        for name in sorted(set(names).difference(self._columns, (self._key,), self._ignored), key=_sort_key):
             if len(self._columns) < MAX_FEATURES:
                 self._columns[name] = len(self._columns)
 
 
-def opened(X: Any) -> Opened:
+def open_data(X: Any) -> OpenedData:
     """A frame or an array as its columns, other records as a list of dicts; once opened, it is read as often as needed.
 
     Raises SchemaError for anything else.
@@ -305,12 +305,12 @@ def _time_of(value: Any) -> int | None:
     return known_time(to_milliseconds(str(value) if isinstance(value, DATES) else value))
 
 
-def _sortable(name: Any) -> tuple[str, Any]:
+def _sort_key(name: Any) -> tuple[str, Any]:
     """A key that sorts names of all types."""
     return type(name).__name__, name if isinstance(name, (str, int, float)) else repr(name)
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """The records of one call; those that have a value, as the detector takes them."""
 
     whole: Float  # (n, width) of all records, with all features known
@@ -318,7 +318,7 @@ class _Asked(NamedTuple):
     places: Int | slice  # of these among all
     keys: list[Key] | None  # (m,)
 
-    def is_same(self, other: _Asked) -> bool:
+    def is_same(self, other: _Request) -> bool:
         """Whether these are the same rows, bit for bit, of the same keys."""
         is_same_shape = self.rows.shape == other.rows.shape and self.keys == other.keys
         return is_same_shape and self.rows.tobytes() == other.rows.tobytes()
@@ -353,7 +353,7 @@ class OpenDetector:
         rows: OpenRows,
         derived: DerivedFeatures | None = None,
         time: Hashable | None = None,
-        reference: Opened | None = None,
+        reference: OpenedData | None = None,
     ) -> None:
         checkpoint_path(model)
         self._derived, self._time = derived, time
@@ -363,7 +363,7 @@ class OpenDetector:
         self._rows = rows
         self._begin()
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
-        self._scored: tuple[_Asked, Results] | None = None  # the last ones, so that nothing is scored twice
+        self._scored: tuple[_Request, Results] | None = None  # the last ones, so that nothing is scored twice
         if reference is not None:
             self._derived = None if derived is None else derived.copy()  # good records are not among the learned ones
             given = self._with_derived(reference, learn=True)
@@ -375,31 +375,31 @@ class OpenDetector:
             if not kept.any():
                 raise SchemaError("the reference has no record with a value", "give good records in the order of time")
             self._derived, self._reference = derived, (whole[kept], keys)
-            self._wake()
+            self._current_detector()
 
     def result(self, x: Mapping[Any, Any], name: str, unknown: float) -> float:
         """The field `name` of the result of x as the next record; `unknown` where there is no score yet.
 
         NaN where there can be none, as it has no value of any known feature.
         """
-        asked, detector = self._ask([x])
+        asked, detector = self._request([x])
         if detector is None or not len(asked.rows):
             return np.nan if self._rows.has_learned else unknown
         value = float(getattr(self._score(detector, asked), name)[0])
         return unknown if isnan(value) else value
 
-    def results(self, given: Opened, name: str, unknown: float) -> Float:
+    def results(self, given: OpenedData, name: str, unknown: float) -> Float:
         """The same (n,) of the next n records."""
-        asked, detector = self._ask(given)
+        asked, detector = self._request(given)
         found = np.full(len(asked.whole), np.nan if self._rows.has_learned else unknown)
         if detector is not None and len(asked.rows):
             values = getattr(self._score(detector, asked), name)
             found[asked.places] = np.where(np.isnan(values), unknown, values)
         return found
 
-    def explain(self, given: Opened) -> list[Explanation]:
+    def explain(self, given: OpenedData) -> list[Explanation]:
         """The explanation of each of the next records; empty where there is no score."""
-        asked, detector = self._ask(given)
+        asked, detector = self._request(given)
         found = [Explanation() for _ in asked.whole]
         if detector is None or not len(asked.rows):
             return found
@@ -419,9 +419,9 @@ class OpenDetector:
                 found[i] = Explanation.of(reasons, names, codes, records[i], before, is_outlier, key, counters)
         return found
 
-    def learn(self, given: Opened) -> None:
+    def learn(self, given: OpenedData) -> None:
         """Learn records, in order. One without any value is not learned."""
-        asked, detector = self._ask(given, learn=True)
+        asked, detector = self._request(given, learn=True)
         n = len(asked.rows)
         if detector is None or not n:
             return
@@ -438,11 +438,13 @@ class OpenDetector:
 
     def feedback(self, X: Any, is_outlier: Any) -> None:
         """See `FoMoDetector.feedback_many`."""
-        whole, detector = self._rows.rows(X, learn=True), self._wake()
-        verdicts = _verdicts(is_outlier, len(whole)).tolist()
+        whole, detector = self._rows.rows(X, learn=True), self._current_detector()
+        verdicts = _checked_verdicts(is_outlier, len(whole)).tolist()
         if detector is None:
             return
-        equal_to_each = detector.numbers_of(self._taken_of(whole)) if self._derived is None else self._alike(whole)
+        equal_to_each = (
+            detector.numbers_of(self._taken_of(whole)) if self._derived is None else self._equal_records(whole)
+        )
         for equal, verdict in zip(equal_to_each, verdicts, strict=True):
             open_ones = equal[~detector.has_verdict(equal)]
             meant = open_ones[:1] if len(open_ones) else equal[-1:]
@@ -452,7 +454,7 @@ class OpenDetector:
         self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= oldest}
         self._scored = None
 
-    def _alike(self, whole: Float) -> list[Int]:
+    def _equal_records(self, whole: Float) -> list[Int]:
         """For each of rows (n, width) the numbers of the last records with these values, whatever is derived."""
         assert self._derived is not None
         assert self.detector is not None
@@ -461,7 +463,7 @@ class OpenDetector:
         equal = [(known == row) | (np.isnan(known) & np.isnan(row)) for row in whole[:, own]]
         return [first + np.flatnonzero(one.all(axis=1)) for one in equal]
 
-    def _with_derived(self, given: Opened, learn: bool = False) -> Opened:
+    def _with_derived(self, given: OpenedData, learn: bool = False) -> OpenedData:
         """Records with their derived features, if there are any."""
         if self._derived is None:
             return given
@@ -469,13 +471,13 @@ class OpenDetector:
         keys: Sequence[Key] = self._rows.keys(records) or [None] * len(records)
         return self._derived.follow(records, keys, [_time_of(one.get(self._time)) for one in records], learn)
 
-    def _score(self, detector: Detector, asked: _Asked) -> Results:
+    def _score(self, detector: Detector, asked: _Request) -> Results:
         scored = self._scored
         if scored is None or not (asked is scored[0] or asked.is_same(scored[0])):
             scored = self._scored = asked, detector.score_rows(asked.rows, asked.keys)
         return scored[1]
 
-    def _ask(self, given: Opened, learn: bool = False) -> tuple[_Asked, Detector | None]:
+    def _request(self, given: OpenedData, learn: bool = False) -> tuple[_Request, Detector | None]:
         """The rows of records, and the detector. learn: see `OpenRows.rows`.
 
         The detector may know fewer features, see `_wake`.
@@ -487,18 +489,18 @@ class OpenDetector:
             self._derived.limit(whole, self._rows.names)
         detector, rows, keys = self.detector, whole, self._rows.keys(given)
         if self._width < whole.shape[1] or detector is None:
-            detector = self._wake()
+            detector = self._current_detector()
         if len(self._taken) < whole.shape[1]:
             rows = self._taken_of(whole)
         if self._scored is not None and whole is self._scored[0].whole and keys == self._scored[0].keys:
             return self._scored[0], detector
         if rows is quick or is_complete(rows):
-            return _Asked(whole, rows, slice(None), keys), detector
+            return _Request(whole, rows, slice(None), keys), detector
         places = np.flatnonzero(has_values(rows))
         keys = None if keys is None else [keys[i] for i in places.tolist()]
-        return _Asked(whole, rows[places], places, keys), detector
+        return _Request(whole, rows[places], places, keys), detector
 
-    def _wake(self) -> Detector | None:
+    def _current_detector(self) -> Detector | None:
         """The detector; None before any feature is known.
 
         As wide as the features known now, unless it was widened a few records ago: it then learns all its last records
@@ -571,7 +573,7 @@ class OpenDetector:
         return state
 
 
-def _verdicts(given: Any, n: int) -> NDArray[np.bool_]:
+def _checked_verdicts(given: Any, n: int) -> NDArray[np.bool_]:
     """Verdicts (n,), if they are booleans, or 0 and 1. Raises SchemaError."""
     found = np.ravel(np.asarray(given, dtype=object)).tolist()
     if len(found) != n:

@@ -13,7 +13,7 @@ from river.utils.dataframe import to_native_series
 
 from fomo_stream.adapters.columns import Columns
 from fomo_stream.adapters.named_reasons import Explanation
-from fomo_stream.adapters.open_detector import OpenDetector, Opened, OpenRows, opened
+from fomo_stream.adapters.open_detector import OpenDetector, OpenedData, OpenRows, open_data
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.records.derivations import parse_derivations, split_derivations
@@ -175,15 +175,15 @@ class FoMoDetector(AnomalyDetector):
         self.time = time
         if not isinstance(key, Hashable):
             raise ConfigError(f"key is the name of one field, not {key!r}")
-        names = () if categorical is None else _names(categorical, "categorical", ["mode"])
-        totals = () if counters is None else _names(counters, "counters", ["energy"])
+        names = () if categorical is None else _checked_names(categorical, "categorical", ["mode"])
+        totals = () if counters is None else _checked_names(counters, "counters", ["energy"])
         if both := set(names) & set(totals):
             raise ConfigError(f"{min(map(repr, both))} is both in categorical and in counters; name it in one")
         config = DetectorConfig(
             context_size=context_size,
             min_context=min_context,
             admit=admit,
-            views=_names([views] if isinstance(views, str) else views, "views", ["all", "recent"]),
+            views=_checked_names([views] if isinstance(views, str) else views, "views", ["all", "recent"]),
             lags=lags,
             adapt_after=adapt_after,
             alert_rate=alert_rate,
@@ -191,7 +191,7 @@ class FoMoDetector(AnomalyDetector):
             reasons=reasons,
         )
         marks = marks_of(missing_values or {})
-        texts = _names([derive] if isinstance(derive, str) else derive or (), "derive", ["count(10m)"])
+        texts = _checked_names([derive] if isinstance(derive, str) else derive or (), "derive", ["count(10m)"])
         try:
             derivations = parse_derivations(split_derivations(list(map(str, texts))))
         except ValueError as error:
@@ -201,7 +201,7 @@ class FoMoDetector(AnomalyDetector):
         compared = {field for one in derivations if one.takes_categories for field in one.fields}
         rows = OpenRows(names, key, totals, marks, {time, *(compared - {*names, *totals})} - {None})
         derived = DerivedFeatures(derivations, config.keys, marks) if derivations else None
-        good = None if reference is None else opened(reference)
+        good = None if reference is None else open_data(reference)
         self._inner = OpenDetector(model, device, kernel, config, rows, derived, time, good)
 
     @classmethod
@@ -254,8 +254,8 @@ class FoMoDetector(AnomalyDetector):
 
         From one that a new context scores on they may differ a little from those of `score_one` and `learn_one`.
         """
-        given = opened(X)
-        return _like(given, self._inner.results(given, "score", 0.0), "score")
+        given = open_data(X)
+        return _as_series(given, self._inner.results(given, "score", 0.0), "score")
 
     @overload
     def p_value_many(self, X: Rows) -> NDArray[np.float64]: ...
@@ -265,8 +265,8 @@ class FoMoDetector(AnomalyDetector):
     def p_value_many(self, X: IntoDataFrame) -> IntoSeries: ...
     def p_value_many(self, X: Any) -> Any:
         """p-values (n,), as `score_many`; see `p_value_one`."""
-        given = opened(X)
-        return _like(given, self._inner.results(given, "p_value", 1.0), "p_value")
+        given = open_data(X)
+        return _as_series(given, self._inner.results(given, "p_value", 1.0), "p_value")
 
     @overload
     def is_outlier_many(self, X: Rows) -> NDArray[np.bool_]: ...
@@ -276,16 +276,16 @@ class FoMoDetector(AnomalyDetector):
     def is_outlier_many(self, X: IntoDataFrame) -> IntoSeries: ...
     def is_outlier_many(self, X: Any) -> Any:
         """Verdicts (n,), as `score_many`; see `is_outlier_one`."""
-        given = opened(X)
-        return _like(given, self._inner.results(given, "outlier", 0.0) > 0, "is_outlier")
+        given = open_data(X)
+        return _as_series(given, self._inner.results(given, "outlier", 0.0) > 0, "is_outlier")
 
     def explain_many(self, X: Rows | IntoDataFrame) -> list[Explanation]:
         """Explanations of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
-        return self._inner.explain(opened(X))
+        return self._inner.explain(open_data(X))
 
     def learn_many(self, X: Rows | IntoDataFrame) -> None:
         """Learn a DataFrame, an array (n, d), or a sequence of dicts, in order."""
-        self._inner.learn(opened(X))
+        self._inner.learn(open_data(X))
 
     def feedback_many(self, X: Rows | IntoDataFrame, is_outlier: ArrayLike) -> None:
         """Take verdicts on records seen before: the reservoir changes before the next record is learned, the scoring
@@ -299,7 +299,7 @@ class FoMoDetector(AnomalyDetector):
         self._inner.feedback(X, is_outlier)
 
 
-def _names(given: Any, parameter: str, example: list[str]) -> tuple[Any, ...]:
+def _checked_names(given: Any, parameter: str, example: list[str]) -> tuple[Any, ...]:
     """Names, if they are several and can be keys of a dict. Raises ConfigError."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f"{parameter} is a list of names, such as {example}, not {given!r}")
@@ -311,7 +311,7 @@ def _names(given: Any, parameter: str, example: list[str]) -> tuple[Any, ...]:
     return names
 
 
-def _like(given: Opened, values: NDArray[Any], name: str) -> Any:
+def _as_series(given: OpenedData, values: NDArray[Any], name: str) -> Any:
     """Values (n,) as a Series where X is a frame, else as they are."""
     frame = given.frame if isinstance(given, Columns) else None
     return values if frame is None else to_native_series(values, name=name, like=frame)

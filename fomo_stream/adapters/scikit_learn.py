@@ -18,13 +18,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fomo_stream.adapters.columns import (
     Columns,
-    columns_of,
+    categorical_positions,
     has_values,
     note_of_empty,
     note_of_misleading,
-    plain,
-    positions,
-    rows_of,
+    numeric_rows,
+    table_columns,
+    unmasked,
     warn,
 )
 from fomo_stream.adapters.named_reasons import Explanation
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-ROUNDED = 1e-5  # standard deviations: a row that differs by less from a training row is that row
-FARTHEST_CELL = 1e14  # float64 still tells such numbers apart by less than 1
-COMMITTEE, SAMPLE = 16, 8  # samples of training rows, and rows of each: see `_suspects`
+ROUNDING = 1e-5  # standard deviations: a row that differs by less from a training row is that row
+MAX_CELL = 1e14  # float64 still tells such numbers apart by less than 1
+N_SAMPLES, SAMPLE_ROWS = 16, 8  # samples of training rows, and rows of each: see `_suspects`
 Rows: TypeAlias = ArrayLike | IntoDataFrame  # (n_rows, n_features)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _typed(decorator: Any) -> Callable[[Method], Method]:
+def _keeping_types(decorator: Any) -> Callable[[Method], Method]:
     """A decorator of scikit-learn, which has no types, that keeps those of the method."""
     return cast(Callable[[Method], Method], decorator)
 
 
-class View(NamedTuple):
+class TrainingView(NamedTuple):
     """A member's view of the training data: columns (d',) and the context's rows (n', d')."""
 
     columns: Int
@@ -66,15 +66,15 @@ class View(NamedTuple):
     codes: tuple[int, ...]  # of these columns, those that hold category codes
     width: int  # d, columns of the training data
 
-    def half(self, which: NDArray[np.bool_]) -> View:
+    def half(self, which: NDArray[np.bool_]) -> TrainingView:
         """The same view of some of its rows (n',)."""
         return self._replace(kept=self.kept[which], rows=self.rows[which])
 
 
-class Context:
+class EncodedView:
     """A view, encoded."""
 
-    def __init__(self, model: Model, view: View) -> None:
+    def __init__(self, model: Model, view: TrainingView) -> None:
         self.model, self.view = model, view
         self.frequencies = Frequencies.fit(view.rows, view.codes)
         self.encoded = self.frequencies.encode(view.rows)
@@ -92,11 +92,11 @@ class Context:
         return Comparison(Background(self.view.rows, columns, n_features=self.view.width), (self.logits,))
 
 
-class Member:
+class EnsembleMember:
     """A view, ready to score. A row of its context is scored by the half that does not contain it."""
 
-    def __init__(self, model: Model, view: View) -> None:
-        self.context = Context(model, view)
+    def __init__(self, model: Model, view: TrainingView) -> None:
+        self.context = EncodedView(model, view)
         _, self._first, which = np.unique(view.rows, axis=0, return_index=True, return_inverse=True, equal_nan=True)
         which = which.ravel()
         own = cross_scores(model, self.context.encoded)
@@ -104,24 +104,24 @@ class Member:
         different = view.rows[self._first]
         known = np.where(np.isnan(different), 0.0, different)
         spread, single = known.std(axis=0), np.finfo(np.float32).eps
-        self._cells = spread * ROUNDED + np.minimum(2.0 * single * np.abs(known).max(axis=0), spread * 1e-3)
-        self._tree = cKDTree(self._in_cells(different), balanced_tree=False)
+        self._cells = spread * ROUNDING + np.minimum(2.0 * single * np.abs(known).max(axis=0), spread * 1e-3)
+        self._tree = cKDTree(self._scaled(different), balanced_tree=False)
 
-    def _in_cells(self, rows: Float) -> Float:
+    def _scaled(self, rows: Float) -> Float:
         """Rows (n, d) in units in which two are the same that are less than 1 apart; missing values are far off."""
         with np.errstate(over="ignore"):
-            cells = np.clip(rows / np.maximum(self._cells, np.finfo(np.float64).tiny), -FARTHEST_CELL, FARTHEST_CELL)
-        return np.where(np.isnan(cells), -2 * FARTHEST_CELL, cells)
+            cells = np.clip(rows / np.maximum(self._cells, np.finfo(np.float64).tiny), -MAX_CELL, MAX_CELL)
+        return np.where(np.isnan(cells), -2 * MAX_CELL, cells)
 
-    def _found(self, rows: Float) -> Int:
+    def _row_numbers(self, rows: Float) -> Int:
         """Which of its different rows each of rows (q, d) is, but for rounding; the number of these for another."""
-        places: Int = self._tree.query(self._in_cells(rows), p=np.inf, distance_upper_bound=1.0)[1]
+        places: Int = self._tree.query(self._scaled(rows), p=np.inf, distance_upper_bound=1.0)[1]
         return places
 
     def logits(self, rows: Float) -> Float:
         """Logits (q,) of rows (q, d) of the training data or others."""
         rows = rows[:, self.context.view.columns]
-        places = self._found(rows)
+        places = self._row_numbers(rows)
         new = places == len(self._own)
         found = self._own[np.where(new, 0, places)]
         if new.any():
@@ -130,7 +130,7 @@ class Member:
 
     def comparison(self, row: Float) -> Comparison:
         """The context that a row (d,) is scored by."""
-        place = int(self._found(row[None, self.context.view.columns])[0])
+        place = int(self._row_numbers(row[None, self.context.view.columns])[0])
         if place == len(self._own) or len(self.context.view.rows) < 4:  # see `cross_scores`
             return self.context.comparison
         return self._halves[int(self._first[place] < self._middle)].comparison
@@ -140,14 +140,14 @@ class Member:
         return len(self.context.view.rows) // 2
 
     @cached_property
-    def _halves(self) -> tuple[Context, Context]:
+    def _halves(self) -> tuple[EncodedView, EncodedView]:
         """The first and the second half of the context."""
         first = np.arange(len(self.context.view.rows)) < self._middle
         model, view = self.context.model, self.context.view
-        return Context(model, view.half(first)), Context(model, view.half(~first))
+        return EncodedView(model, view.half(first)), EncodedView(model, view.half(~first))
 
 
-def _suspects(model: Model, view: View, share: float, rng: np.random.RandomState) -> Bool:
+def _suspects(model: Model, view: TrainingView, share: float, rng: np.random.RandomState) -> Bool:
     """Which of the rows of a view (n,) are the most outlying ones, of at most this share.
 
     Outliers that are alike hide each other in halves of the rows. Of COMMITTEE samples of SAMPLE rows many have none of
@@ -155,11 +155,11 @@ def _suspects(model: Model, view: View, share: float, rng: np.random.RandomState
     """
     suspects = np.zeros(len(view.rows), dtype=bool)
     count = int(share * len(suspects) + 1e-9)
-    if count and len(suspects) >= 2 * SAMPLE:
+    if count and len(suspects) >= 2 * SAMPLE_ROWS:
         encoded = Frequencies.fit(view.rows, view.codes).encode(view.rows)
-        logits = np.empty((COMMITTEE, len(suspects)))
+        logits = np.empty((N_SAMPLES, len(suspects)))
         for of_sample in logits:
-            sample = rng.choice(len(suspects), SAMPLE, replace=False)
+            sample = rng.choice(len(suspects), SAMPLE_ROWS, replace=False)
             of_sample[:] = logits_of(model, encode_rows(model, encoded[sample]), encoded)
             of_sample[sample] = np.nan
         oddest = np.nan_to_num(np.nanquantile(logits, 0.75, axis=0))
@@ -170,7 +170,7 @@ def _suspects(model: Model, view: View, share: float, rng: np.random.RandomState
 _TOP = {"top": [Interval(Integral, 1, None, closed="left")]}
 
 
-def _rate(alert_rate: float | None, contamination: float | None) -> float:
+def _chosen_alert_rate(alert_rate: float | None, contamination: float | None) -> float:
     if alert_rate is not None and contamination is not None:
         raise InvalidParameterError("alert_rate and contamination are two names of one parameter; give one of them")
     return next((rate for rate in (alert_rate, contamination) if rate is not None), ALERT_RATE)
@@ -282,10 +282,10 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.categorical = categorical
         self.missing_values = missing_values
 
-    @_typed(_fit_context(prefer_skip_nested_validation=True))
+    @_keeping_types(_fit_context(prefer_skip_nested_validation=True))
     def fit(self, X: Rows, y: object = None) -> Self:
         """Take X (n_rows, n_features), inliers, as the context. y is ignored."""
-        rate = _rate(self.alert_rate, self.contamination)
+        rate = _chosen_alert_rate(self.alert_rate, self.contamination)
         rows = self._rows(X, fit=True)
         if np.count_nonzero(has_values(rows)) < 2:
             raise SchemaError("X has fewer than 2 rows with a value")
@@ -315,17 +315,17 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
 
     def _rows(self, X: Any, fit: bool = False) -> Float:
         """X as rows (n_rows, n_features) of numbers."""
-        X = plain(X)
+        X = unmasked(X)
         wanted = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if fit else 1}
-        columns = columns_of(X, has_codes=self.categorical is not None if fit else bool(self.categorical_))
+        columns = table_columns(X, has_codes=self.categorical is not None if fit else bool(self.categorical_))
         if columns is None:
             if fit:
                 self.categorical_: tuple[int, ...] = ()
             return self._without_marks(np.asarray(validate_data(self, X, reset=fit, **wanted)))
         validate_data(self, X, reset=fit, skip_check_array=True)
         if fit:
-            self.categorical_ = positions(self.categorical, columns.names)
-        rows, notes = rows_of(columns, self.categorical_)
+            self.categorical_ = categorical_positions(self.categorical, columns.names)
+        rows, notes = numeric_rows(columns, self.categorical_)
         for note in notes if fit else ():
             warn("ZeroShotDetector", note)
         return self._without_marks(np.asarray(check_array(rows, input_name="X", estimator=self, **wanted)))
@@ -339,7 +339,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.kernel)
 
-    def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> View:
+    def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> TrainingView:
         """A view of some of the rows `usable` of X (n, d)."""
         n, d = len(usable), X.shape[1]
         most = self._shared_model().config.most_features(len(self.categorical_))
@@ -351,10 +351,10 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
         kept = rng.permutation(usable)[:size]  # in random order: the halves that score each other are alike
         codes = tuple(np.flatnonzero(np.isin(columns, self.categorical_)).tolist())
-        return View(columns, kept, X[np.ix_(kept, columns)], codes, d)
+        return TrainingView(columns, kept, X[np.ix_(kept, columns)], codes, d)
 
     def _encode(self) -> None:
-        self._encoded = [Member(self._shared_model(), view) for view in self.members_]
+        self._encoded = [EnsembleMember(self._shared_model(), view) for view in self.members_]
 
     def score_samples(self, X: Rows) -> Float:
         """Minus the mean logit of each row of X, (n_rows,): higher = more normal; NaN for a row without any value.
@@ -380,7 +380,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """-1 for outliers, 1 for inliers, (n_rows,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
-    @_typed(validate_params(_TOP, prefer_skip_nested_validation=True))
+    @_keeping_types(validate_params(_TOP, prefer_skip_nested_validation=True))
     def explain(self, X: Rows, top: int = 3) -> list[Explanation]:
         """Of each row of X, at most `top` features that make it unusual, with their names; some milliseconds a row.
 
@@ -388,7 +388,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         rows = self._rows(X)
-        table = columns_of(X, has_codes=True) or Columns(rows)
+        table = table_columns(X, has_codes=True) or Columns(rows)
         names = list(getattr(self, "feature_names_in_", table.names))
         explained, outlying = [], (self._scores(rows) < self.offset_).tolist()
         for row, record, is_outlier in zip(rows, table.records(), outlying, strict=True):
@@ -401,7 +401,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
             explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
         return explained
 
-    @_typed(validate_params(_TOP, prefer_skip_nested_validation=True))
+    @_keeping_types(validate_params(_TOP, prefer_skip_nested_validation=True))
     def attended_context(self, X: Rows, top: int = 5) -> Attended:
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 

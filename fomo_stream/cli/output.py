@@ -14,7 +14,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.records.lines import Note
 
 STANDARD_OUTPUT = "-"
-PART = ".part"  # added to the name of a file that is not complete
+PART_ENDING = ".part"  # added to the name of a file that is not complete
 
 
 @contextmanager
@@ -37,8 +37,8 @@ def open_output(path: str, inputs: Sequence[Path | int], note: Note) -> Iterator
         return
     target = Path(os.path.realpath(path))
     is_direct = os.path.exists(path) and not os.path.isfile(path)
-    place = Path(path) if is_direct else target.with_name(target.name + PART)
-    _check(path, target, place, inputs)
+    place = Path(path) if is_direct else target.with_name(target.name + PART_ENDING)
+    _check_target(path, target, place, inputs)
     try:
         stream = place.open("wb")
         if target.is_file():
@@ -61,7 +61,7 @@ def open_output(path: str, inputs: Sequence[Path | int], note: Note) -> Iterator
         os.replace(place, target)
 
 
-def _check(path: str, target: Path, place: Path, inputs: Sequence[Path | int]) -> None:
+def _check_target(path: str, target: Path, place: Path, inputs: Sequence[Path | int]) -> None:
     if os.path.isdir(target):
         raise ConfigError(f"--output {path} is a folder; name a file in it")
     if not os.path.isdir(target.parent):

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_of, load, near, option
+from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_of, load, option, suggestion_for
 
 GROUP_ORDER = (
     *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Targets", "Messages"),
@@ -26,7 +26,7 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
 
     intro: text at the top of `--help`; command: as typed, empty for `run`.
 
-    >>> from fomo_stream.settings.service import ServiceSettings
+    >>> from fomo_stream.settings.service_settings import ServiceSettings
     >>> parse(ServiceSettings, ["--topic", "sensors", "--batch-size=32"]).batch_size
     32
     """
@@ -39,7 +39,7 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
             meant = [f"{name} {word}" for name in ("--topic", "--file") if name in parser._option_string_actions]
             hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
             raise ConfigError(f"unexpected argument {word}{hint}; see --help")
-        raise ConfigError(f"there is no flag {word}{near(word, parser._option_string_actions)}; see --help")
+        raise ConfigError(f"there is no flag {word}{suggestion_for(word, parser._option_string_actions)}; see --help")
     flags = vars(known)
     for name, table in tables.items():
         flags[name] = {"url": flags[name], **table} if name in flags else table

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LINES_SHOWN = 5  # of those that cannot be read
 SILENCES_SHOWN = 20
-ALWAYS = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
+ALWAYS_SHOWN = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
 INCIDENTS_SHOWN = 3
 MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an error
 
@@ -57,7 +57,7 @@ def run_score(settings: ScoreSettings) -> int:
             open_output(settings.output, inputs, _note) as out,
             nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
         ):
-            table = open_table(settings, stream, name, _note)
+            table = open_input(settings, stream, name, _note)
             scoring = Scoring(settings, table, out, _note)
             scoring.run()
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
@@ -71,10 +71,10 @@ def run_score(settings: ScoreSettings) -> int:
     return 0
 
 
-def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
+def open_input(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
     """The input, as the settings say that it is read. Raises SchemaError."""
     text = text_columns(settings, settings.key)
-    return RecordFile(stream, settings.format, name, text, note=note, **settings.of_csv())
+    return RecordFile(stream, settings.format, name, text, note=note, **settings.csv_settings())
 
 
 def _note(text: str) -> None:
@@ -107,7 +107,7 @@ class Scoring:
 
     def run(self) -> None:
         """Score the whole input, and note the counts."""
-        for lines in batches(self._table, self._settings.batch_size):
+        for lines in line_batches(self._table, self._settings.batch_size):
             self._note_errors(lines)
             self._write(self._scorer.add(lines))
         self._write(self._scorer.finish())
@@ -121,7 +121,7 @@ class Scoring:
                 f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} "
                 "records; sort them by score, or give trusted records with --context FILE"
             )
-        summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS]
+        summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS_SHOWN]
         self._note(" ".join(summary))
         if self._settings.output != STANDARD_OUTPUT and self._settings.explain != "none":
             self._note_incidents()
@@ -130,7 +130,7 @@ class Scoring:
         still_open = self._scorer.partition.incidents.open
         if n := self._n_ended + len(still_open):
             self._note(f"{counted(n, 'incident')}, the most surprising first:")
-        for one in most_surprising([*self._ended, *still_open]):
+        for one in most_surprising_incidents([*self._ended, *still_open]):
             place = f"line {one['from']['offset']}" + (f", key {key_in_sentence(one['key'])}" if "key" in one else "")
             self._note(f"incident at {place} ({counted(one['records'], 'outlier')}): {one.get('explanation', '')}")
 
@@ -201,7 +201,7 @@ class Scoring:
             return
         lines, scored = batch
         self._n_ended += len(scored.closed)
-        self._ended = most_surprising([*self._ended, *(one.summary for one in scored.closed)])
+        self._ended = most_surprising_incidents([*self._ended, *(one.summary for one in scored.closed)])
         self._note_silence([notice.summary for notice in scored.silence])
         self._last = np.where((~np.isnan(scored.rows)).any(axis=0), lines[-1].number, self._last)
         self._presence.follow(scored.rows, 0)
@@ -214,7 +214,7 @@ class Scoring:
         if self._table.format != "csv":  # which counts them while it reads
             self._count_texts(lines, np.flatnonzero(np.isnan(scored.rows).any(axis=0)).tolist())
         results = [
-            unscored(line, missing) if result is None else result
+            result_without_score(line, missing) if result is None else result
             for line, result, missing in zip(lines, scored.results, scored.missing.tolist(), strict=True)
         ]
         for line, result in zip(lines, results, strict=True):
@@ -234,12 +234,12 @@ class Scoring:
         self._writer.write(lines, results)
 
 
-def most_surprising(incidents: Sequence[Result]) -> list[Result]:
+def most_surprising_incidents(incidents: Sequence[Result]) -> list[Result]:
     """Those that are shown of incidents, from the records that sum them up; of equal ones the first to begin."""
     return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:INCIDENTS_SHOWN]
 
 
-def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
+def line_batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
     """Up to `size` lines at a time; fewer if the next line is not available yet."""
     batch = []
     for line in table:
@@ -251,7 +251,7 @@ def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def unscored(line: Line, missing: int) -> Result:
+def result_without_score(line: Line, missing: int) -> Result:
     """The result of a line that has no row for the detector."""
     result = unscored_result(missing if line.error is None else None)
     if line.error is None:

@@ -93,7 +93,7 @@ class FixedContextScorer(_LineScorer):
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
             text = text_columns(settings, settings.key)
-            file = RecordFile(stream, "auto", str(path), text, note=note, **settings.of_csv())
+            file = RecordFile(stream, "auto", str(path), text, note=note, **settings.csv_settings())
             records = trusted_records(file)
             sample = list(islice(records, BLOCK_RECORDS))
             # with them the first records are checked
@@ -167,7 +167,7 @@ class PrequentialScorer(_LineScorer):
 
     def add(self, lines: list[Line]) -> Batch | None:
         if self.unused is not None:
-            self.unused.follow(numbered(lines), are_first=False)
+            self.unused.follow(numbered_records(lines), are_first=False)
         if self._partition is not None:
             return self._batch(lines, self._partition.detector.process)
         self._held += lines
@@ -192,7 +192,7 @@ class PrequentialScorer(_LineScorer):
             if self._settings.features is None:
                 known = (*self._features.features, *self._features.untaken, self._settings.result_field)
                 self.unused = UnusedFields(known, left_out, self._settings.marks)
-                self.unused.follow(numbered(self._held), are_first=True)
+                self.unused.follow(numbered_records(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])
         n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
         if {*self._features.features} <= {*self._settings.derive}:  # they are known later
@@ -236,7 +236,7 @@ class PrequentialScorer(_LineScorer):
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
 
 
-def numbered(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
+def numbered_records(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records of lines, with the numbers of these."""
     return ((line.number, line.record) for line in lines if line.record is not None)
 

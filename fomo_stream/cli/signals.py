@@ -48,12 +48,12 @@ class Signals:
         log.info(kv("stopping", signal=signal.Signals(number).name))
         if self._service is None or self._service.is_loading:
             os._exit(CTRL_C if number == signal.SIGINT else 0)
-        signal.signal(number, _end)
+        signal.signal(number, _end_at_once)
         end_within(SHUTDOWN_S)
         self._service.stop()
 
 
-def _end(number: int, _frame: object) -> None:
+def _end_at_once(number: int, _frame: object) -> None:
     """A second signal ends the process at once."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

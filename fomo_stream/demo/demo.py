@@ -25,12 +25,12 @@ from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
 from fomo_stream.ops.monitor import Monitor
 from fomo_stream.replaying.command import replay_settings
-from fomo_stream.replaying.output import check_writable
 from fomo_stream.replaying.progress import shown_progress
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
+from fomo_stream.replaying.report_files import check_writable
 from fomo_stream.replaying.tables import in_memory
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import DemoSettings
@@ -39,7 +39,7 @@ TOPIC, OUT = "sensors", "anomalies"
 PARTITION = 0  # as which a replay sees the records of a table
 RATE = 500.0  # readings a second
 FAULTS_EVERY_S = 3.0  # on average
-MOST = 60_000  # readings in a report: its replay takes about ten seconds
+MAX_REPORT_READINGS = 60_000  # readings in a report: its replay takes about ten seconds
 
 
 class Tally(Observer):
@@ -107,7 +107,7 @@ def run_demo(settings: DemoSettings) -> int:
             kafka={"fetch.wait.max.ms": "10"},
             health_port=0,  # any free one
             show_keys=True,
-            **settings.of_detector(),
+            **settings.detector_settings(),
         )
         monitor = Monitor(service_settings)
         service = Service(service_settings, model, Observers([monitor, tally]))
@@ -132,7 +132,7 @@ def run_demo(settings: DemoSettings) -> int:
                 say(f"broker {broker.bootstrap}: records in topic {TOPIC}, scored records in topic {OUT}")
                 say("delivery is at least once, because the embedded broker has no transactions")
                 tally.began = time.monotonic()
-                pump = noted(settings, tally, sent)
+                pump = noted_readings(settings, tally, sent)
                 running.append(threads.submit(send, producer, TOPIC, pump, RATE, stop, PARTITION))
                 end = tally.began + (settings.seconds or float("inf"))
                 while time.monotonic() < end and not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
@@ -163,11 +163,11 @@ def readings(settings: DemoSettings) -> Readings:
     return sensor_stream(settings.seed, fault_every=fault_every, first_fault=first_fault)
 
 
-def noted(settings: DemoSettings, tally: Tally, sent: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def noted_readings(settings: DemoSettings, tally: Tally, sent: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The readings to send; the tally and `sent` learn of each when it is taken."""
     for number, (record, fault) in enumerate(readings(settings)):
         tally.sent(record, fault)
-        if number < MOST:
+        if number < MAX_REPORT_READINGS:
             sent.append({**record, "sent": time.time_ns() // 1_000_000, "fault": fault is not None})
         yield record
 
@@ -182,6 +182,6 @@ def demo_report(settings: DemoSettings, features: tuple[str, ...], scored: list[
         label="fault",
         features=features,
         report=NO_REPORT,
-        **settings.of_detector(),
+        **settings.detector_settings(),
     )
     return replay_settings(own, shown_progress(), in_memory(scored))

@@ -59,7 +59,7 @@ def several_pumps(count: int) -> Readings:
             yield {**record, "pump": f"P-{101 + number}"}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def run_producer(argv: Sequence[str] | None = None) -> None:
     """Send until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser("python -m fomo_stream.demo.producer", description=__doc__)
     parser.add_argument("--bootstrap", default="localhost:9092", help="address of a broker (default: %(default)s)")
@@ -76,4 +76,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_producer()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.broker.cluster import PartitionId
-from fomo_stream.logs import Throttle, kv, place_of
+from fomo_stream.logs import Throttle, kv, raised_at
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _throttle = Throttle(LOGGED_S)
 
 def unexpected_error(where: str, error: Exception) -> RecordError:
     """Return the error of the record at `where` that raised another error. Logs its traceback at level debug."""
-    line = place_of(error)
+    line = raised_at(error)
     about = {"record": where, "error": type(error).__name__, "at": line}
     if (suppressed := _throttle.allow(f"{type(error).__name__} {line}")) is not None:
         log.warning(kv("unexpected", **about, suppressed=suppressed, hint="a fault of fomo-stream: please report it"))

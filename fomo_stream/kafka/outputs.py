@@ -20,7 +20,7 @@ from fomo_stream.partition.record import Headers, Pending, Record
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.result import Result
 from fomo_stream.records.wire_format import without_ids
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from fomo_stream.records.inference import TooManyFeaturesError, infer_from_recor
 from fomo_stream.records.presence import Presence
 from fomo_stream.records.schema import Schema, look_up, shown_names
 from fomo_stream.records.writer_schema import WrittenFields
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from fomo_stream.kafka.broker.clients import broker_error, broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster, PartitionId
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
 from fomo_stream.partition.record import Record
-from fomo_stream.settings.topics import TopicFlags
+from fomo_stream.settings.topic_flags import TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # the wait for the next record; then a new client asks

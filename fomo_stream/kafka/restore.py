@@ -34,7 +34,7 @@ from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import POSITION, InputOffsets, Restored, SavedPosition, decide_resume
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import kv
 from fomo_stream.partition.rules import Rules
-from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import files_of, read_again, settings_of_group
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.sources import files_of, reload_settings, settings_of_group
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class RulesFile:
         if self._last_states == before:
             return None
         try:
-            settings = read_again(self._settings)
+            settings = reload_settings(self._settings)
             rules = Rules.of(settings)
         except ConfigError as error:
             log.error(kv("rules_not_read", reason=error, effect="the old ones are kept"))

@@ -15,8 +15,8 @@ from fomo_stream.kafka.start import start
 from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
 from fomo_stream.model.config import Model
-from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.topics import NO_TOPIC
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.topic_flags import NO_TOPIC
 
 log = logging.getLogger(__name__)
 

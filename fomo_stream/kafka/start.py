@@ -33,7 +33,7 @@ from fomo_stream.loading import check_schema
 from fomo_stream.logs import kv
 from fomo_stream.model.config import Model
 from fomo_stream.records.inference import named_schema
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

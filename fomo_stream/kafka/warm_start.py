@@ -19,7 +19,7 @@ from fomo_stream.kafka.broker.topic_reader import TopicReader, raise_partition_e
 from fomo_stream.kafka.group.group_log import GroupLog
 from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.logs import kv
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

@@ -26,14 +26,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.logs import kv, place_of
+from fomo_stream.logs import kv, raised_at
 
 log = logging.getLogger(__name__)
 
 Answer = tuple[HTTPStatus, str, bytes]  # status, Content-Type, body
 
-CONNECTIONS = 32  # open at the same time
-MOST_BYTES = 16 << 10  # of a request
+MAX_CONNECTIONS = 32  # open at the same time
+MAX_REQUEST_BYTES = 16 << 10  # of a request
 FRESH_S = 1.0  # metrics and status are made at most so often: that takes time from scoring
 
 JSON = "application/json"
@@ -55,7 +55,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True)
-class Sources:
+class Endpoints:
     """Where the answers come from. They are called from threads of the server, and must not block."""
 
     live: Callable[[], list[str]]  # reasons to restart the process; empty when all is well
@@ -71,17 +71,17 @@ class HttpServer(ThreadingTCPServer):
     patience_s: for the whole request of a client. Raises ConfigError when it cannot listen there.
 
     >>> import urllib.request
-    >>> sources = Sources(live=lambda: [], ready=lambda: [], metrics=lambda: b"", status=lambda: b"{}")
-    >>> with HttpServer("127.0.0.1", 0, sources) as server:
+    >>> endpoints = Endpoints(live=lambda: [], ready=lambda: [], metrics=lambda: b"", status=lambda: b"{}")
+    >>> with HttpServer("127.0.0.1", 0, endpoints) as server:
     ...     urllib.request.urlopen(f"http://127.0.0.1:{server.port}/readyz").read()
     b'{"ok": true, "reasons": []}'
     """
 
     allow_reuse_address = True
     daemon_threads = True
-    request_queue_size = CONNECTIONS
+    request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, host: str, port: int, sources: Sources, patience_s: float = 10.0) -> None:
+    def __init__(self, host: str, port: int, sources: Endpoints, patience_s: float = 10.0) -> None:
         try:
             self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             super().__init__(address, _Handler)  # type: ignore[arg-type]  # IPv6 addresses have four parts
@@ -116,7 +116,7 @@ class HttpServer(ThreadingTCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own. A client that sends nothing keeps no other one from its answer."""
         with self._lock:
-            if len(self._open) >= CONNECTIONS:
+            if len(self._open) >= MAX_CONNECTIONS:
                 oldest = next(iter(self._open))
                 del self._open[oldest]
                 with contextlib.suppress(OSError):
@@ -142,15 +142,15 @@ class _Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         """Answer one request, which is read to the blank line after its headers, or until it is too long."""
         head, deadline = b"", time.monotonic() + self.server.patience_s
-        while len(head) <= MOST_BYTES and b"\n\r\n" not in head and b"\n\n" not in head:
+        while len(head) <= MAX_REQUEST_BYTES and b"\n\r\n" not in head and b"\n\n" not in head:
             self.connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            part = self.connection.recv(MOST_BYTES)
+            part = self.connection.recv(MAX_REQUEST_BYTES)
             if not part:
                 break
             head += part
         self.connection.settimeout(self.server.patience_s)
         self.rfile = BytesIO(head)
-        if len(head) > MOST_BYTES:
+        if len(head) > MAX_REQUEST_BYTES:
             self.requestline = self.command = ""
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         else:
@@ -160,15 +160,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request."""
         if self.server.is_local and not _is_address(self.headers.get("Host", "localhost")):
             reason = "this server is for this machine: ask for an address or localhost; see --http-host"
-            self._send(*_check([reason], HTTPStatus.FORBIDDEN))
+            self._send(*_json_answer([reason], HTTPStatus.FORBIDDEN))
             return
         path = self.path.split("?", 1)[0]
         try:
             answer = self._answer(path)
         except Exception as error:  # a defect of this program; probes must go on
             # Not its message, which could hold contents of a record.
-            log.error(kv("http_failed", path=path, error=type(error).__name__, at=place_of(error)))
-            answer = _check(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
+            log.error(kv("http_failed", path=path, error=type(error).__name__, at=raised_at(error)))
+            answer = _json_answer(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
         self._send(*answer)
 
     do_HEAD = do_GET  # noqa: N815 (http.server asks for this name)
@@ -177,9 +177,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse what is no request, or a request of another method than these."""
         self.request_version = self.protocol_version  # else there would be no headers
         if code == HTTPStatus.NOT_IMPLEMENTED:
-            self._send(*_check(["use GET or HEAD"], HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": "GET, HEAD"})
+            self._send(*_json_answer(["use GET or HEAD"], HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": "GET, HEAD"})
         else:  # not the message, which repeats the request
-            self._send(*_check([HTTPStatus(code).phrase], HTTPStatus(code)))
+            self._send(*_json_answer([HTTPStatus(code).phrase], HTTPStatus(code)))
 
     def log_message(self, *_: object) -> None:
         """No line for each request."""
@@ -195,9 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
             return HTTPStatus.OK, METRICS, self.server.fresh(sources.metrics)
         if path in ("/livez", "/readyz"):
             reasons = sources.live() if path == "/livez" else sources.ready()
-            return _check(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
+            return _json_answer(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
         more = "" if sources.status is None else ", / or /status.json"
-        return _check([f"unknown path; use /livez, /readyz, /metrics{more}"], HTTPStatus.NOT_FOUND)
+        return _json_answer([f"unknown path; use /livez, /readyz, /metrics{more}"], HTTPStatus.NOT_FOUND)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _check(reasons: list[str], status: HTTPStatus) -> Answer:
+def _json_answer(reasons: list[str], status: HTTPStatus) -> Answer:
     return status, JSON, json.dumps({"ok": not reasons, "reasons": reasons}).encode()
 
 

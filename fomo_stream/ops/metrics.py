@@ -23,11 +23,11 @@ from fomo_stream.settings.flags import LEVELS
 
 prometheus_client.disable_created_metrics()
 
-PARTITION = ("partition",)
-OF_SILENCE = ("level", "status")
-INSTANCE = ("version", "model", "kernel", "topic", "group")
+PARTITION_LABEL = ("partition",)
+SILENCE_LABELS = ("level", "status")
+INSTANCE_LABELS = ("version", "model", "kernel", "topic", "group")
 METRICS = (
-    Metric("info", "gauge", "Version, checkpoint, kernel, topic and group.", INSTANCE),
+    Metric("info", "gauge", "Version, checkpoint, kernel, topic and group.", INSTANCE_LABELS),
     Metric("ready", "gauge", "1 while records are being scored, else 0; /readyz has the reasons."),
     Metric("partitions_assigned", "gauge", "Input partitions that the group has given to this instance."),
     Metric("partitions_restoring", "gauge", "Of these, partitions that wait for their state."),
@@ -37,7 +37,7 @@ METRICS = (
     Metric("alerts", "counter", "Records by severity; warning and critical are outliers.", ("severity",)),
     Metric("suppressed", "counter", "Alerts less by a rule or a window of maintenance, by its name.", ("rule",)),
     Metric("incidents", "counter", "Incidents, by event: opened or closed.", ("event",)),
-    Metric("silence", "counter", "Alerts of silence, by level and status.", OF_SILENCE),
+    Metric("silence", "counter", "Alerts of silence, by level and status.", SILENCE_LABELS),
     Metric("silent", "gauge", "Keys, partitions and topics that are silent now.", ("level",)),
     Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
@@ -50,11 +50,11 @@ METRICS = (
     Metric("features_missing", "gauge", "Features that had values before and have none for long; the log names them."),
     Metric("labels", "counter", "Labels that took effect."),
     Metric("regimes", "counter", "Lasting shifts that were announced."),
-    Metric("drift", "gauge", "How much of what announces a lasting shift was seen, from 0 to 1.", PARTITION),
-    Metric("position", "gauge", "Offset before which every record of the partition is finished.", PARTITION),
-    Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", PARTITION),
-    Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", PARTITION),
-    Metric("stalled_seconds", "gauge", "How long a partition with unread records has not moved.", PARTITION),
+    Metric("drift", "gauge", "How much of what announces a lasting shift was seen, from 0 to 1.", PARTITION_LABEL),
+    Metric("position", "gauge", "Offset before which every record of the partition is finished.", PARTITION_LABEL),
+    Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", PARTITION_LABEL),
+    Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", PARTITION_LABEL),
+    Metric("stalled_seconds", "gauge", "How long a partition with unread records has not moved.", PARTITION_LABEL),
     Metric("open_transaction_seconds", "gauge", "How long readers wait for its end.", ("topic", "partition")),
     Metric("decode_seconds", "histogram", "Time to decode the records of one poll."),
     Metric("score_seconds", "histogram", "Time to score and learn one micro-batch."),
@@ -66,13 +66,20 @@ METRICS = (
     Metric("restores", "counter", "Partitions whose state was restored."),
     Metric("restore_retries", "counter", "Attempts to restore a partition that have to be repeated."),
     Metric("restore_seconds", "histogram", "Time from the assignment of a partition until it is read."),
-    Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", PARTITION),
+    Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", PARTITION_LABEL),
     Metric("build_seconds", "histogram", "Time to build one context."),
-    Metric("context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", PARTITION),
-    Metric("keys", "gauge", "Keys of which is known what is usual for them.", PARTITION),
-    Metric("keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION),
-    Metric("own_contexts", "gauge", "Keys that have contexts of their own.", PARTITION),
-    Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", PARTITION),
+    Metric(
+        "context_late_seconds",
+        "gauge",
+        "How long a partition has waited for its next context; 0: not.",
+        PARTITION_LABEL,
+    ),
+    Metric("keys", "gauge", "Keys of which is known what is usual for them.", PARTITION_LABEL),
+    Metric(
+        "keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION_LABEL
+    ),
+    Metric("own_contexts", "gauge", "Keys that have contexts of their own.", PARTITION_LABEL),
+    Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", PARTITION_LABEL),
 )
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -91,8 +98,8 @@ LABELS = {
     "rebalances": ("assigned", "revoked", "lost"),
 }
 BY_FEEDBACK = "feedback"  # in place of the names of windows that labels tell of: there may be any number
-REALISED_OVER = 10_000  # calibrated records over which the realised alert rate is taken
-REALISED_LEAST = 1_000  # fewer say too little
+REALISED_RATE_RECORDS = 10_000  # calibrated records over which the realised alert rate is taken
+MIN_REALISED_RATE_RECORDS = 1_000  # fewer say too little
 
 
 class Metrics(Observer):
@@ -194,7 +201,7 @@ class Metrics(Observer):
         self._recent.append((records, outliers))
         self._recent_records += records
         self._recent_outliers += outliers
-        while self._recent_records - self._recent[0][0] >= REALISED_OVER:
+        while self._recent_records - self._recent[0][0] >= REALISED_RATE_RECORDS:
             old_records, old_outliers = self._recent.popleft()
             self._recent_records -= old_records
             self._recent_outliers -= old_outliers
@@ -214,7 +221,7 @@ class Metrics(Observer):
     def realised_rate(self) -> float | None:
         """Share of outliers among the last calibrated records; None while there are too few."""
         records, outliers = self._recent_records, self._recent_outliers
-        return outliers / records if records >= REALISED_LEAST else None
+        return outliers / records if records >= MIN_REALISED_RATE_RECORDS else None
 
     def _of_snapshot(self, snapshot: Snapshot) -> dict[str, list[tuple[tuple[str, ...], float]]]:
         """What the snapshot has of each metric: values of the labels, and the number."""

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 
 from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.logs import kv
-from fomo_stream.ops.http import HttpServer, Sources
+from fomo_stream.ops.http import Endpoints, HttpServer
 from fomo_stream.ops.metrics import Metrics
 from fomo_stream.ops.status import StatusBoard
 from fomo_stream.partition.labels import DueLabels
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.service import Service
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 10.0
+PROGRESS_S = 10.0
 COUNTS = ("records", "outliers", "missing", "dead_letters", "labels", "regimes", "commits", "aborts")
 
 
 class ProgressLog(Observer):
-    """Counts what the service does and logs it every `EVERY_S` seconds."""
+    """Counts what the service does and logs it every `PROGRESS_S` seconds."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()  # since the last line of the log
@@ -55,18 +55,18 @@ class ProgressLog(Observer):
         self.counts["aborts"] += 1
 
     def turned(self, now: float) -> None:
-        self._due = now + EVERY_S if self._due is None else self._due
+        self._due = now + PROGRESS_S if self._due is None else self._due
         if now < self._due:
             return
         counts = {name: self.counts[name] for name in COUNTS}
         if counts["records"] or counts["dead_letters"] or counts["labels"]:
             records = counts.pop("records")
-            rate = round(records / (now - self._due + EVERY_S), 1)
+            rate = round(records / (now - self._due + PROGRESS_S), 1)
             latencies = sorted(self._seconds)
             p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
             log.info(kv("progress", records=records, per_second=rate, **counts, poll_to_commit_p99_ms=p99))
         self.counts.clear()
-        self._due = now + EVERY_S
+        self._due = now + PROGRESS_S
         self._seconds.clear()
 
 
@@ -84,7 +84,7 @@ class Monitor(Observers):
         """Answer requests about `service`, if there is a --health-port. Raises ConfigError when it cannot listen."""
         if self._port is None:
             return nullcontext()
-        sources = Sources(
+        sources = Endpoints(
             live=service.not_live,
             ready=service.not_ready,
             metrics=lambda: self._metrics.exposition(service.snapshot()),

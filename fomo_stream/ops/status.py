@@ -26,10 +26,10 @@ from fomo_stream.records.explanation import key_in_sentence
 RATE_S = 10  # seconds over which the present rate is a mean
 STEP_S, STEPS = 5, 120  # the series of rates: 10 minutes
 LATENCY_S = 60
-MOST_OF_COMMIT = 1000  # latencies of one commit that are kept
-INCIDENTS = 100  # newest incidents that are kept
-CHART_S, CHARTED = 10, 60  # the highest scores of a partition by step: 10 minutes
-NAME_CHARACTERS = 100  # of a feature, at most
+MAX_COMMIT_LATENCIES = 1000  # latencies of one commit that are kept
+MAX_INCIDENTS = 100  # newest incidents that are kept
+CHART_S, CHART_STEPS = 10, 60  # the highest scores of a partition by step: 10 minutes
+MAX_NAME_CHARACTERS = 100  # of a feature, at most
 
 
 class Latencies:
@@ -42,7 +42,7 @@ class Latencies:
         """Those of one commit at the time `now`: a part of them, evenly spread, if there are many."""
         while self._commits and self._commits[0][0] <= now - LATENCY_S:
             self._commits.popleft()
-        step = -(-len(seconds) // MOST_OF_COMMIT)
+        step = -(-len(seconds) // MAX_COMMIT_LATENCIES)
         self._commits.append((now, np.maximum(np.array(seconds[::step], np.float32), 0)))
 
     def quantiles(self, now: float) -> dict[str, float | None]:
@@ -79,7 +79,7 @@ class StatusBoard(Observer):
             _, records, so_far = counts
             self._counts.append((now, records + seen.n_records, so_far + len(seen.outliers)))
             self._chart(seen.partition, now // CHART_S, max(scores, default=0.0), len(seen.outliers))
-            for outlier in seen.outliers[-INCIDENTS:]:
+            for outlier in seen.outliers[-MAX_INCIDENTS:]:
                 self._alert(seen.partition, outlier)
             for name in seen.closed:
                 self._end(name)
@@ -101,7 +101,7 @@ class StatusBoard(Observer):
                     latencies.add(now, values)
 
     def _chart(self, partition: int, step: int, highest: float, alerts: int) -> None:
-        chart = self._charts.setdefault(partition, deque(maxlen=CHARTED + 1))
+        chart = self._charts.setdefault(partition, deque(maxlen=CHART_STEPS + 1))
         if chart and chart[-1][0] == step:
             chart[-1] = [step, max(chart[-1][1], highest), chart[-1][2] + alerts]
         else:
@@ -115,9 +115,13 @@ class StatusBoard(Observer):
             return  # it is scored again
         score = result["score"] or 0.0
         if score >= its["score"]:
-            its |= {"score": score, "severity": result["severity"], "features": _named(result.get("reasons", ()))}
+            its |= {
+                "score": score,
+                "severity": result["severity"],
+                "features": _feature_names(result.get("reasons", ())),
+            }
         its |= {"alerts": its["alerts"] + 1, "last": result["offset"], "surprise": result.get("surprise")}
-        its |= {"until": _time(result)}
+        its |= {"until": _record_time_s(result)}
 
     def _take(
         self, name: str, partition: int, begin: Mapping[str, Any], key: Key, more: Mapping[str, Any]
@@ -128,10 +132,16 @@ class StatusBoard(Observer):
             shown = _printable(key_in_sentence(key)) if self._show_keys and key is not None else None
             at = {"incident": name, "partition": partition, "offset": begin["offset"], "key": shown}
             empty: dict[str, Any] = {"score": 0.0, "features": [], "alerts": 0, "surprise": None}
-            its = {**at, "since": _time(begin), "until": _time(begin), "last": begin["offset"], **empty}
+            its = {
+                **at,
+                "since": _record_time_s(begin),
+                "until": _record_time_s(begin),
+                "last": begin["offset"],
+                **empty,
+            }
         its |= {"open": True, **more}
         self._incidents[name] = its
-        if len(self._incidents) > INCIDENTS:
+        if len(self._incidents) > MAX_INCIDENTS:
             del self._incidents[next(iter(self._incidents))]
         return its
 
@@ -158,9 +168,10 @@ class StatusBoard(Observer):
         status = {
             "version": __version__,
             "time": time.time(),
-            "instance": _instance(snapshot),
+            "instance": _instance_data(snapshot),
             "partitions": [
-                {**_partition(one), "chart": _series_of(charts.get(one.number, ()), now)} for one in snapshot.partitions
+                {**_partition_data(one), "chart": _chart_data(charts.get(one.number, ()), now)}
+                for one in snapshot.partitions
             ],
             "rate": {
                 "per_second": sum(records for second, records in complete if second >= now - seconds) / seconds,
@@ -190,37 +201,40 @@ class StatusBoard(Observer):
         return [total / STEP_S if step * STEP_S >= self._began else None for step, total in sums.items()]
 
 
-def _series_of(chart: Sequence[Sequence[float]], now: int) -> dict[str, Any]:
+def _chart_data(chart: Sequence[Sequence[float]], now: int) -> dict[str, Any]:
     """The highest score of a partition in each of the last steps, oldest first, and alerts; None without records."""
     found = {int(step): (highest, alerts) for step, highest, alerts in chart}
-    steps = range(now // CHART_S - CHARTED + 1, now // CHART_S + 1)
+    steps = range(now // CHART_S - CHART_STEPS + 1, now // CHART_S + 1)
     scores = [round(found[step][0], 4) if step in found else None for step in steps]
     return {"step_s": CHART_S, "score": scores, "alerts": [int(found.get(step, (0, 0))[1]) for step in steps]}
 
 
-def _time(place: Mapping[str, Any]) -> float:
+def _record_time_s(place: Mapping[str, Any]) -> float:
     """Of a record, in seconds since 1970; now if it has none."""
     timestamp = place.get("timestamp")
     return time.time() if timestamp is None else timestamp / 1000
 
 
-def _instance(snapshot: Snapshot) -> dict[str, Any]:
+def _instance_data(snapshot: Snapshot) -> dict[str, Any]:
     names = ("state", "topic", "out", "alerts", "group", "instance_id", "model", "kernel")
     lists = {name: [_printable(text) for text in getattr(snapshot, name)] for name in ("not_ready", "features")}
     return {**{name: getattr(snapshot, name) for name in names}, **lists}
 
 
-def _partition(partition: PartitionSnapshot) -> dict[str, Any]:
+def _partition_data(partition: PartitionSnapshot) -> dict[str, Any]:
     return {
         **{name: value for name, value in vars(partition).items() if name != "detector"},
         **partition.detector._asdict(),
     }
 
 
-def _named(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
+def _feature_names(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
     """The features that are named in reasons, without their values."""
     names = dict.fromkeys(reason[role] for reason in reasons for role in ("feature", "with") if role in reason)
-    return [_printable(name if len(name) <= NAME_CHARACTERS else name[: NAME_CHARACTERS - 1] + "…") for name in names]
+    return [
+        _printable(name if len(name) <= MAX_NAME_CHARACTERS else name[: MAX_NAME_CHARACTERS - 1] + "…")
+        for name in names
+    ]
 
 
 def _printable(text: str) -> str:

@@ -22,7 +22,7 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode
-from fomo_stream.settings.rules import Window, table_of
+from fomo_stream.settings.rule_spec import Window, parse_table
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
 BLOCK_RECORDS = 4  # records of the index that are written together
@@ -116,7 +116,7 @@ def _parse_window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
     if content.pop("cancel", False) is True and isinstance(content["name"], str):
         return content["name"]
     try:
-        return table_of(Window, content)
+        return parse_table(Window, content)
     except ValueError as error:
         raise _bad_feedback(f"maintenance: {error}") from None
 

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.limits import MOST_RULES
+from fomo_stream.limits import MAX_RULES
 from fomo_stream.records.explanation import name_text, number_text
 from fomo_stream.records.recurrence import days_in
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema
 from fomo_stream.records.times import known_time
-from fomo_stream.settings.rules import AnyTable, Rule, Window, table_of, zone
+from fomo_stream.settings.rule_spec import AnyConfigTable, Rule, Window, parse_table, zone
 from fomo_stream.wording import did_you_mean
 
 Bool = NDArray[np.bool_]
@@ -68,7 +68,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or name in patterns or _compiled_patterns(patterns).match(name) is not None
 
 
-@lru_cache(maxsize=2 * MOST_RULES)
+@lru_cache(maxsize=2 * MAX_RULES)
 def _compiled_patterns(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, patterns)))
 
@@ -219,10 +219,10 @@ class Rules:
     def of_plain(cls, content: Mapping[str, Any], dropped: dict[str, str]) -> Rules:
         """Reverse `plain`. Tables that the present bounds refuse go to `dropped`, by name, with the reason."""
 
-        def read(kind: type[AnyTable], tables: Sequence[Mapping[str, Any]]) -> Iterator[AnyTable]:
+        def read(kind: type[AnyConfigTable], tables: Sequence[Mapping[str, Any]]) -> Iterator[AnyConfigTable]:
             for table in tables:
                 try:
-                    yield table_of(kind, table)
+                    yield parse_table(kind, table)
                 except ValueError as error:
                     dropped[str(table.get("name"))[:100]] = str(error)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
-from fomo_stream.limits import LONGEST_PATH, MAX_FEATURES
+from fomo_stream.limits import MAX_FEATURES, MAX_PATH_CHARACTERS
 from fomo_stream.model.checkpoint import checkpoint_path, read_metadata
 from fomo_stream.model.config import ModelConfig
 from fomo_stream.records.category_codes import is_mostly_rare
@@ -170,7 +170,7 @@ def infer_schema(
 def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the (path, value) of each leaf, without paths that are too long."""
     for key, value in record.items():
-        if len(prefix) + len(key) > LONGEST_PATH:
+        if len(prefix) + len(key) > MAX_PATH_CHARACTERS:
             continue
         if isinstance(value, dict):
             yield from leaves_of(value, f"{prefix}{key}.")

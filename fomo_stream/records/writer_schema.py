@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
 
 from fomo_stream.errors import RecordError
-from fomo_stream.limits import LONGEST_PATH
+from fomo_stream.limits import MAX_PATH_CHARACTERS
 from fomo_stream.records.json_codec import is_strict
 from fomo_stream.records.schema import look_up
 
@@ -106,11 +106,11 @@ class Leaves(dict[str, Leaf]):
             raise unsupported(f"it has more than {MAX_DEPTH} levels")
         leaf, parts, identity = self._look(node, path, inside)
         self._visits += 1
-        if leaf is not None and path not in ("", ITEMS_PATH) and len(path) <= LONGEST_PATH:
+        if leaf is not None and path not in ("", ITEMS_PATH) and len(path) <= MAX_PATH_CHARACTERS:
             first_leaf = self.get(path, leaf)
             named = (
                 first_leaf.type
-                if first_leaf is leaf or len(first_leaf.type) > LONGEST_PATH
+                if first_leaf is leaf or len(first_leaf.type) > MAX_PATH_CHARACTERS
                 else f"{first_leaf.type} or {leaf.type}"
             )
             self[path] = Leaf(named, leaf.role if first_leaf.role == leaf.role else "mixed")

@@ -35,36 +35,36 @@ from fomo_stream.records.inference import (
 from fomo_stream.records.schema import look_up, number_of
 from fomo_stream.records.times import is_time, places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
-from fomo_stream.replaying.measures.incidents import incidents_of
-from fomo_stream.replaying.measures.segments import NEVER, segments
+from fomo_stream.replaying.measures.incident_metrics import incidents_of
+from fomo_stream.replaying.measures.segments import NOT_DETECTED, segments
 from fomo_stream.settings.config_file import config_lines
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.rules import Rule, zone
-from fomo_stream.settings.sources import command_again, settings_of_group
-from fomo_stream.settings.topics import InputFlags
+from fomo_stream.settings.rule_spec import Rule, zone
+from fomo_stream.settings.sources import command_line, settings_of_group
+from fomo_stream.settings.topic_flags import InputFlags
 from fomo_stream.wording import counted
 
-LOOKED_AT = 100_000  # records, at most
-SMALL = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)  # shares of a usual range that may not matter
-RATES = (0.005, 0.002, 0.001)  # that are proposed where nothing else is enough
-ENOUGH = 4  # alerts, at least, that a rate allows in the records: else it would switch alerts off
-FEWEST = 3  # incidents of a feature that is named; days on which they begin in the same hour
-RISING = 0.95  # share of the changes of a feature that nearly always grows
-KEPT = ("reasons", "severity", "score", "p_value", "incident")  # of the results of alerts
-A_DAY = 10_000  # records, where there are no times
+MAX_SAMPLE_RECORDS = 100_000  # records, at most
+RANGE_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)  # shares of a usual range that may not matter
+LOWER_RATES = (0.005, 0.002, 0.001)  # that are proposed where nothing else is enough
+MIN_ALERTS_AT_RATE = 4  # alerts, at least, that a rate allows in the records: else it would switch alerts off
+MIN_SAME_INCIDENTS = 3  # incidents of a feature that is named; days on which they begin in the same hour
+MIN_RISING_SHARE = 0.95  # share of the changes of a feature that nearly always grows
+KEPT_FIELDS = ("reasons", "severity", "score", "p_value", "incident")  # of the results of alerts
+RECORDS_PER_DAY = 10_000  # records, where there are no times
 DAY_MS = 86_400_000
-MOST_CATEGORIES, LEAST_OF_EACH = 50, 20  # values of a category, and records of each, on average
+MAX_CATEGORY_VALUES, MIN_RECORDS_PER_VALUE = 50, 20  # values of a category, and records of each, on average
 KEY_WORDS = {"id", "device", "machine", "sensor", "user", "host", "station", "pump", "unit", "customer", "account"} | {
     *("line", "asset", "serial", "key", "name", "node", "instance", "vehicle", "meter", "client")
 }
-LEAST_OF_KEY = 5  # records of a key, on average
-AT_ONCE = 1.5  # records of one time, on average, whose texts may be keys
-CYCLE = 0.5  # share of the variance that hours explain, so that it is worth to try them
-SETTINGS = ("Records", "Alerts", "Detector")  # groups whose given values are kept
+MIN_RECORDS_PER_KEY = 5  # records of a key, on average
+MIN_RECORDS_PER_TIME = 1.5  # records of one time, on average, whose texts may be keys
+MIN_EXPLAINED_SHARE = 0.5  # share of the variance that hours explain, so that it is worth to try them
+KEPT_GROUPS = ("Records", "Alerts", "Detector")  # groups whose given values are kept
 
 
 @dataclass
-class Found:
+class Suggestions:
     """What the records show: values of settings, and why."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class Found:
         self.values[name], self.why[name] = value, why
 
 
-def look(settings: ReplaySettings, source: Source) -> Found:
+def suggest_roles(settings: ReplaySettings, source: Source) -> Suggestions:
     """The roles of the fields of a source, as far as the settings do not say them."""
-    records, keys = _first(source)
-    found, leaves = Found(), dict[str, list[Any]]()  # the known values of the fields
+    records, keys = _first_samples(source)
+    found, leaves = Suggestions(), dict[str, list[Any]]()  # the known values of the fields
     for record in records:
         for path, value in leaves_of(record):
             if not is_missing(value):
@@ -88,19 +88,19 @@ def look(settings: ReplaySettings, source: Source) -> Found:
     taken = {*settings.exclude, *settings.categorical, settings.key, settings.time, settings.label}
     free = {path: values for path, values in leaves.items() if path not in (*taken, settings.result_field)}
     if source.kind != "topic":  # whose records have a time and a key
-        times = leaves.get(settings.time, []) if settings.time is not None else _time(found, free)
+        times = leaves.get(settings.time, []) if settings.time is not None else _suggest_time(found, free)
         if settings.key is None:
-            _key(found, free, len(records), times)
-    _categories(found, settings, free)
-    _features(found, settings, records, keys, free)
-    _hours(found, settings, records)
+            _suggest_key(found, free, len(records), times)
+    _suggest_categories(found, settings, free)
+    _suggest_features(found, settings, records, keys, free)
+    _note_hours(found, settings, records)
     return found
 
 
-def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
+def _first_samples(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
     """The first records of each partition, at most LOOKED_AT in all, and their series."""
     records, keys = list[Mapping[str, Any]](), list[Any]()
-    share = max(INFER_RECORDS, LOOKED_AT // max(1, len(source.partitions)))
+    share = max(INFER_RECORDS, MAX_SAMPLE_RECORDS // max(1, len(source.partitions)))
     for number in source.partitions:
         for sample in islice(source.read(number, lambda: False), share):
             if sample.error is None:
@@ -109,22 +109,22 @@ def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
     return records, keys
 
 
-def _time(found: Found, leaves: dict[str, list[Any]]) -> list[Any]:
+def _suggest_time(found: Suggestions, leaves: dict[str, list[Any]]) -> list[Any]:
     """The first field with times that never descend, or else the first with times; its values."""
     times = {path: values for path, values in leaves.items() if all(map(is_time, values[:INFER_RECORDS]))}
-    ordered = [path for path, values in times.items() if _rises(values)]
+    ordered = [path for path, values in times.items() if _is_ascending(values)]
     if chosen := next(iter(ordered or times), None):
         found.add("time", chosen, "the time of a record" + ("" if ordered else "; it is not in order"))
         return leaves.pop(chosen)
     return []
 
 
-def _rises(values: Sequence[Any]) -> bool:  # in which zone does not matter
-    stamps = [stamp for value in values[:LOOKED_AT] if (stamp := to_milliseconds(value)) is not None]
+def _is_ascending(values: Sequence[Any]) -> bool:  # in which zone does not matter
+    stamps = [stamp for value in values[:MAX_SAMPLE_RECORDS] if (stamp := to_milliseconds(value)) is not None]
     return all(a <= b for a, b in pairwise(stamps))
 
 
-def _key(found: Found, leaves: dict[str, list[Any]], n: int, times: Sequence[Any]) -> None:
+def _suggest_key(found: Suggestions, leaves: dict[str, list[Any]], n: int, times: Sequence[Any]) -> None:
     """The field that tells series apart: its values come again and again, and it is called so, or at each time each
     value comes once.
 
@@ -135,7 +135,7 @@ def _key(found: Found, leaves: dict[str, list[Any]], n: int, times: Sequence[Any
         is_name = all(isinstance(value, str) or type(value) is int for value in values[:INFER_RECORDS])
         if is_name and len(values) > n / 2 and (KEY_WORDS & set(words_of(path)) or _take_turns(values, times)):
             distinct = len(set(map(str, values)))
-            if 2 <= distinct <= len(values) / LEAST_OF_KEY:
+            if 2 <= distinct <= len(values) / MIN_RECORDS_PER_KEY:
                 counts[path] = distinct
     if counts:
         chosen = max(counts, key=lambda path: counts[path])
@@ -147,17 +147,17 @@ def _take_turns(values: Sequence[Any], times: Sequence[Any]) -> bool:
     """Whether several of these texts come at the same time, again and again, and none of them twice."""
     pairs = list(zip(times, values, strict=True)) if len(times) == len(values) else []
     at_once = len(pairs) / max(1, len({time for time, _ in pairs}))
-    return at_once >= AT_ONCE and isinstance(values[0], str) and len(set(pairs)) == len(pairs)
+    return at_once >= MIN_RECORDS_PER_TIME and isinstance(values[0], str) and len(set(pairs)) == len(pairs)
 
 
-def _categories(found: Found, settings: ReplaySettings, leaves: dict[str, list[Any]]) -> None:
+def _suggest_categories(found: Suggestions, settings: ReplaySettings, leaves: dict[str, list[Any]]) -> None:
     """Texts with few values, each of many records."""
     names = []
     for path, values in sorted(leaves.items()):
         if not all(isinstance(value, str) for value in values) or all(map(is_time, values[:INFER_RECORDS])):
             continue
         distinct = len(set(values))
-        if 2 <= distinct <= min(MOST_CATEGORIES, len(values) / LEAST_OF_EACH):
+        if 2 <= distinct <= min(MAX_CATEGORY_VALUES, len(values) / MIN_RECORDS_PER_VALUE):
             names.append((path, distinct))
     if names and not settings.categorical:
         why = ", ".join(f"{path} has {distinct} values" for path, distinct in names)
@@ -168,8 +168,8 @@ def _categories(found: Found, settings: ReplaySettings, leaves: dict[str, list[A
         )
 
 
-def _features(
-    found: Found,
+def _suggest_features(
+    found: Suggestions,
     settings: ReplaySettings,
     records: Sequence[Mapping[str, Any]],
     keys: Sequence[Any],
@@ -178,11 +178,11 @@ def _features(
     """Counters among the features, and features that say nothing."""
     if settings.features is not None:
         return
-    now = with_found(settings, found)
+    now = with_suggestions(settings, found)
     roles = roles_of(now, settings.label)
     series = keys if now.key is None else [key_of(record, now.key) for record in records]
     schema, left_out = infer_from_records(now, records, roles, series)
-    found.rising = {name for name in schema.features if _nearly_rises(records, series, name)}
+    found.rising = {name for name in schema.features if _nearly_always_rises(records, series, name)}
     first, _ = infer_from_records(now, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
     if schema.counters and settings.counters == AUTO_COUNTERS:
         found.add("counters", tuple(sorted(schema.counters)), "they only grow: their growth a record is scored")
@@ -197,7 +197,7 @@ def _features(
         found.add("exclude", names, ", ".join(f"{path} is {why}" for path, why in sorted(wrong.items())))
 
 
-def _nearly_rises(records: Sequence[Mapping[str, Any]], series: Sequence[Any], path: str) -> bool:
+def _nearly_always_rises(records: Sequence[Mapping[str, Any]], series: Sequence[Any], path: str) -> bool:
     """Whether a feature nearly always grows in its series."""
     last, steps = dict[Any, float](), Counter[bool]()
     for record, key in zip(records, series, strict=True):
@@ -205,12 +205,12 @@ def _nearly_rises(records: Sequence[Mapping[str, Any]], series: Sequence[Any], p
             if (before := last.get(key, value)) != value:
                 steps[value > before] += 1
             last[key] = value
-    return steps[True] >= RISING * max(steps.total(), INFER_RECORDS / 2)
+    return steps[True] >= MIN_RISING_SHARE * max(steps.total(), INFER_RECORDS / 2)
 
 
-def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
+def _note_hours(found: Suggestions, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
     """Say of which features the hours of other days explain more than half."""
-    now = with_found(settings, found)
+    now = with_suggestions(settings, found)
     if now.time is None or now.time_features:
         return
     place = zone(now.timezone)
@@ -232,7 +232,7 @@ def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str
             continue
         means = np.bincount(bins[one], column[one], 24) / np.maximum(count, 1)
         rest, around = column[other] - means[bins[other]], column[other] - column[one].mean()
-        if (total := float((around**2).sum())) > 0.0 and 1.0 - float((rest**2).sum()) / total >= CYCLE:
+        if (total := float((around**2).sum())) > 0.0 and 1.0 - float((rest**2).sum()) / total >= MIN_EXPLAINED_SHARE:
             names.append(name)
     if names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -242,7 +242,7 @@ def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str
         )
 
 
-def with_found(settings: ReplaySettings, found: Found) -> ReplaySettings:
+def with_suggestions(settings: ReplaySettings, found: Suggestions) -> ReplaySettings:
     """The settings with what was found."""
     return settings.model_copy(update=found.values)
 
@@ -258,15 +258,15 @@ class Alert(NamedTuple):
 def alerts_in(block: Block, before: int) -> list[Alert]:
     """The alerts of a block of a partition. before: how many of its records came before."""
     places = np.flatnonzero(block.results.outlier).tolist()
-    slim = ({name: block.outputs[at].get(name) for name in KEPT} for at in places)
+    slim = ({name: block.outputs[at].get(name) for name in KEPT_FIELDS} for at in places)
     return [
         Alert(before + at, block.keys[at] if block.keys else None, its) for at, its in zip(places, slim, strict=True)
     ]
 
 
 @dataclass(frozen=True)
-class Part:
-    """The records (n,) of a partition, as `Spec.row`, and its alerts."""
+class PartitionAlerts:
+    """The records (n,) of a partition, as `MeasureSpec.row`, and its alerts."""
 
     rows: NDArray[Any]
     alerts: Sequence[Alert]
@@ -277,7 +277,7 @@ class Part:
         is_alert = rows["alert"][:, 0]
         is_alert[:] = False
         is_alert[[one.place for one in self.alerts if is_kept(one)]] = True
-        found = segments(0, rows).delay_records[:, 0] != NEVER
+        found = segments(0, rows).delay_records[:, 0] != NOT_DETECTED
         return Counter(incidents=len(incidents_of(rows, is_alert, quiet)[0]), faults=int(found.sum()))
 
     def blamed(self, quiet: tuple[int, int], only_false: bool) -> Iterator[tuple[str, int]]:
@@ -312,7 +312,7 @@ class Advice:
     rules: tuple[Rule, ...] = ()
     share: float = 0.0  # of the usual range of a feature, that does not matter; 0: no rules
     after: Counter[str] = field(default_factory=Counter)  # with the rules
-    blamed: Sequence[tuple[str, int]] = ()  # see `Part.blamed`: of the feature that has most of them
+    blamed: Sequence[tuple[str, int]] = ()  # see `PartitionAlerts.blamed`: of the feature that has most of them
     of: int = 0  # all that were blamed
     lower: tuple[float, Counter[str]] | None = None  # a lower rate, and what it leaves
 
@@ -322,7 +322,7 @@ class Advice:
         return self.after["incidents"] / self.days
 
 
-def advise(parts: Sequence[Part], settings: ReplaySettings, days: float, has_labels: bool = False) -> Advice:
+def advise(parts: Sequence[PartitionAlerts], settings: ReplaySettings, days: float, has_labels: bool = False) -> Advice:
     """What leaves at most `settings.incidents_per_day`: the smallest rules that do and lose no labelled fault.
 
     Where there are none, or where one feature has most of the incidents (with labels: of the false ones), it is named,
@@ -336,9 +336,9 @@ def advise(parts: Sequence[Part], settings: ReplaySettings, days: float, has_lab
     before = count()
     advice = Advice(days, before, after=before)
     ranges = usual_ranges(alert for part in parts for alert in part.alerts)
-    for share in SMALL if before["incidents"] > most else ():
-        rules = tuple(_small_moves(name, share * width) for name, width in ranges.items())
-        after = count(_passes(Rules(rules)))
+    for share in RANGE_SHARES if before["incidents"] > most else ():
+        rules = tuple(_rule_for_small_moves(name, share * width) for name, width in ranges.items())
+        after = count(_passes_rules(Rules(rules)))
         if after["faults"] < before["faults"]:
             break
         if after["incidents"] <= most:
@@ -346,13 +346,17 @@ def advise(parts: Sequence[Part], settings: ReplaySettings, days: float, has_lab
             break
     every = [one for part in parts for one in part.blamed(quiet, has_labels)]
     first = Counter(feature for feature, _ in every).most_common(1)
-    if first and first[0][1] >= FEWEST and (advice.a_day > settings.incidents_per_day or first[0][1] > len(every) / 2):
+    if (
+        first
+        and first[0][1] >= MIN_SAME_INCIDENTS
+        and (advice.a_day > settings.incidents_per_day or first[0][1] > len(every) / 2)
+    ):
         blamed = [one for one in every if one[0] == first[0][0]]
         advice = replace(advice, blamed=blamed, of=len(every))
     longest = max((len(part.rows) for part in parts), default=0)
-    for rate in RATES if advice.a_day > settings.incidents_per_day else ():
-        if rate < settings.alert_rate and rate * longest >= ENOUGH:
-            after = count(_is_rare(rate))
+    for rate in LOWER_RATES if advice.a_day > settings.incidents_per_day else ():
+        if rate < settings.alert_rate and rate * longest >= MIN_ALERTS_AT_RATE:
+            after = count(_is_rare_at(rate))
             if not 0 < after["incidents"] < advice.after["incidents"]:
                 continue
             advice = replace(advice, lower=(rate, after))
@@ -361,21 +365,21 @@ def advise(parts: Sequence[Part], settings: ReplaySettings, days: float, has_lab
     return advice
 
 
-def _passes(rules: Rules) -> Callable[[Alert], bool]:
+def _passes_rules(rules: Rules) -> Callable[[Alert], bool]:
     return lambda one: rules.suppressing(one.result, one.key) is None
 
 
-def _is_rare(rate: float) -> Callable[[Alert], bool]:
+def _is_rare_at(rate: float) -> Callable[[Alert], bool]:
     return lambda one: one.result["p_value"] <= rate
 
 
 def days_of(source: Mapping[str, Any]) -> float:
     """How long the records of a report take, from its source; 1 at least."""
     ms = (source["to_ms"] or 0) - (source["from_ms"] or 0)
-    return float(max(1.0, ms / DAY_MS if ms > 0 else (source["scored"] + source["warming_up"]) / A_DAY))
+    return float(max(1.0, ms / DAY_MS if ms > 0 else (source["scored"] + source["warming_up"]) / RECORDS_PER_DAY))
 
 
-def proposals(settings: ReplaySettings, found: Found, advice: Advice, has_labels: bool) -> list[str]:
+def proposals(settings: ReplaySettings, found: Suggestions, advice: Advice, has_labels: bool) -> list[str]:
     """What to try next, in lines: the feature behind most incidents first, a lower rate last.
 
     Lines that begin with two blanks are commands, with all flags of this one, or lines for the configuration file.
@@ -395,27 +399,27 @@ def proposals(settings: ReplaySettings, found: Found, advice: Advice, has_labels
             f"A lower rate comes last, as it also loses faults: at {rate:g} about {left['incidents']:,} of "
             f"{now['incidents']:,} incidents are left{faults if has_labels else ''}, and no alert is in the first "
             f"{round(1 / rate):,} records.",
-            f"  {command_again(settings, 'replay', alert_rate=rate)}",
+            f"  {command_line(settings, 'replay', alert_rate=rate)}",
         ]
     return lines
 
 
-def _remedies(settings: ReplaySettings, found: Found, blamed: Sequence[tuple[str, int]]) -> Iterator[str]:
+def _remedies(settings: ReplaySettings, found: Suggestions, blamed: Sequence[tuple[str, int]]) -> Iterator[str]:
     """What can be done about a feature with these incidents."""
-    feature, now = blamed[0][0], with_found(settings, found)
+    feature, now = blamed[0][0], with_suggestions(settings, found)
     if (window := _same_hour(now, [time for _, time in blamed])) is not None:
         begin, end = (window[name][11:] for name in ("from", "to"))
         yield f"Most of these begin from {begin} to {end} ({now.timezone}). If work is done then, add to the file:"
         yield from (f"  {line}" for line in config_lines({"maintenance": [window]}))
     if feature in found.rising and feature not in now.counter_names:
         yield "It nearly always grows: if it is a counter, and falls by a new start or by rounding,"
-        yield f"  {command_again(settings, 'replay', counters=(*now.counter_names, feature))}"
+        yield f"  {command_line(settings, 'replay', counters=(*now.counter_names, feature))}"
     yield "If it may be left out, with the faults that only it shows:"
     if settings.features is None:
-        yield f"  {command_again(settings, 'replay', exclude=(*settings.exclude, feature))}"
+        yield f"  {command_line(settings, 'replay', exclude=(*settings.exclude, feature))}"
     else:
         kept = tuple(name for name in settings.features if name != feature)
-        yield f"  {command_again(settings, 'replay', features=kept)}"
+        yield f"  {command_line(settings, 'replay', features=kept)}"
 
 
 def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str] | None:
@@ -425,7 +429,7 @@ def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str]
     local = sorted(datetime.fromtimestamp(time / 1000, zone(settings.timezone)) for time in times)
     hour, n = Counter(one.hour for one in local).most_common(1)[0]
     days = {one.date() for one in local if one.hour == hour}
-    if n <= len(local) / 2 or len(days) < FEWEST:
+    if n <= len(local) / 2 or len(days) < MIN_SAME_INCIDENTS:
         return None
     begin = datetime.combine(min(days), clock(hour))
     name, end = f"every day at {hour}", begin + timedelta(hours=1)
@@ -433,18 +437,18 @@ def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str]
     return window | {"timezone": settings.timezone, "repeat": "FREQ=DAILY"}
 
 
-def _small_moves(feature: str, amount: float) -> Rule:
+def _rule_for_small_moves(feature: str, amount: float) -> Rule:
     rounded = f"{float(f'{amount:.2g}'):.12f}".rstrip("0").rstrip(".")
-    return Rule(name=f"small moves of {feature}"[:100], features=(_pattern(feature),), ignore=rounded)
+    return Rule(name=f"small moves of {feature}"[:100], features=(_exact_pattern(feature),), ignore=rounded)
 
 
-def _pattern(name: str) -> str:
+def _exact_pattern(name: str) -> str:
     """A pattern that only this name matches."""
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def configuration(
-    settings: ReplaySettings, found: Found, advice: Advice, next_lines: Sequence[str], source: str, records: int
+    settings: ReplaySettings, found: Suggestions, advice: Advice, next_lines: Sequence[str], source: str, records: int
 ) -> str:
     """The file, as YAML. next_lines: `proposals`."""
     lines = [
@@ -453,15 +457,15 @@ def configuration(
         *(f"# {line}" for line in next_lines),
         "",
     ]
-    for name, value in _given(settings, found).items():
-        lines += ["# as it was given", *_setting(name, value), ""]
+    for name, value in _given_settings(settings, found).items():
+        lines += ["# as it was given", *_setting_lines(name, value), ""]
     for name, value in found.values.items():
-        lines += [*_comment(found.why[name]), *_setting(name, value), ""]
+        lines += [*_comment_lines(found.why[name]), *_setting_lines(name, value), ""]
     for note in found.notes:
-        lines += [*_comment(note), "# time-features: hour,weekday", ""]
+        lines += [*_comment_lines(note), "# time-features: hour,weekday", ""]
     rate = f"{advice.before['incidents'] / advice.days:.1f} incidents a day at this rate"
     rate += f", {advice.a_day:.1f} with the rules below" if advice.rules else ""
-    lines += [*_comment(rate), *_setting("alert_rate", settings.alert_rate), ""]
+    lines += [*_comment_lines(rate), *_setting_lines("alert_rate", settings.alert_rate), ""]
     if settings.maintenance:
         lines += [
             "# as they were given",
@@ -469,9 +473,9 @@ def configuration(
             "",
         ]
     if settings.rules or advice.rules:
-        tables: list[Any] = [_dashed(one.plain()) for one in (*settings.rules, *advice.rules)]
+        tables: list[Any] = [_with_dashes(one.plain()) for one in (*settings.rules, *advice.rules)]
         if advice.rules:
-            lines += _comment(
+            lines += _comment_lines(
                 f"Deviations of at most {advice.share:.0%} of the usual range of a feature give no alert. The score "
                 "stays as it is. Change the amounts to what matters to you, in the unit of the feature"
             )
@@ -479,25 +483,25 @@ def configuration(
     return "\n".join(lines)
 
 
-def _given(settings: ReplaySettings, found: Found) -> dict[str, Any]:
+def _given_settings(settings: ReplaySettings, found: Suggestions) -> dict[str, Any]:
     """The settings that are given and that the file keeps."""
-    names = settings_of_group(InputFlags, *SETTINGS)
+    names = settings_of_group(InputFlags, *KEPT_GROUPS)
     others = (*found.values, "alert_rate", "rules", "maintenance")
     kept = [name for name in names if settings.is_given(name) and name not in others]
     return {name: getattr(settings, name) for name in kept}
 
 
-def _setting(name: str, value: Any) -> list[str]:
+def _setting_lines(name: str, value: Any) -> list[str]:
     plain = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
     return config_lines({name.strip("_").replace("_", "-"): plain})
 
 
-def _dashed(table: Mapping[str, Any]) -> dict[str, Any]:
+def _with_dashes(table: Mapping[str, Any]) -> dict[str, Any]:
     found = {name.replace("_", "-"): value for name, value in table.items()}
     return {name: ", ".join(one) if name in ("features", "keys") else one for name, one in found.items()}
 
 
-def _comment(text: str) -> Iterator[str]:
+def _comment_lines(text: str) -> Iterator[str]:
     """Words in lines of a comment."""
     line = "#"
     for word in text.split():

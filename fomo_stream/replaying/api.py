@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying import command
 from fomo_stream.replaying.progress import shown_progress
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
 from fomo_stream.replaying.tables import InMemory, in_memory
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load

@@ -15,43 +15,43 @@ from fomo_stream.kafka.bounds import gap_notes
 from fomo_stream.replaying.detectors.variants import variants
 from fomo_stream.replaying.measures.measure import measure
 from fomo_stream.replaying.measures.summary import summary
-from fomo_stream.replaying.output import plain
-from fomo_stream.replaying.partition import OWN, Outcome, spec_of
+from fomo_stream.replaying.partition_run import OWN_DETECTOR, PartitionOutcome, measure_spec
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.report_files import json_value
 from fomo_stream.settings.replay import ReplaySettings, option_values
 from fomo_stream.settings.sources import settings_of_scope
 
 # Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
-ELSEWHERE = frozenset(settings_of_scope(ReplaySettings, "outputs", "running"))
+NOT_IN_REPORT = frozenset(settings_of_scope(ReplaySettings, "outputs", "running"))
 
 
-def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> dict[str, Any]:
+def make_report(plan: Plan, outcomes: Sequence[PartitionOutcome], started: datetime) -> dict[str, Any]:
     """The report: the same for the same plan, except `timing`. outcomes: of all partitions, in their order."""
-    measured = measure([outcome.recorded for outcome in outcomes], spec_of(plan))
-    source = {**_source(plan, outcomes), **measured.pop("source")}
+    measured = measure([outcome.recorded for outcome in outcomes], measure_spec(plan))
+    source = {**_source_report(plan, outcomes), **measured.pop("source")}
     report = {
         "format": 2,
         "source": source,
-        "notes": [*plan.notes, *_notes(plan, outcomes, source["records"]), *measured.pop("notes")],
+        "notes": [*plan.notes, *_replay_notes(plan, outcomes, source["records"]), *measured.pop("notes")],
         "summary": [],
-        "settings": settings_of(plan.settings),
+        "settings": report_settings(plan.settings),
         "versions": _versions(plan, outcomes),
         "timing": _timing(outcomes, started, source),
         **measured,
     }
     for detector in report["detectors"]:
-        detector |= _kind(detector["name"], plan)
+        detector |= _kind_and_settings(detector["name"], plan)
     report["summary"] = summary(report)
     return report
 
 
-def settings_of(settings: ReplaySettings) -> dict[str, Any]:
+def report_settings(settings: ReplaySettings) -> dict[str, Any]:
     """The settings that numbers of a report depend on."""
-    unused = ELSEWHERE if settings.is_given("group") else ELSEWHERE | {"group"}
+    unused = NOT_IN_REPORT if settings.is_given("group") else NOT_IN_REPORT | {"group"}
     return {name: value for name, value in option_values(settings).items() if name not in unused}
 
 
-def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _source_report(plan: Plan, outcomes: Sequence[PartitionOutcome]) -> dict[str, Any]:
     source = plan.source
     return {
         "name": source.name,
@@ -66,7 +66,7 @@ def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
+def _replay_notes(plan: Plan, outcomes: Sequence[PartitionOutcome], records: int) -> list[str]:
     notes = []
     if plan.ranges:
         offsets = sum(outcome.position - plan.source.start(outcome.partition) for outcome in outcomes)
@@ -78,10 +78,10 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
     return notes
 
 
-def _kind(name: str, plan: Plan) -> dict[str, Any]:
+def _kind_and_settings(name: str, plan: Plan) -> dict[str, Any]:
     """What kind of detector it is, and its settings; of a variant, those that differ."""
     own = asdict(plan.settings.detector_config())
-    if name == OWN:
+    if name == OWN_DETECTOR:
         return {"kind": "own", "settings": own}
     its = dict(variants(plan.settings)).get(name)
     if its is None:
@@ -92,7 +92,7 @@ def _kind(name: str, plan: Plan) -> dict[str, Any]:
     return {"kind": "variant", "settings": differing}
 
 
-def _versions(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, str | None]:
+def _versions(plan: Plan, outcomes: Sequence[PartitionOutcome]) -> dict[str, str | None]:
     has_river = any(name.startswith("river.") for name in plan.settings.compare)
     return {
         "fomo_stream": fomo_stream.__version__,
@@ -105,21 +105,21 @@ def _versions(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, str | None]:
     }
 
 
-def _timing(outcomes: Sequence[Outcome], started: datetime, source: dict[str, Any]) -> dict[str, Any]:
+def _timing(outcomes: Sequence[PartitionOutcome], started: datetime, source: dict[str, Any]) -> dict[str, Any]:
     """How long it took."""
     spent: Counter[str] = Counter()
     for outcome in outcomes:
         spent.update(outcome.seconds)
-    names = sorted(spent, key=lambda name: (name != OWN, name))
+    names = sorted(spent, key=lambda name: (name != OWN_DETECTOR, name))
     elapsed = sum(outcome.ended - outcome.began for outcome in outcomes)
     seconds = max(one.ended for one in outcomes) - min(one.began for one in outcomes)
     n = source["scored"] + source["warming_up"]
-    timing: dict[str, Any] = plain(
+    timing: dict[str, Any] = json_value(
         {
             "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
             "seconds": seconds,
             "records_per_s": source["records"] / seconds,
-            "detector_share": spent[OWN] / elapsed if elapsed else None,
+            "detector_share": spent[OWN_DETECTOR] / elapsed if elapsed else None,
             "detectors": {name: spent[name] for name in names},
             "seconds_per_record": {name: spent[name] / n if n else None for name in names},
         }

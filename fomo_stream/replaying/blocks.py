@@ -65,13 +65,13 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class BlockJudgement:
     """What one detector says about the n records of a block."""
 
     score: Float  # (n,) ranks records, higher = more anomalous; NaN: no score (warm-up)
     alert: NDArray[np.bool_]  # (n,)
 
-    def without_alerts(self, muted: NDArray[np.bool_]) -> Judgement:
+    def without_alerts(self, muted: NDArray[np.bool_]) -> BlockJudgement:
         """The same without alerts of some records (n,)."""
         return replace(self, alert=self.alert & ~muted) if muted.any() else self
 
@@ -89,7 +89,7 @@ class Block:
     labels: NDArray[np.int8]  # (n,) INLIER, OUTLIER, UNKNOWN or UNREADABLE
     rows: Float  # (n, d) values of the features, raw units, NaN = missing
     results: Results  # (n,) of the detector itself
-    judgements: Mapping[str, Judgement]  # by name, in the order of the plan; first the detector itself
+    judgements: Mapping[str, BlockJudgement]  # by name, in the order of the plan; first the detector itself
     fields: list[dict[str, Any]]  # (n,) the records
     keys: Sequence[Key] = ()  # (n,) of their series
     raw: Sequence[bytes | None] = ()  # (n,) as `Sample.raw`

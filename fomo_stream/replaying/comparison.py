@@ -11,7 +11,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.measures.intervals import difference
 from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.measures.summary import moment
-from fomo_stream.replaying.results import Report, load_report
+from fomo_stream.replaying.replay_result import Report, load_report
 from fomo_stream.wording import clean, counted
 
 _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict")
@@ -35,7 +35,7 @@ def is_paired(before: Report, after: Report, names: tuple[str, ...] = ("records"
     return all(before["windows"][name] == after["windows"][name] for name in ("start", "end", *names))
 
 
-def matches(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def matching_detectors(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The detectors that both have: the first ones, which are fomo-stream itself, and the others by name."""
     others = {detector["name"]: detector for detector in after["detectors"][1:]}
     named = [(detector, others[detector["name"]]) for detector in before["detectors"][1:] if detector["name"] in others]
@@ -43,8 +43,8 @@ def matches(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[st
 
 
 def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator[str]:
-    yield f"before: {before}: {_range(first)}"
-    yield f"after:  {after}: {_range(second)}"
+    yield f"before: {before}: {_range_text(first)}"
+    yield f"after:  {after}: {_range_text(second)}"
     yield from _about_inputs(first, second)
     paired: tuple[str, ...] = ()
     if is_paired(first, second):
@@ -55,10 +55,10 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
         yield "Both replays are of as many records, but of other labels, so differences include those of the labels."
     else:
         yield "The replays are of different records, so each difference includes what differs between the records."
-    for old, new in matches(first, second):
+    for old, new in matching_detectors(first, second):
         yield ""
         yield old["name"] if old["name"] == new["name"] else f"{old['name']} (after: {new['name']})"
-        yield from _table(old, new, paired)
+        yield from _metric_lines(old, new, paired)
         alerts = old["counts"]["alerts"], new["counts"]["alerts"]
         yield f"  alerts: {alerts[0]:,} before, {alerts[1]:,} after ({alerts[1] - alerts[0]:+,})"
     incidents = [(report.get("incidents") or {}).get("count") for report in (first, second)]
@@ -76,7 +76,7 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
         yield f"Speed: {old_speed:,.0f} records/s before, {new_speed:,.0f} after ({change:+.0f} %)."
 
 
-def _range(report: Report) -> str:
+def _range_text(report: Report) -> str:
     source = report["source"]
     begin, end = source.get("from_ms"), source.get("to_ms")
     when = "" if begin is None or end is None else f", {moment(begin, end)} to {moment(end, begin)} UTC"
@@ -89,20 +89,20 @@ def _about_inputs(first: Report, second: Report) -> Iterator[str]:
     for what in ("settings", "versions"):
         old, new = first.get(what) or {}, second.get(what) or {}
         differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-        changes = [f"{name} {_text(old.get(name))} -> {_text(new.get(name))}" for name in differing]
+        changes = [f"{name} {_json_or_none(old.get(name))} -> {_json_or_none(new.get(name))}" for name in differing]
         if changes:
             yield f"{what.capitalize()} that differ: {'; '.join(changes)}"
         elif what == "settings":
             yield "All settings are the same."
     outliers = [report["detectors"][0]["counts"]["outliers"] for report in (first, second)]
     if outliers[0] != outliers[1]:
-        yield f"Labelled outliers: {_text(outliers[0])} before, {_text(outliers[1])} after."
+        yield f"Labelled outliers: {_json_or_none(outliers[0])} before, {_json_or_none(outliers[1])} after."
     if not all(outliers):
         lacks = f"The report {'after' if outliers[0] else 'before'} lacks" if any(outliers) else "Both reports lack"
         yield f"{lacks} labelled outliers, so ranking, precision and recall cannot be compared."
 
 
-def _table(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...]) -> Iterator[str]:
+def _metric_lines(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...]) -> Iterator[str]:
     """A line for each metric that one of two detectors has."""
     rows = [_HEADER]
     for name in METRICS:
@@ -121,5 +121,5 @@ def _table(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...
         yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
 
 
-def _text(value: Any) -> str:
+def _json_or_none(value: Any) -> str:
     return "(none)" if value is None else json.dumps(value)

@@ -16,7 +16,7 @@ from fomo_stream.records.inference import choose_features, key_of, roles_of, tex
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.replaying.blocks import INLIER, UNKNOWN, IsStopped, Sample, Source
-from fomo_stream.replaying.labels import (
+from fomo_stream.replaying.ground_truth import (
     NO_LABELS,
     Labels,
     check_label_values,
@@ -27,10 +27,10 @@ from fomo_stream.replaying.labels import (
 )
 from fomo_stream.replaying.tables import InMemory, Table, TextTable, check_columns, format_of, open_table
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.rules import zone
+from fomo_stream.settings.rule_spec import zone
 
-MOST_VALUES = 1000  # different values of a label that are looked at
-MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends
+MAX_LABEL_VALUES = 1000  # different values of a label that are looked at
+MAX_SAMPLE_BATCHES = 20  # times INFER_RECORDS: records without features after which the search for features ends
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     roles = roles_of(settings, settings.label)
     format = format_of(path, settings.format, notes.append) if data is None else "jsonl"
     if data is None:
-        table = open_table(path, format, text_columns(settings, settings.key), roles, **settings.of_csv())
+        table = open_table(path, format, text_columns(settings, settings.key), roles, **settings.csv_settings())
         notes += table.notes if isinstance(table, TextTable) else ()
     else:
         table = data.table
@@ -137,7 +137,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
         notes.append("--group has no effect on a file: the settings given here count.")
     notes += Rules.of(settings).warnings(schema, settings.key is not None)
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
-    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(sentence, notes)), now_ms)
+    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(as_sentence, notes)), now_ms)
 
 
 def _file_start(settings: ReplaySettings) -> str:
@@ -149,7 +149,7 @@ def _file_start(settings: ReplaySettings) -> str:
 
 def _first_records(source: FileSource, n: int) -> list[dict[str, Any]]:
     """The first n records that can be read."""
-    samples = islice(source.read(0, lambda: False), MOST_SAMPLES * n)
+    samples = islice(source.read(0, lambda: False), MAX_SAMPLE_BATCHES * n)
     return [one.fields for one in islice((one for one in samples if one.error is None), n)]
 
 
@@ -158,7 +158,7 @@ def _label_values(source: FileSource, label: str) -> list[Any]:
     found: dict[str, Any] = {}
     for chunk in source.table.chunks():
         values = [look_up(row, label) for row in chunk if not isinstance(row, RecordError)]
-        found |= {str(value): value for value in values[: MOST_VALUES - len(found)]}
+        found |= {str(value): value for value in values[: MAX_LABEL_VALUES - len(found)]}
         if INLIER in map(verdict_of, values):
             break
     return list(found.values())
@@ -176,6 +176,6 @@ def has_labels(settings: ReplaySettings) -> bool:
     return any(one is not None for one in (settings.label, settings.labels_file, settings.labels_topic))
 
 
-def sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
     """It begins with a capital letter, unless with a flag, and ends with a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + ("" if text.endswith("?") else ".")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-EVERY_S = 10.0
+LINE_PERIOD_S = 10.0
 
 
 class Progress:
@@ -44,7 +44,7 @@ class Progress:
         rate = (self._done - done) / (now - began) if now > began else 0.0
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=records, rate=f"{rate:,.0f} a second" if rate else "")
-        elif self._stream is not None and now - self._shown >= EVERY_S:
+        elif self._stream is not None and now - self._shown >= LINE_PERIOD_S:
             self._shown = now
             print(progress_line(self._name, self._done, self._total, rate), file=self._stream, flush=True)
 

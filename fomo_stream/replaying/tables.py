@@ -21,7 +21,7 @@ from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extr
 from fomo_stream.records.arrays import open_arrays
 from fomo_stream.records.files import AVRO_MARK, FORMATS, RecordFile, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, discard_note, plain_text
-from fomo_stream.replaying.output import known, plain
+from fomo_stream.replaying.report_files import json_value, none_for_nan
 from fomo_stream.wording import did_you_mean
 
 CHUNK = 1024  # records that are read at once
@@ -127,7 +127,7 @@ class RowTable:
 
     def chunks(self) -> Iterator[list[Fields]]:
         for start in range(0, self.count, CHUNK):
-            yield [plain(row, known) for row in self._rows[start : start + CHUNK]]
+            yield [json_value(row, none_for_nan) for row in self._rows[start : start + CHUNK]]
 
 
 class ParquetTable:
@@ -139,7 +139,7 @@ class ParquetTable:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._open() as file:
-            self.columns: tuple[str, ...] | None = _distinct(file.schema_arrow.names, str(path))
+            self.columns: tuple[str, ...] | None = _checked_distinct(file.schema_arrow.names, str(path))
             self.count: int = file.metadata.num_rows
 
     def chunks(self) -> Iterator[list[Fields]]:
@@ -191,7 +191,7 @@ def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
     names = arrays.get(_NAMES, np.array([f"column_{i}" for i in range(1, rows.shape[1] + 1)], str))
     if names.shape != rows.shape[1:] or names.dtype.kind not in "US":
         raise SchemaError(f"array names of {path} must have one text for each of the {rows.shape[1]} columns")
-    columns = dict(zip(_distinct(_listed(names), str(path)), rows.T, strict=True))
+    columns = dict(zip(_checked_distinct(_json_values(names), str(path)), rows.T, strict=True))
     fields = {name: arrays[name] for name in extra if name in arrays and name not in columns}
     fields = {name: array for name, array in fields.items() if array.shape == rows.shape[:1]}
     for name, array in {matrix: rows, **fields}.items():
@@ -224,11 +224,11 @@ def in_memory(data: Any, labels: Any = None) -> InMemory:
             frame = nw.from_native(data, eager_only=True)
         except DuplicateError:
             raise SchemaError("the DataFrame has two columns of one name; give each column its own name") from None
-        names = _distinct(list(map(str, frame.columns)), "the DataFrame")
+        names = _checked_distinct(list(map(str, frame.columns)), "the DataFrame")
         columns = {column: frame[:, i] for i, column in enumerate(names)}
         index: Any = getattr(data, "index", None)
         if getattr(getattr(index, "dtype", None), "kind", "") == "M":
-            time = _free(str(index.name or "time"), columns)
+            time = _unused_name(str(index.name or "time"), columns)
             columns[time] = list(index)
     elif isinstance(data, np.ndarray):
         if data.ndim != 2 or data.dtype.kind not in "biuf":
@@ -251,21 +251,21 @@ def in_memory(data: Any, labels: Any = None) -> InMemory:
         verdicts = np.asarray(labels)
         if verdicts.shape != (len(data),):
             raise SchemaError(f"labels have the shape {verdicts.shape}; the {name} needs ({len(data)},)")
-        label = _free("label", columns or {key for row in rows for key in row})
+        label = _unused_name("label", columns or {key for row in rows for key in row})
         if columns:
             columns[label] = verdicts
         rows = [{**row, label: verdict} for row, verdict in zip(rows, verdicts, strict=False)]
     return InMemory(ColumnTable(columns) if columns else RowTable(rows), name, time, label)
 
 
-def _free(name: str, taken: Collection[str]) -> str:
+def _unused_name(name: str, taken: Collection[str]) -> str:
     """This name, or a longer one, which none of the others is."""
     while name in taken:
         name += "_"
     return name
 
 
-def _distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
+def _checked_distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise SchemaError(f"{where} has two columns named {twice[0]!r}; give each column its own name")
     return tuple(names)
@@ -273,13 +273,13 @@ def _distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
 
 def _records(names: Iterable[str], columns: Iterable[Any]) -> list[Fields]:
     names = list(names)
-    return [dict(zip(names, row, strict=True)) for row in zip(*map(_listed, columns), strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(_json_values, columns), strict=True)]
 
 
-def _listed(column: Any) -> list[Any]:
+def _json_values(column: Any) -> list[Any]:
     """The values of a column, as JSON can hold them."""
     if isinstance(column, np.ndarray):
         values: list[Any] = list(column) if column.dtype.kind in "Mm" else column.tolist()
     else:
         values = next((getattr(column, way)() for way in ("to_list", "to_pylist") if hasattr(column, way)), column)
-    return [value if type(value) in _PLAIN and value == value else plain(value, known) for value in values]
+    return [value if type(value) in _PLAIN and value == value else json_value(value, none_for_nan) for value in values]

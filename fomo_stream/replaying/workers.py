@@ -18,21 +18,21 @@ from multiprocessing import parent_process
 from typing import Any
 
 from fomo_stream.errors import FomoError, RecordError
-from fomo_stream.logs import configure_logging, kv, place_of
+from fomo_stream.logs import configure_logging, kv, raised_at
 from fomo_stream.replaying.blocks import IsStopped
-from fomo_stream.replaying.partition import Detectors, Job, Outcome, replay_one
+from fomo_stream.replaying.partition_run import Job, PartitionOutcome, PlanDetectors, replay_partition
 from fomo_stream.replaying.progress import Progress
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.threads import limit_threads, limited_threads
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.2  # between two looks at whether the replay is to stop
+STOP_POLL_S = 0.2  # between two looks at whether the replay is to stop
 
 
 def replay_partitions(
     jobs: Sequence[Job], settings: ReplaySettings, n_workers: int, is_stopped: IsStopped, progress: Progress
-) -> list[Outcome]:
+) -> list[PartitionOutcome]:
     """The outcome of each job, in their order, with at most n_workers processes. Raises FomoError.
 
     settings: of the plan. Each process computes with `settings.threads` threads, as results may depend on that.
@@ -40,8 +40,8 @@ def replay_partitions(
     if min(n_workers, len(jobs)) > 1:
         return _in_processes(jobs, settings, min(n_workers, len(jobs)), is_stopped, progress)
     with limited_threads(settings.threads):
-        detectors = Detectors(jobs[0].plan)
-        return [replay_one(job, detectors, is_stopped, progress.advance) for job in jobs]
+        detectors = PlanDetectors(jobs[0].plan)
+        return [replay_partition(job, detectors, is_stopped, progress.advance) for job in jobs]
 
 
 @contextmanager
@@ -66,19 +66,19 @@ def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
 
 def _in_processes(
     jobs: Sequence[Job], settings: ReplaySettings, count: int, is_stopped: IsStopped, progress: Progress
-) -> list[Outcome]:
+) -> list[PartitionOutcome]:
     spawned = multiprocessing.get_context("spawn")
     stop, done = spawned.Event(), spawned.SimpleQueue()
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, spawned, _begin, (settings.log_level, settings.threads, stop, done))
+    pool = ProcessPoolExecutor(count, spawned, _begin_worker, (settings.log_level, settings.threads, stop, done))
     workers: set[Any] = set()
     try:
         with _without_ctrl_c():
-            futures = [pool.submit(_work, job) for job in jobs]
+            futures = [pool.submit(_replay_job, job) for job in jobs]
             workers = set(multiprocessing.active_children()) - others
         waiting = set(futures)
         while waiting:
-            finished, waiting = wait(waiting, LOOK_S)
+            finished, waiting = wait(waiting, STOP_POLL_S)
             if is_stopped():
                 stop.set()
             while not done.empty():
@@ -117,10 +117,10 @@ class _Worker:
 
     stop: Any  # an event
     done: Any  # a queue of numbers of records
-    detectors: Detectors | None = None
+    detectors: PlanDetectors | None = None
 
 
-def _begin(log_level: str, threads: int, stop: Any, done: Any) -> None:
+def _begin_worker(log_level: str, threads: int, stop: Any, done: Any) -> None:
     """Prepare a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     configure_logging(log_level)
@@ -136,16 +136,16 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(job: Job) -> Outcome:
+def _replay_job(job: Job) -> PartitionOutcome:
     """Replay a partition in a worker process. Raises FomoError, in one sentence."""
     try:
-        _Worker.detectors = _Worker.detectors or Detectors(job.plan)
-        return replay_one(job, _Worker.detectors, _Worker.stop.is_set, _Worker.done.put)
+        _Worker.detectors = _Worker.detectors or PlanDetectors(job.plan)
+        return replay_partition(job, _Worker.detectors, _Worker.stop.is_set, _Worker.done.put)
     except RecordError as error:
         raise FomoError(str(error)) from None
     except FomoError:
         raise
     except Exception as error:  # a defect of this program
         log.debug(kv("replay_failed", partition=job.partition), exc_info=True)  # it may hold contents of a record
-        where = f"{type(error).__name__} at {place_of(error)}"
+        where = f"{type(error).__name__} at {raised_at(error)}"
         raise FomoError(f"partition {job.partition}: {where}; --log-level debug shows more") from None

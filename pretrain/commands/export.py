@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.out.suffix != ".safetensors":
         raise ConfigError(f"--out {options.out}: the name of a checkpoint ends in .safetensors")
-    model, summary = _from_checkpoint(options) if options.run.is_file() else _from_run(options)
+    model, summary = (
+        _from_checkpoint(options) if options.run.is_file() else from_run(options.run, options.step, options.select)
+    )
     if options.scale != 1:
         summary["scale"] = options.scale * summary.get("scale", 1.0)  # a checkpoint may have been scaled before
         model = scaled(model, options.scale)
@@ -65,17 +67,17 @@ def _from_checkpoint(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[s
     return load_torch_model(options.run, "cpu"), dict(read_metadata(options.run)["training"])
 
 
-def _from_run(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[str, Any]]:
-    """The model of a run and the summary of its training."""
-    files = RunFiles(options.run)
+def from_run(run: Path, step: int | None = None, select: str = "last") -> tuple[ZeroShotModel, dict[str, Any]]:
+    """The model of a run and the summary of its training; step, select: as the flags."""
+    files = RunFiles(run)
     config = files.read_config()
-    weights, step = files.lowest_loss() if options.select == "lowest-loss" else files.weights(options.step)
+    weights, step = files.lowest_loss() if select == "lowest-loss" else files.weights(step)
     shape = MODELS[config["model"]] if config.get("shape") is None else ModelConfig.from_dict(config["shape"])
     model = ZeroShotModel(shape, name=config["model"])
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise CheckpointError(f"{options.run} was trained with another version of the model: {error}") from None
+        raise CheckpointError(f"{run} was trained with another version of the model: {error}") from None
     log = [line for line in read_log(files.log) if line["step"] <= step]
     summary = {"steps": step, "settings": config, "commit": files.commit(), "log": log[:1] + log[-1:]}
     if log:

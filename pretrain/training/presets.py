@@ -15,7 +15,7 @@ from pretrain.priors.reuse import ReuseConfig
 from pretrain.training.config import TrainConfig
 
 _FILTERED: dict[str, Any] = {"min_auc": 0.75, "max_auc": 0.9985}
-_PAPER: dict[str, Any] = {"steps": 200_000, "schedule": "constant", "ema": 0.0, "best_every": 1000}
+_PAPER: dict[str, Any] = {"steps": 200_000, "schedule": "constant", "ema": 0.0, "best_every": 1000, "moments": "bf16"}
 _PAPER_DATA = DataConfig(
     gmm_weight=1.0,
     causal_weight=0.0,

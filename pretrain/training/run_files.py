@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from pretrain.training.state import State, below
+from pretrain.training.state import State, averaged_weights
 
 FORMAT = "fomo-pretrain-1"
 # settings that may differ when a run is resumed
-CHANGEABLE = {"steps", "minutes", "log_every", "save_every", "keep_every", "best_every", "precision"}
+CHANGEABLE = {"steps", "minutes", "log_every", "save_every", "keep_every", "best_every", "precision", "moments"}
 
 
 def as_json(config: Any) -> dict[str, Any]:
@@ -30,10 +30,10 @@ def as_json(config: Any) -> dict[str, Any]:
 
 
 def _differences(first: dict[str, Any], second: dict[str, Any], where: str = "") -> list[str]:
-    """Paths of the settings that differ."""
+    """Paths of the settings that differ; one that only one of the versions of pretrain has does not count."""
     found = []
-    for name in sorted(first.keys() | second.keys()):
-        one, two = first.get(name), second.get(name)
+    for name in sorted(first.keys() & second.keys()):
+        one, two = first[name], second[name]
         if isinstance(one, dict) and isinstance(two, dict):
             found += _differences(one, two, f"{where}{name}.")
         elif one != two:
@@ -102,32 +102,17 @@ class RunFiles:
         tensors = state.tensors()
         replace_file(self.state, lambda path: save_file(tensors, path, metadata))
 
-    def load(self, state: State) -> bool:
-        """Restore the saved state and remove later lines of the log; False if the run has not saved a state yet."""
+    def load(self, state: State) -> None:
+        """Restore the saved state, if there is one, and remove later lines of the log."""
         if not self.state.exists():
             replace_file(self.log, lambda path: _write_text(path, ""))
             self.best.unlink(missing_ok=True)
-            return False
+            return
         tensors, metadata = read_tensors(self.state)
         state.restore(tensors)
         state.step, state.elapsed = int(metadata["step"]), float(metadata["elapsed"])
         kept = [line for line in read_log(self.log) if line["step"] <= state.step]
         replace_file(self.log, lambda path: _write_text(path, "".join(json.dumps(line) + "\n" for line in kept)))
-        return True
-
-    def load_weights(self, state: State) -> list[str]:
-        """Copy this run's averaged weights into `state` where names and shapes match; returns the names."""
-        if not self.state.exists():
-            raise CheckpointError(f"{self.directory} has no saved weights to start from")
-        weights = below("average.", read_tensors(self.state)[0])
-        mine = state.model.state_dict()
-        shared = {n: w for n, w in weights.items() if n in mine and mine[n].shape == w.shape}
-        if not shared:
-            raise CheckpointError(f"no weight of {self.directory} has a name and shape that this model knows")
-        state.model.load_state_dict(shared, strict=False)
-        for name, value in shared.items():
-            state.average[name].copy_(value)
-        return sorted(shared)
 
     def weights(self, step: int | None = None) -> tuple[dict[str, Tensor], int]:
         """Averaged weights and their step: the last saved ones, or those kept after `step`."""
@@ -138,7 +123,7 @@ class RunFiles:
             raise CheckpointError(f"{self.directory} has not saved anything yet; train it first")
         if step is None:
             tensors, metadata = read_tensors(self.state)
-            return below("average.", tensors), int(metadata["step"])
+            return averaged_weights(tensors), int(metadata["step"])
         return read_tensors(self._kept(step))[0], step
 
     def kept(self) -> list[int]:

@@ -13,7 +13,7 @@ from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement, setting_text
 from fomo_stream.kafka.group.group_log import GroupLog, LogEntry
 from fomo_stream.settings.commands import GroupSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 SETTINGS = GroupSettings(topic="t", group="g")
 

@@ -25,7 +25,7 @@ from fomo_stream.kafka.member import GroupMember
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.ops.monitor import Monitor
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import TABLES
 
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.

@@ -13,7 +13,7 @@ from services import Running, changed, readings, refusal, results, sensors, uniq
 from fomo_stream.cli.main import main
 from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.group.group_log import GroupLog
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 RECORDS = 120
 

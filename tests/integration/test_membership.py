@@ -15,7 +15,7 @@ from confluent_kafka import ConsumerGroupState
 from services import CLIENT, Command, command, make_settings, readings, results, unique
 
 from fomo_stream.kafka.broker.cluster import describe_group
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 pytestmark = pytest.mark.slow
 

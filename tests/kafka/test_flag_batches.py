@@ -13,7 +13,7 @@ from pipelines import QUICK, Recording, commit, make_pipeline, offsets
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.rules import Rule, Window
+from fomo_stream.settings.rule_spec import Rule, Window
 
 SCHEMAS = {
     "categories": Schema(("x", "kind"), frozenset({"kind"})),

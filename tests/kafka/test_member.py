@@ -21,8 +21,8 @@ from pipelines import QuickSettings
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.member import Poller
-from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.topics import NO_TOPIC
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.topic_flags import NO_TOPIC
 
 
 class Clock:

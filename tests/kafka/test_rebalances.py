@@ -21,7 +21,7 @@ from fomo_stream.kafka.assignment import STALLED_S
 from fomo_stream.kafka.broker.clients import make_consumer
 from fomo_stream.kafka.member import MAX_DIFFERENCE_S
 from fomo_stream.kafka.snapshot import not_ready_reasons
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 NUMBERS = range(4)
 NAMES = ("a", "b", "c")

@@ -32,7 +32,7 @@ from fomo_stream.records.evolution import SchemaEvolution
 from fomo_stream.records.schema_codec import SchemaCodec
 from fomo_stream.records.wire_format import KEY_HEADER, VALUE_HEADER, without_ids
 from fomo_stream.records.writer_schema import Kind, RegisteredWriter, SchemaText
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 URL = "mock://tests-of-decoding"
 READING = {"type": "record", "name": "Reading", "fields": [{"name": "flow", "type": "double"}]}

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.topics.setup import TopicSetup
 from fomo_stream.kafka.topics.watch import TopicReport, TopicsAnswer, TopicWatch
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
 

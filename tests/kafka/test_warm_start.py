@@ -16,7 +16,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.snapshot import not_ready_reasons
 from fomo_stream.kafka.warm_start import WarmStart
 from fomo_stream.partition.position import POSITION, InputOffsets, SavedPosition, decide_resume
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
 BEGIN, START, N = 15, 140, 240

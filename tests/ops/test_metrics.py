@@ -17,7 +17,7 @@ from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.metric import PREFIX
-from fomo_stream.ops.metrics import METRICS, REALISED_LEAST, Metrics
+from fomo_stream.ops.metrics import METRICS, MIN_REALISED_RATE_RECORDS, Metrics
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 
@@ -64,7 +64,7 @@ def batch(*results: dict[str, Any], **more: Any) -> Observation:
 
 def test_every_metric_has_its_type_its_description_and_a_value() -> None:
     metrics = Metrics()
-    metrics.scored(batch(*[result(0.5, None) | {"suppressed": "a rule"}] * REALISED_LEAST))
+    metrics.scored(batch(*[result(0.5, None) | {"suppressed": "a rule"}] * MIN_REALISED_RATE_RECORDS))
     metrics.silence(*SILENT)
     families = {f.name: f for f in text_string_to_metric_families(metrics.exposition(snapshot(BUSY)).decode())}
     for metric in METRICS:

@@ -20,7 +20,7 @@ from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 STATE = "fomo-stream-t-state"
 

@@ -28,7 +28,7 @@ from fomo_stream.partition.position import NOTHING_RESTORED, Restored
 from fomo_stream.partition.rules import MAX_CHANGES, Rules, RulesLog, Schedule, matches_key
 from fomo_stream.partition.running import MAINTENANCE, Running
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.rules import Rule, Window
+from fomo_stream.settings.rule_spec import Rule, Window
 
 HOUR = 3_600_000
 SPRING = datetime(2026, 3, 27)  # clocks change on the 29th in Berlin

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fomo_stream.errors import BrokerError, DamagedStateError
 from fomo_stream.partition.position import POSITION, InputOffsets, SavedPosition, decide_resume
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 
 def expected(

@@ -14,7 +14,7 @@ from fomo_stream.kafka.bounds import Range
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.command import make_plan
 from fomo_stream.replaying.plan import Plan
-from fomo_stream.replaying.topics import topic_start
+from fomo_stream.replaying.topic_source import topic_start
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 

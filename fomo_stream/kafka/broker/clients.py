@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError
 from fomo_stream.logs import ClientLog, quiet_clients
 from fomo_stream.settings.flags import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 NOT_PERMITTED = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, broker_error, connect, make_admin, make_reader
 from fomo_stream.logs import kv
 from fomo_stream.settings.flags import BrokerFlags
-from fomo_stream.settings.topics import TopicFlags
+from fomo_stream.settings.topic_flags import TopicFlags
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from fomo_stream.errors import NotPermittedError
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_errors
 from fomo_stream.kafka.broker.cluster import describe_group, describe_topics
 from fomo_stream.settings.flags import BrokerFlags
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 DESCRIBE, READ, WRITE = AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE
 

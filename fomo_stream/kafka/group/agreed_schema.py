@@ -18,7 +18,7 @@ from fomo_stream.kafka.group.group_log import GroupLog, check_has_run
 from fomo_stream.records.inference import limited_to_model, named_schema
 from fomo_stream.records.schema import Schema, shown_names
 from fomo_stream.settings.sources import settings_of_scope
-from fomo_stream.settings.topics import GivenFlags, TopicFlags
+from fomo_stream.settings.topic_flags import GivenFlags, TopicFlags
 
 KIND = b"schema/"
 

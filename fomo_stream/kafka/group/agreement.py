@@ -18,7 +18,7 @@ from fomo_stream.kafka.group.group_log import GroupLog, LogEntry
 from fomo_stream.logs import kv
 from fomo_stream.settings.flags import REMEMBERED
 from fomo_stream.settings.sources import AGREED, extra_of, option
-from fomo_stream.settings.topics import OutputFlags, TopicFlags
+from fomo_stream.settings.topic_flags import OutputFlags, TopicFlags
 from fomo_stream.threads import usable_processors
 from fomo_stream.wording import counted
 

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.broker.clients import broker_error, make_producer, wait_until_connected
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.settings.topics import TopicFlags
+from fomo_stream.settings.topic_flags import TopicFlags
 
 PARTITION = 0
 OWNER_FIELD = "of"  # field of each record: the group and its input

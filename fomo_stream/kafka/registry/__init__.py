@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fomo_stream.errors import needs_extra
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.json_codec import JsonCodec
-from fomo_stream.settings.topics import InputFlags, OutputFlags
+from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.registry.schemas import Schemas

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.registry.client import RegistryClient, SubjectVersion
-from fomo_stream.logs import Throttle, kv, place_of
+from fomo_stream.logs import Throttle, kv, raised_at
 from fomo_stream.records import avro, json_schema, protobuf
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer_schema import UNSUPPORTED, Kind, RegisteredWriter, SchemaText, Writer
-from fomo_stream.settings.topics import InputFlags, OutputFlags
+from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Schemas:
             reason, message = error.reason, f"schema {question.schema_id}: {error}"
         except Exception as error:  # a schema that nobody has foreseen; its records become dead letters
             reason, message = UNSUPPORTED, f"schema {question.schema_id}: {type(error).__name__}"
-            line = kv("schema_failed", schema=question.schema_id, reason=message, at=place_of(error))
+            line = kv("schema_failed", schema=question.schema_id, reason=message, at=raised_at(error))
             log.warning(line, exc_info=log.isEnabledFor(logging.DEBUG))
         self._keep(self._failures, question, (reason, message, time.monotonic() + FAILURE_S), MAX_FAILURES)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fomo_stream.errors import FomoError, TopicError
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 # Small segments, compacted soon: a restart reads little more than the entries in use.
 STATE_TOPIC_CONFIG = {

@@ -22,7 +22,7 @@ from fomo_stream.kafka.topics.checks import (
 )
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

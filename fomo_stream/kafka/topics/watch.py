@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from fomo_stream.kafka.broker.cluster import Cluster, Ends, PartitionId, TopicLimits
 from fomo_stream.kafka.topics.checks import grow_command
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

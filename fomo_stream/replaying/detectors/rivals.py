@@ -18,8 +18,8 @@ from scipy.spatial.distance import cdist
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.rarity import is_calibrated, p_values
 from fomo_stream.errors import ConfigError
-from fomo_stream.logs import kv, place_of
-from fomo_stream.replaying.blocks import Judgement
+from fomo_stream.logs import kv, raised_at
+from fomo_stream.replaying.blocks import BlockJudgement
 from fomo_stream.wording import did_you_mean
 
 log = logging.getLogger(__name__)
@@ -28,11 +28,11 @@ Float = NDArray[np.float64]
 
 RIVER, PYSAD, ROWS = ("score_one", "learn_one"), ("score_partial", "fit_partial"), ("judge",)
 PROTOCOLS = (RIVER, PYSAD, ROWS)
-KNN, TREES, SVM = NAMED = ("knn", "river.HalfSpaceTrees", "river.OneClassSVM")
-WARM_UP = {TREES: 250}  # records whose scores say nothing: all are 0 until the first window is full
-LARGEST_SCORE = 1e300  # larger ones are cut to this size
-LARGEST = 1e100  # values are cut to this size, so that their squares are finite
-NEAREST = 5
+KNN, TREES, SVM = KNOWN_RIVALS = ("knn", "river.HalfSpaceTrees", "river.OneClassSVM")
+WARM_UP_RECORDS = {TREES: 250}  # records whose scores say nothing: all are 0 until the first window is full
+MAX_SCORE = 1e300  # larger ones are cut to this size
+MAX_VALUE = 1e100  # values are cut to this size, so that their squares are finite
+N_NEIGHBOURS = 5
 ROUNDING = 1e-12  # a smaller deviation, relative to the mean, is that of a constant column
 
 
@@ -44,15 +44,15 @@ class Rival:
 
     def __init__(self, spec: str, features: Sequence[str], config: DetectorConfig, categorical: Sequence[int]) -> None:
         self.name = spec
-        self._features, self._own, self._records = features, OwnScores(config), 0
+        self._features, self._own, self._records = features, ConformalAlerts(config), 0
         self._whole = CompleteRows(len(features), categorical)
-        self._detector = _made(spec, len(features), config)
+        self._detector = _make_rival(spec, len(features), config)
         self._protocol = next((one for one in PROTOCOLS if all(hasattr(self._detector, name) for name in one)), None)
         if self._protocol is None:
             lacks = "none of the methods " + ", ".join("/".join(methods) for methods in PROTOCOLS)
             raise ConfigError(f"--compare {spec} gives a {type(self._detector).__name__}, which has {lacks}")
 
-    def judge(self, rows: Float) -> Judgement:
+    def judge(self, rows: Float) -> BlockJudgement:
         """Score each of the next n rows (n, d), raw, NaN = missing, then learn it. Raises ConfigError if it fails."""
         try:
             with np.errstate(all="ignore"):
@@ -60,13 +60,13 @@ class Rival:
             why = "" if scores.shape == (len(rows),) else f"scores of {len(rows)} rows have the shape {scores.shape}"
         except (Exception, SystemExit) as error:  # the text of its error may hold values
             log.debug(kv("detector_failed", name=self.name), exc_info=True)
-            why = f"{type(error).__name__} at {place_of(error)}; --log-level debug shows more"
+            why = f"{type(error).__name__} at {raised_at(error)}; --log-level debug shows more"
         if why:
             first, last = self._records + 1, self._records + len(rows)
             which = f"{self.name} failed among records {first:,} to {last:,} of a partition"
             raise ConfigError(f"{which}: {why}; leave it out of --compare, or correct it")
-        scores = np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
-        scores[: max(0, WARM_UP.get(self.name, 0) - self._records)] = np.nan
+        scores = np.clip(scores, -MAX_SCORE, MAX_SCORE)
+        scores[: max(0, WARM_UP_RECORDS.get(self.name, 0) - self._records)] = np.nan
         self._records += len(rows)
         return self._own.judge(scores)
 
@@ -86,7 +86,7 @@ class Rival:
         return scores
 
 
-class OwnScores:
+class ConformalAlerts:
     """Compares each score with the last `window_size` scores before the last step (split conformal).
 
     A step is every `STEP` records, as in our own detector. So a result does not depend on how records are split over
@@ -101,7 +101,7 @@ class OwnScores:
         self._since: list[Float] = []  # scores since the last step
         self._records = 0  # since the last step, with those without a score
 
-    def judge(self, scores: Float) -> Judgement:
+    def judge(self, scores: Float) -> BlockJudgement:
         """The judgements of the next n records from their scores (n,); NaN: no score, which no window keeps."""
         alert = np.zeros(len(scores), dtype=bool)
         start = 0
@@ -115,7 +115,7 @@ class OwnScores:
             start += len(found)
             if self._records == STEP:
                 self._step()
-        return Judgement(scores, alert)
+        return BlockJudgement(scores, alert)
 
     def _step(self) -> None:
         """The scores since the last step join the window, and the oldest leave it."""
@@ -137,7 +137,7 @@ class CompleteRows:
 
     def complete(self, rows: Float) -> Float:
         """The next rows (n, d) without gaps; NaN = missing."""
-        rows = np.clip(rows, -LARGEST, LARGEST)
+        rows = np.clip(rows, -MAX_VALUE, MAX_VALUE)
         for column in self._categories:
             rows[:, column] = self._shares(column, rows[:, column])
         known = ~np.isnan(rows)
@@ -158,7 +158,7 @@ class CompleteRows:
         return shares
 
 
-class Neighbours:
+class NearestNeighbours:
     """The score of a row is its mean Euclidean distance to the 5 nearest of the `context_size` rows before it.
 
     Columns are z-scored: less the mean and divided by the standard deviation of the last `context_size` rows before
@@ -169,7 +169,7 @@ class Neighbours:
 
     def __init__(self, n_features: int, config: DetectorConfig) -> None:
         self._size = config.context_size
-        self._nearest = min(NEAREST, config.context_size)
+        self._nearest = min(N_NEIGHBOURS, config.context_size)
         self._warm_up = max(config.min_context, self._nearest)
         self._records = 0  # all before the next one
         self._rows = np.empty((0, n_features))  # raw: the last rows before the last step, and those since
@@ -208,15 +208,15 @@ def check_rivals(specs: Sequence[str]) -> None:
     for i, spec in enumerate(specs):
         if spec in specs[:i]:
             raise ConfigError(f"--compare names {spec} twice; name each once")
-        if spec not in NAMED:
+        if spec not in KNOWN_RIVALS:
             _factory(spec)
 
 
-def _made(spec: str, n_features: int, config: DetectorConfig) -> Any:
+def _make_rival(spec: str, n_features: int, config: DetectorConfig) -> Any:
     """The detector that a word of `--compare` names. Raises ConfigError, in one sentence, if it cannot be made."""
     if spec == KNN:
-        return Neighbours(n_features, config)
-    if spec in NAMED:
+        return NearestNeighbours(n_features, config)
+    if spec in KNOWN_RIVALS:
         from river import anomaly, preprocessing
 
         if spec == TREES:  # it expects values from 0 to 1
@@ -237,7 +237,7 @@ def _made(spec: str, n_features: int, config: DetectorConfig) -> Any:
 def _factory(spec: str) -> Callable[..., Any]:
     """The object that `module:factory` names; the module may lie in the current directory."""
     if ":" not in spec:
-        known = did_you_mean(spec, NAMED) or f"; name {', '.join(NAMED)}"
+        known = did_you_mean(spec, KNOWN_RIVALS) or f"; name {', '.join(KNOWN_RIVALS)}"
         raise ConfigError(
             f"--compare {spec}: there is no such detector{known}; or write module:factory for one of your own"
         )

@@ -12,9 +12,19 @@ from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
 
-MOST = 32  # detectors at the same time
+MAX_VARIANTS = 32  # detectors at the same time
 # The settings of a detector that takes the same rows as the first one.
-NAMES = ("alert_rate", "context_size", "min_context", "views", "lags", "admit", "adapt_after", "seed", "model")
+VARIABLE_SETTINGS = (
+    "alert_rate",
+    "context_size",
+    "min_context",
+    "views",
+    "lags",
+    "admit",
+    "adapt_after",
+    "seed",
+    "model",
+)
 
 
 def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
@@ -23,18 +33,20 @@ def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
     A name is such as "alert_rate=0.001 context_size=5000". A combination that equals the settings themselves is left
     out. Raises ConfigError, in one sentence, for an unknown name or an invalid value.
     """
-    grid = _values(settings.grid)
-    if (count := prod(map(len, grid.values()))) > MOST:
-        raise ConfigError(f"--grid names {count:,} combinations, at most {MOST} fit in one replay; name fewer values")
+    grid = _parse_grid(settings.grid)
+    if (count := prod(map(len, grid.values()))) > MAX_VARIANTS:
+        raise ConfigError(
+            f"--grid names {count:,} combinations, at most {MAX_VARIANTS} fit in one replay; name fewer values"
+        )
     made: dict[str, ReplaySettings] = {}
     for combination in product(*grid.values()) if grid else ():
-        variant = _with(settings, dict(zip(grid, combination, strict=True)))
-        if any(getattr(variant, name) != getattr(settings, name) for name in NAMES):
-            made.setdefault(" ".join(f"{name}={_shown(getattr(variant, name))}" for name in grid), variant)
+        variant = _with_values(settings, dict(zip(grid, combination, strict=True)))
+        if any(getattr(variant, name) != getattr(settings, name) for name in VARIABLE_SETTINGS):
+            made.setdefault(" ".join(f"{name}={_value_text(getattr(variant, name))}" for name in grid), variant)
     return list(made.items())
 
 
-def _values(words: Sequence[str]) -> dict[str, list[str]]:
+def _parse_grid(words: Sequence[str]) -> dict[str, list[str]]:
     """The values of each setting as they are written."""
     grid: dict[str, list[str]] = {}
     for word in " ".join(words).split():
@@ -43,9 +55,10 @@ def _values(words: Sequence[str]) -> dict[str, list[str]]:
         if not equals or not values:
             raise ConfigError(f"--grid {word}: write a setting and its values, such as alert_rate=0.01,0.001")
         name = given.lstrip("-").replace("-", "_")
-        if name not in NAMES:
+        if name not in VARIABLE_SETTINGS:
             known = (
-                did_you_mean(name, NAMES) or f"; it may name {', '.join(NAMES)}; replay once for each value of others"
+                did_you_mean(name, VARIABLE_SETTINGS)
+                or f"; it may name {', '.join(VARIABLE_SETTINGS)}; replay once for each value of others"
             )
             raise ConfigError(f"--grid {given}: it takes no such setting{known}")
         if name in grid:
@@ -54,7 +67,7 @@ def _values(words: Sequence[str]) -> dict[str, list[str]]:
     return grid
 
 
-def _with(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings:
+def _with_values(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings:
     """The settings with some values replaced. Values are checked and explained as those of the flags themselves."""
     changed = {name: value.replace("+", ",") if name == "views" else value for name, value in values.items()}
     every = {name: getattr(settings, name) for name in type(settings).model_fields if name != "config"}
@@ -66,10 +79,10 @@ def _with(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings
         checked.detector_config()
     except ConfigError as error:
         raise ConfigError(f"--grid: {error}") from None
-    return settings.model_copy(update={name: getattr(checked, name) for name in NAMES})
+    return settings.model_copy(update={name: getattr(checked, name) for name in VARIABLE_SETTINGS})
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "+".join(value) if isinstance(value, tuple) else str(value)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 Values = NDArray[np.float32]
 
-REFERENCE = 5000  # records at the beginning and at the end of a partition
+REFERENCE_RECORDS = 5000  # records at the beginning and at the end of a partition
 MEASURES = ("psi", "first_median", "last_median", "first_missing", "last_missing")
 
 
@@ -28,22 +28,22 @@ def drift_report(partitions: Sequence[Values], features: tuple[str, ...]) -> dic
 
     partitions: the values of the features (n, d) of each; those with fewer than twice REFERENCE records do not count.
     """
-    long = [values for values in partitions if len(values) >= 2 * REFERENCE]
+    long = [values for values in partitions if len(values) >= 2 * REFERENCE_RECORDS]
     weight = np.array([len(values) for values in long], np.float64)
     measured = np.full((len(long), len(MEASURES), len(features)), np.nan)
     for found, values in zip(measured, long, strict=True):
-        for f, ends in enumerate(zip(values[:REFERENCE].T, values[-REFERENCE:].T, strict=True)):
+        for f, ends in enumerate(zip(values[:REFERENCE_RECORDS].T, values[-REFERENCE_RECORDS:].T, strict=True)):
             edges = _edges(ends[0])
             reference, last = (_counts(column, edges) for column in ends)
             known = [column[~np.isnan(column)].astype(np.float64) for column in ends]
             medians = [np.median(one) if len(one) else np.nan for one in known]
-            found[:, f] = _psi(last, reference), *medians, *(1 - len(one) / REFERENCE for one in known)
+            found[:, f] = _psi(last, reference), *medians, *(1 - len(one) / REFERENCE_RECORDS for one in known)
     with np.errstate(invalid="ignore"):
         total = np.where(np.isnan(measured), 0.0, weight[:, None, None])
         means = np.nansum(total * np.nan_to_num(measured), axis=0) / total.sum(axis=0)
     order = np.argsort(-np.nan_to_num(means[0], nan=-1.0), kind="stable")
     columns = {name: list(row[order]) for name, row in zip(MEASURES, means, strict=True)}
-    return {"features": [features[f] for f in order], **columns, "reference_records": REFERENCE}
+    return {"features": [features[f] for f in order], **columns, "reference_records": REFERENCE_RECORDS}
 
 
 def _edges(first: Values) -> Values:

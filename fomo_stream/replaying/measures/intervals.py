@@ -17,7 +17,7 @@ from scipy import special
 Float = NDArray[np.float64]
 
 REPLICATES = 500
-FEWEST_WINDOWS = 8  # windows that count for a metric, fewer give no interval
+MIN_WINDOWS = 8  # windows that count for a metric, fewer give no interval
 _SEED = 20250117
 
 
@@ -35,7 +35,7 @@ def interval(replicates: Float, n_windows: int) -> tuple[float, float] | None:
     None if they are too few, or if too many replicates have no value (NaN).
     """
     known = replicates[~np.isnan(replicates)]
-    if n_windows < FEWEST_WINDOWS or len(known) < 0.9 * len(replicates):
+    if n_windows < MIN_WINDOWS or len(known) < 0.9 * len(replicates):
         return None
     expansion = np.sqrt(n_windows / (n_windows - 1))
     share = float(special.ndtr(expansion * special.stdtrit(n_windows - 1, 0.025)))
@@ -44,7 +44,7 @@ def interval(replicates: Float, n_windows: int) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Difference:
+class MetricDifference:
     """What a metric is after, less what it was before, with its 95 % interval; None: too few windows for one."""
 
     value: float
@@ -60,7 +60,7 @@ class Difference:
         return "lower by more than chance" if self.ends[1] < 0 else "no difference beyond chance"
 
 
-def difference(before: dict[str, Any], after: dict[str, Any], name: str, is_paired: bool) -> Difference | None:
+def difference(before: dict[str, Any], after: dict[str, Any], name: str, is_paired: bool) -> MetricDifference | None:
     """The difference of the metric `name` of two detectors of reports, None if one of them has no value.
 
     is_paired: both have the same windows with the same records. Their replicates draw the same windows then, so what
@@ -72,8 +72,8 @@ def difference(before: dict[str, Any], after: dict[str, Any], name: str, is_pair
     value = metrics[1]["value"] - metrics[0]["value"]
     replicates = [(detector["replicates"] or {}).get(name) for detector in (before, after)]
     if replicates[0] is None or replicates[1] is None:
-        return Difference(value, None)
+        return MetricDifference(value, None)
     first, second = (np.array(values, dtype=np.float64) for values in replicates)
     if not is_paired:
         second = np.random.RandomState(_SEED).permutation(second)  # else both draw windows of the same numbers
-    return Difference(value, interval(second - first, min(metric["windows"] for metric in metrics)))
+    return MetricDifference(value, interval(second - first, min(metric["windows"] for metric in metrics)))

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
-from fomo_stream.replaying.measures.incidents import incidents_report
+from fomo_stream.replaying.measures.incident_metrics import incidents_report
 from fomo_stream.replaying.measures.quality import Quality
-from fomo_stream.replaying.measures.recorder import MOST_TOLD, Recorded, Records, Spec
+from fomo_stream.replaying.measures.recorder import MAX_SILENCE_NOTICES, MeasureSpec, Recorded, Records
 from fomo_stream.replaying.measures.segments import all_segments
-from fomo_stream.replaying.output import plain
+from fomo_stream.replaying.measures.top_alerts import highest_per_incident, keys_report, reasons_report
+from fomo_stream.replaying.report_files import json_value
 from fomo_stream.settings.flags import LEVELS
 from fomo_stream.wording import counted
 
-BINS = 4096  # of the timeline, at most
+MAX_TIMELINE_BINS = 4096  # of the timeline, at most
 
 
-def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
+def measure(recorded: Sequence[Recorded], spec: MeasureSpec) -> dict[str, Any]:
     """The parts of a report that are counted from records, as JSON can hold them. recorded: of each partition.
 
     "source" and "notes" are in part: the caller adds what it knows.
@@ -42,27 +42,27 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
                 "replicates": replicates,
             }
         )
-    source = _source(recorded, records, spec)
+    source = _source_counts(recorded, records, spec)
     drift = drift_report([one.values for one in recorded], spec.features)
     parts = {
         "source": source,
-        "notes": _notes(spec, detectors, source),
+        "notes": _measure_notes(spec, detectors, source),
         "detectors": detectors,
         "windows": _windows(records, spec),
         "timeline": _timeline(records, spec),
         "segments": segments.report(spec.axis == "time", keys),
         "drift": drift,
-        "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
+        "alerts": highest_per_incident([alert for one in recorded for alert in one.alerts.alerts]),
         "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
         "keys": keys_report([one.alerts for one in recorded]),
         "incidents": incidents_report(recorded, spec),
-        "silence": _silence(recorded),
+        "silence": _silence_report(recorded),
     }
-    result: dict[str, Any] = plain(parts)
+    result: dict[str, Any] = json_value(parts)
     return result
 
 
-def _source(recorded: Sequence[Recorded], records: Records, spec: Spec) -> dict[str, Any]:
+def _source_counts(recorded: Sequence[Recorded], records: Records, spec: MeasureSpec) -> dict[str, Any]:
     skipped = sum((one.skipped for one in recorded), Counter[str]())
     n_scored = int(np.count_nonzero(~np.isnan(records.of("score", 0))))
     has_times = spec.axis == "time" and len(records) > 0
@@ -79,7 +79,7 @@ def _source(recorded: Sequence[Recorded], records: Records, spec: Spec) -> dict[
     }
 
 
-def _windows(records: Records, spec: Spec) -> dict[str, Any]:
+def _windows(records: Records, spec: MeasureSpec) -> dict[str, Any]:
     starts = records.axis.starts
     outliers = np.bincount(records.window[records.is_outlier], minlength=len(starts))
     return {
@@ -90,9 +90,9 @@ def _windows(records: Records, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
+def _timeline(records: Records, spec: MeasureSpec) -> dict[str, Any]:
     """The scores of the first detector by bin of time, for bins with records."""
-    axis = records.axis_of(BINS)
+    axis = records.axis_of(MAX_TIMELINE_BINS)
     place, n = axis.places(records.times), len(axis.starts)
     score, alert = records.of("score", 0), records.of("alert", 0)
     is_scored = ~np.isnan(score)
@@ -116,16 +116,16 @@ def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _silence(recorded: Sequence[Recorded]) -> dict[str, Any]:
+def _silence_report(recorded: Sequence[Recorded]) -> dict[str, Any]:
     """How often each level was silent, and the first of what was told of it."""
     counts: Counter[tuple[str, str]] = sum((one.silence for one in recorded), Counter())
-    every = [notice for one in recorded for notice in one.told_of_silence]
+    every = [notice for one in recorded for notice in one.silence_notices]
     told = sorted(every, key=lambda notice: notice["from"]["timestamp"])
     levels = {level: {"silent": counts[level, "silent"]} for level in LEVELS}
-    return {**levels, "told": told[:MOST_TOLD]}
+    return {**levels, "told": told[:MAX_SILENCE_NOTICES]}
 
 
-def _notes(spec: Spec, detectors: list[dict[str, Any]], source: dict[str, Any]) -> list[str]:
+def _measure_notes(spec: MeasureSpec, detectors: list[dict[str, Any]], source: dict[str, Any]) -> list[str]:
     """Sentences about what could not be counted."""
     notes = []
     n_of, n = detectors[0]["counts"], source["scored"] + source["warming_up"]

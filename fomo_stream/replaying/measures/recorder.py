@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 from fomo_stream.records.explanation import key_in_sentence
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
-from fomo_stream.replaying.measures.alerts import MOST_KEYS, TopAlerts
-from fomo_stream.replaying.output import written_to
+from fomo_stream.replaying.measures.top_alerts import MAX_COUNTED_KEYS, TopAlerts
+from fomo_stream.replaying.report_files import written_to
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-WINDOWS = 128  # bins of time whose records are measured together, at most
-LARGEST = 3e38  # values beyond count as this one
-WORST = 20  # incidents that are listed
-MOST_TOLD = 100  # notices of silence that are listed, of a partition
+MAX_WINDOWS = 128  # bins of time whose records are measured together, at most
+MAX_VALUE = 3e38  # values beyond count as this one
+MAX_WORST = 20  # incidents that are listed
+MAX_SILENCE_NOTICES = 100  # notices of silence that are listed, of a partition
 
 
 @dataclass(frozen=True)
-class Spec:
+class MeasureSpec:
     """What is measured. `detectors` are the names of all, first the detector itself."""
 
     detectors: tuple[str, ...]
@@ -51,9 +51,9 @@ class Spec:
         return np.dtype([*own, ("score", "f8", n), ("alert", "?", n)])
 
 
-def worst(incidents: Iterable[Result]) -> list[Result]:
+def worst_incidents(incidents: Iterable[Result]) -> list[Result]:
     """The WORST of the incidents of a partition, those of most surprise first."""
-    return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:WORST]
+    return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:MAX_WORST]
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Recorded:
 
     partition: int
     file: Path
-    spec: Spec
+    spec: MeasureSpec
     alerts: TopAlerts
     skipped: Counter[str] = field(default_factory=Counter)  # records without a score, by reason
     suppressed: Counter[str] = field(default_factory=Counter)  # by rule, or window of maintenance
@@ -73,7 +73,7 @@ class Recorded:
     worst_incidents: list[Result] = field(default_factory=list)  # of those
     open_incidents: Sequence[Result] = ()
     silence: Counter[tuple[str, str]] = field(default_factory=Counter)  # notices by level and status
-    told_of_silence: list[Result] = field(default_factory=list)  # the first ones
+    silence_notices: list[Result] = field(default_factory=list)  # the first ones
 
     @property
     def values_file(self) -> Path:
@@ -81,7 +81,7 @@ class Recorded:
 
     @cached_property
     def rows(self) -> NDArray[Any]:
-        """The records (n,) as `Spec.row`, in their order; read from the file where they are used."""
+        """The records (n,) as `MeasureSpec.row`, in their order; read from the file where they are used."""
         return _mapped(self.file, self.spec.row, (-1,))
 
     @cached_property
@@ -93,7 +93,7 @@ class Recorded:
 class Recorder:
     """Notes the records of one partition in files of a folder. Raises FomoError if they cannot be written."""
 
-    def __init__(self, folder: Path, spec: Spec, partition: int) -> None:
+    def __init__(self, folder: Path, spec: MeasureSpec, partition: int) -> None:
         self._spec = spec
         self._recorded = Recorded(partition, folder / f"{partition}.rows", spec, TopAlerts())
         with written_to(folder):
@@ -106,20 +106,20 @@ class Recorder:
         recorded.suppressed.update(block.suppressed)
         recorded.odd_times += block.odd_times
         recorded.ended_incidents.extend(one["records"] for one in block.ended_incidents)
-        recorded.worst_incidents = worst([*recorded.worst_incidents, *block.ended_incidents])
+        recorded.worst_incidents = worst_incidents([*recorded.worst_incidents, *block.ended_incidents])
         recorded.open_incidents = block.open_incidents
         silence = [one.summary for one in block.notices if "of" in one.summary]
         recorded.silence.update((one["of"], one["status"]) for one in silence)
-        recorded.told_of_silence += silence[: MOST_TOLD - len(recorded.told_of_silence)]
+        recorded.silence_notices += silence[: MAX_SILENCE_NOTICES - len(recorded.silence_notices)]
         if not len(block):
             return
         recorded.alerts.add(block)
         if self._spec.has_labels:
             recorded.unreadable_labels += int(np.count_nonzero(block.labels == UNREADABLE))
             for at in np.flatnonzero(block.labels == OUTLIER).tolist() if block.keys else ():
-                if (key := block.keys[at]) is not None and len(recorded.keys_of_outliers) < MOST_KEYS:
+                if (key := block.keys[at]) is not None and len(recorded.keys_of_outliers) < MAX_COUNTED_KEYS:
                     recorded.keys_of_outliers[int(block.offsets[at])] = key_in_sentence(key)
-        values = np.clip(block.rows, -LARGEST, LARGEST).astype(np.float32)
+        values = np.clip(block.rows, -MAX_VALUE, MAX_VALUE).astype(np.float32)
         with written_to(recorded.file.parent):
             self._files[0].write(self._rows(block).tobytes())
             self._files[1].write(values.tobytes())
@@ -181,7 +181,7 @@ class Axis:
 class Records:
     """The n records of all partitions as columns: partition by partition, and in their order within each."""
 
-    def __init__(self, recorded: Sequence[Recorded], spec: Spec) -> None:
+    def __init__(self, recorded: Sequence[Recorded], spec: MeasureSpec) -> None:
         self.parts = [one.rows for one in recorded]
         ends = np.cumsum([0, *map(len, self.parts)]).tolist()
         self.slices = [slice(begin, end) for begin, end in pairwise(ends)]  # of each partition
@@ -189,7 +189,7 @@ class Records:
         label = self.column("label")
         self.is_outlier: Bool = label == OUTLIER
         self.is_labelled: Bool = self.is_outlier | (label == INLIER)
-        self.axis = self.axis_of(WINDOWS)
+        self.axis = self.axis_of(MAX_WINDOWS)
         self.window: Int = self.axis.places(self.times)
         # Only records that have a label and a score of every detector can be compared.
         self.is_ranked: Bool = self.is_labelled.copy()

@@ -20,9 +20,9 @@ from fomo_stream.replaying.blocks import INLIER, OUTLIER
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-GAP = 10  # unlabelled records in a row that do not end a segment
-LISTED = 1000  # segments that the report lists
-NEVER = -1
+MAX_UNLABELLED_GAP = 10  # unlabelled records in a row that do not end a segment
+MAX_LISTED_SEGMENTS = 1000  # segments that the report lists
+NOT_DETECTED = -1
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Segments:
     def report(self, has_times: bool, keys: Mapping[tuple[int, int], str]) -> list[dict[str, Any]]:
         """The first LISTED segments, as the first detector saw them. keys: by partition and offset, where known."""
         listed = []
-        for i, delay in enumerate(self.delay_records[:LISTED, 0].tolist()):
-            is_detected = delay != NEVER
+        for i, delay in enumerate(self.delay_records[:MAX_LISTED_SEGMENTS, 0].tolist()):
+            is_detected = delay != NOT_DETECTED
             listed.append(
                 {
                     **{name: int(values[i]) for name, values in self.spans.items()},
@@ -58,7 +58,7 @@ class Segments:
 
 
 def all_segments(partitions: Sequence[tuple[int, NDArray[Any]]]) -> Segments:
-    """The segments of partitions: of each its number and its records (n,), as `Spec.row`."""
+    """The segments of partitions: of each its number and its records (n,), as `MeasureSpec.row`."""
     parts = [segments(number, rows) for number, rows in partitions]
     spans = {name: np.concatenate([part.spans[name] for part in parts]) for name in _SPANS}
     order = np.lexsort((spans["from"], spans["partition"], spans["start"]))
@@ -77,20 +77,22 @@ def segments(partition: int, rows: NDArray[Any]) -> Segments:
     label, times = rows["label"], rows["time"]
     places = np.flatnonzero(label == OUTLIER)
     inliers = np.cumsum(label == INLIER)[places]
-    is_first = (np.diff(inliers, prepend=-1) > 0) | (np.diff(places, prepend=-GAP - 2) > GAP + 1)
+    is_first = (np.diff(inliers, prepend=-1) > 0) | (
+        np.diff(places, prepend=-MAX_UNLABELLED_GAP - 2) > MAX_UNLABELLED_GAP + 1
+    )
     is_first |= np.diff(rows["series"][places], prepend=-1) != 0
     begins = np.flatnonzero(is_first)
     ends = np.append(begins[1:], len(places))[: len(begins)]
     first, last = places[begins], places[ends - 1]
     spans = (np.full(len(first), partition), rows["offset"][first], rows["offset"][last], times[first], times[last])
     alert = np.stack([first_alerts(column, first, last) for column in rows["alert"].T], axis=1)
-    is_detected = alert != NEVER
+    is_detected = alert != NOT_DETECTED
     score = rows["score"][:, 0][places]
     return Segments(
         dict(zip(_SPANS, (*spans, ends - begins), strict=True)),
         np.fmax.reduceat(score, begins) if len(begins) else np.zeros(0),
-        np.where(is_detected, alert - first[:, None], NEVER),
-        np.where(is_detected, times[alert] - times[first][:, None], NEVER),
+        np.where(is_detected, alert - first[:, None], NOT_DETECTED),
+        np.where(is_detected, times[alert] - times[first][:, None], NOT_DETECTED),
     )
 
 
@@ -98,4 +100,4 @@ def first_alerts(is_alert: NDArray[np.bool_], first: Int, last: Int) -> Int:
     """The place (m,) of the first alert (n,) from first (m,) to last (m,); NEVER if there is none."""
     places = np.append(np.flatnonzero(is_alert), np.iinfo(np.int64).max)
     nearest = places[np.searchsorted(places, first)]
-    return np.where(nearest <= last, nearest, NEVER)
+    return np.where(nearest <= last, nearest, NOT_DETECTED)

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fomo_stream.replaying.measures.intervals import difference
-from fomo_stream.replaying.measures.quality import PER
+from fomo_stream.replaying.measures.quality import INLIERS_PER_RATE
 from fomo_stream.wording import counted
 
 DAY_MS = 86_400_000
 NEAR_MS = 10 * 60_000
-MOVED, STRONGLY = 0.1, 0.25  # PSI, see `drift`
-NAMED = 3  # features that are named, at most
+MIN_MOVED_PSI, STRONG_PSI = 0.1, 0.25  # PSI, see `drift`
+MAX_NAMED = 3  # features that are named, at most
 
 
 def summary(report: dict[str, Any]) -> list[str]:
@@ -26,7 +26,7 @@ def summary(report: dict[str, Any]) -> list[str]:
         *_about_keys(report["keys"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
-        *[_against(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
+        *[_about_rival(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
         *_about_drift(report["drift"]),
     ]
 
@@ -59,7 +59,11 @@ def _about_incidents(incidents: dict[str, Any], own: dict[str, Any], source: dic
         judged = of["true_incidents"] + of["false_incidents"]
         which = counted(judged, "incident") + (" with labels" if judged < of["incidents"] else "")
         rate = metrics["false_incidents"]
-        others = f"; the others are {rate['value']:.3g} in {PER:,} normal records" if rate and rate["value"] else ""
+        others = (
+            f"; the others are {rate['value']:.3g} in {INLIERS_PER_RATE:,} normal records"
+            if rate and rate["value"]
+            else ""
+        )
         said.append(
             f"Precision by incident {percent(precision['value'])}: of {which} {of['true_incidents']:,} "
             f"{_have(of['true_incidents'])} a labelled fault in them{others}."
@@ -88,12 +92,12 @@ def _about_silence(silence: dict[str, Any]) -> list[str]:
 
 
 def _about_reasons(reasons: list[dict[str, Any]]) -> list[str]:
-    named = ", ".join(f"{one['feature']} ({one['alerts']:,})" for one in reasons[:NAMED])
+    named = ", ".join(f"{one['feature']} ({one['alerts']:,})" for one in reasons[:MAX_NAMED])
     return [f"The features that are most often the first reason of an alert: {named}."] if named else []
 
 
 def _about_keys(keys: list[dict[str, Any]]) -> list[str]:
-    named = ", ".join(f"{one['key']} ({one['alerts']:,}, {percent(one['share'])})" for one in keys[:NAMED])
+    named = ", ".join(f"{one['key']} ({one['alerts']:,}, {percent(one['share'])})" for one in keys[:MAX_NAMED])
     return [f"The keys with most alerts: {named}."] if named else []
 
 
@@ -139,7 +143,7 @@ def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
+def _about_rival(own: dict[str, Any], other: dict[str, Any]) -> str:
     auroc = difference(other, own, "auroc", is_paired=True)
     if auroc is None:
         return f"{other['name']} cannot be compared: its AUROC is not known."
@@ -154,13 +158,15 @@ def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _about_drift(drift: dict[str, Any]) -> list[str]:
     """Only what has moved, and stays there."""
-    pairs = [pair for pair in zip(drift["features"], drift["psi"], strict=True) if (pair[1] or 0.0) >= MOVED]
+    pairs = [pair for pair in zip(drift["features"], drift["psi"], strict=True) if (pair[1] or 0.0) >= MIN_MOVED_PSI]
     moved = [
-        f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONGLY else 'somewhat'})"
+        f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONG_PSI else 'somewhat'})"
         for name, psi in sorted(pairs, key=lambda pair: -pair[1])
     ]
-    others = f", and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
-    return [f"Features that have moved since the first records: {', '.join(moved[:NAMED])}{others}."] if moved else []
+    others = f", and {len(moved) - MAX_NAMED} more" if len(moved) > MAX_NAMED else ""
+    return (
+        [f"Features that have moved since the first records: {', '.join(moved[:MAX_NAMED])}{others}."] if moved else []
+    )
 
 
 def moment(ms: int, other: int) -> str:

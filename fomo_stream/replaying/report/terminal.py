@@ -13,19 +13,25 @@ from rich.table import Table
 from rich.text import Text
 
 from fomo_stream.replaying.measures.summary import moment
-from fomo_stream.replaying.results import seconds_per_record
+from fomo_stream.replaying.replay_result import seconds_per_record
 from fomo_stream.wording import clean, counted
 
 WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "false", "incid.", "delay", "time"]
-NARROW = 76  # columns of a terminal below which the table has less
-EXPLAINED = 3  # incidents, at most
+NARROW_COLUMNS = 76  # columns of a terminal below which the table has less
+MAX_EXPLAINED = 3  # incidents, at most
 CAPTION = (
     "incid. is how often somebody would have been called; the precision is the share of these incidents with a "
     "labelled fault, the recall that of the labelled faults that were found, and the delay their median; false is the "
     "number of incidents without a fault in 10,000 normal records. Half of the 95 % interval is shown after "
 )
 # units of time: in seconds, and up to how many seconds each is used
-UNITS = (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, float("inf")))
+TIME_UNITS = (
+    ("us", 1e-6, 1e-3),
+    ("ms", 1e-3, 1.0),
+    ("s", 1.0, 120.0),
+    ("min", 60.0, 7200.0),
+    ("h", 3600.0, float("inf")),
+)
 
 Report = Mapping[str, Any]
 
@@ -42,10 +48,10 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
         for line in [*partial, *(report.get("notes") or [])[:1], *(report.get("summary") or [])]:
             console.print(Text(clean(line)))
         console.print()
-        console.print(_table(report, console))
-        if console.width >= NARROW and any(_metric(one, "segments_detected") for one in report["detectors"]):
-            console.print(Text(f"{CAPTION}{_sign(console)}.", style="dim"))
-        for line in _explained(report):
+        console.print(_detector_table(report, console))
+        if console.width >= NARROW_COLUMNS and any(_metric(one, "segments_detected") for one in report["detectors"]):
+            console.print(Text(f"{CAPTION}{_plus_minus(console)}.", style="dim"))
+        for line in _incident_lines(report):
             console.print(Text(clean(line)))
         for line in (report.get("notes") or [])[1:]:
             console.print(Text(f"Note: {clean(line)}", style="dim"))
@@ -62,10 +68,10 @@ def ranked(report: Report) -> list[Report]:
     return sorted(report["detectors"], key=lambda one: (-_value(one, "auroc"), -_value(one, "average_precision")))
 
 
-def _explained(report: Report) -> list[str]:
+def _incident_lines(report: Report) -> list[str]:
     """The worst incidents with their explanations, if there are any."""
     is_timed = report["source"].get("axis") == "time"
-    worst = [one for one in (report.get("incidents") or {}).get("worst", ()) if one.get("explanation")][:EXPLAINED]
+    worst = [one for one in (report.get("incidents") or {}).get("worst", ()) if one.get("explanation")][:MAX_EXPLAINED]
     lines = ["", "Worst incidents:"] if worst else []
     for one in worst:
         begin = one.get("begin")
@@ -75,10 +81,10 @@ def _explained(report: Report) -> list[str]:
     return lines
 
 
-def _table(report: Report, console: Console) -> Table:
+def _detector_table(report: Report, console: Console) -> Table:
     detectors = ranked(report)
-    is_narrow = console.width < NARROW
-    rows = [_cells(report, detector, "" if is_narrow else _sign(console)) for detector in detectors]
+    is_narrow = console.width < NARROW_COLUMNS
+    rows = [_column_texts(report, detector, "" if is_narrow else _plus_minus(console)) for detector in detectors]
     columns = ["AUROC", "AUPR", "alerts"] if is_narrow else WITH_LABELS
     if not any(row["AUROC"] for row in rows):
         columns = ["alerts", "alert rate", "incid.", "time"]
@@ -93,7 +99,7 @@ def _table(report: Report, console: Console) -> Table:
     return table
 
 
-def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
+def _column_texts(report: Report, detector: Report, sign: str) -> dict[str, str]:
     """What the columns say about a detector, or "". sign: before half of an interval; without it, there is none."""
 
     def text(name: str, as_text: Callable[[float], str] = "{:.3f}".format) -> str:
@@ -118,7 +124,7 @@ def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
     }
 
 
-def _sign(console: Console) -> str:
+def _plus_minus(console: Console) -> str:
     return "±" if console.encoding.lower().startswith("utf") else "+-"
 
 
@@ -138,6 +144,6 @@ def in_units(seconds: float) -> str:
     >>> [in_units(seconds) for seconds in (0, 0.000187, 0.02, 7.25, 600, 90_000)]
     ['0 us', '187 us', '20 ms', '7.2 s', '10 min', '25 h']
     """
-    unit, size, _ = next(unit for unit in UNITS if seconds < unit[2])
+    unit, size, _ = next(unit for unit in TIME_UNITS if seconds < unit[2])
     number = seconds / size
     return f"{number:.0f} {unit}" if number >= 10 or not number else f"{number:.1f} {unit}"

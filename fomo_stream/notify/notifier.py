@@ -15,29 +15,29 @@ from fomo_stream.errors import BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.broker.clients import broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.logs import kv
-from fomo_stream.notify import metrics
-from fomo_stream.notify.follower import TIMEOUT_S, Follower, Reader, Topic
+from fomo_stream.notify.follower import TIMEOUT_S, AlertReader, AlertTopic, Follower
+from fomo_stream.notify.notify_metrics import HELD, OLDEST, READY, metric_value, registry
 from fomo_stream.notify.targets import targets_of
-from fomo_stream.ops.http import HttpServer, Sources
+from fomo_stream.ops.http import Endpoints, HttpServer
 from fomo_stream.settings.notify import NotifySettings
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 3.0  # between two looks whether the topic was created again
-STUCK_S = 120.0  # each follower has to turn once within this time
-FINISH_S = 10.0  # after SIGTERM, for messages that are under way
-PATIENCE_S = 30.0  # of a dry run, for the next record
+TOPIC_POLL_S = 3.0  # between two checks whether the topic was created again
+STUCK_S = 120.0  # each follower has to begin a turn within this time
+FINISH_S = 10.0  # after SIGTERM, for messages that are being sent
+DRY_RUN_TIMEOUT_S = 30.0  # for the next record of a dry run
 
 
-class Service:
-    """One instance of `fomo-stream notify`. Raises FomoError for what keeps it from starting."""
+class Notifier:
+    """One instance of `fomo-stream notify`. Raises FomoError if it cannot start."""
 
     is_loading = False
 
     def __init__(self, settings: NotifySettings) -> None:
         self._settings = settings
         self._stop = threading.Event()
-        self._topic = Topic("", 0)
+        self._topic = AlertTopic("", 0)
         self._trouble = "it starts"
         self._error: BaseException | None = None
         self._followers: list[Follower] = []
@@ -48,50 +48,51 @@ class Service:
                 what = f"two targets would share the consumer group {group}, and each message would reach one of them"
                 raise ConfigError(what, "name each target once, or start another notify with a --group of its own")
             groups.add(group)
-            own = settings.model_copy(update={"group": group})
-            self._followers.append(Follower(own, target, lambda: self._topic, self._stop))
+            target_settings = settings.model_copy(update={"group": group})
+            self._followers.append(Follower(target_settings, target, lambda: self._topic, self._stop))
 
     def stop(self) -> None:
-        """End soon; called by a handler of signals."""
+        """Make `run` return soon; called by a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Tell of incidents until `stop`. Raises BrokerError."""
-        threads = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in self._followers]
+        """Send messages about incidents until `stop`. Raises BrokerError."""
+        followers = self._followers
+        threads = [threading.Thread(target=self._follow, args=(follower,), daemon=True) for follower in followers]
         with self._serve(), closing(Cluster(self._settings)) as cluster:
             while not self._stop.is_set():
-                self._look(cluster)
+                self._poll_topic(cluster)
                 for thread in threads if self._topic.partitions else ():
                     if thread.ident is None:
                         thread.start()
-                self._stop.wait(LOOK_S)
+                self._stop.wait(TOPIC_POLL_S)
             end = time.monotonic() + FINISH_S
-            for thread in threads:  # one that waits for an answer is left behind
+            for thread in threads:  # a thread that still waits for an answer is abandoned
                 if thread.ident is not None:
                     thread.join(max(0.0, end - time.monotonic()))
         if self._error is not None:
             raise self._error
 
-    def _look(self, cluster: Cluster) -> None:
-        """See which topic there is now. Raises BrokerError if there was none yet; with --wait it is tried again."""
+    def _poll_topic(self, cluster: Cluster) -> None:
+        """Find the topic as it is now. Raises BrokerError if there never was one; with --wait it is tried again."""
         try:
             if not self._topic.partitions:
                 cluster.connect()
-            found = look(cluster, self._settings)
+            topic = find_topic(cluster, self._settings)
         except BrokerError as error:
-            if self._topic.partitions:  # the consumers tell of it, too
+            if self._topic.partitions:  # the consumers report it, too
                 return
             if not self._settings.wait:
                 raise
             self._trouble = str(error)
             log.warning(kv("waiting", reason=error))
             return
-        if self._topic.is_another(found.id):
+        if self._topic.is_another(topic.id):
             log.warning(kv("topic_recreated", topic=self._settings.alerts, effect="reading from its beginning"))
-        self._topic, self._trouble = found, ""
+        self._topic, self._trouble = topic, ""
 
     def _follow(self, follower: Follower) -> None:
-        """The thread of a target. An error that it cannot live with ends the process."""
+        """Run the thread of a target. An error that ends the thread ends the process."""
         try:
             with broker_errors(f"topic {self._settings.alerts} cannot be read"):
                 follower.run()
@@ -101,55 +102,56 @@ class Service:
 
     def not_live(self) -> list[str]:
         """Reasons to restart this process."""
-        still = 0.0 if self._trouble else time.monotonic() - min(one.turned for one in self._followers)
-        return [f"a follower has not turned for {still:.0f} s"] if still > STUCK_S else []
+        idle_s = 0.0 if self._trouble else time.monotonic() - min(follower.last_turn_s for follower in self._followers)
+        return [f"a follower has not turned for {idle_s:.0f} s"] if idle_s > STUCK_S else []
 
     def not_ready(self) -> list[str]:
-        """Reasons why people are not told."""
-        own = [self._trouble] if self._trouble else []
-        return own or [f"{one.name} is not told: {one.trouble}" for one in self._followers if one.trouble]
+        """Reasons why messages are not sent."""
+        if self._trouble:
+            return [self._trouble]
+        return [f"{follower.name} is not told: {follower.trouble}" for follower in self._followers if follower.trouble]
 
     def metrics(self) -> bytes:
-        """In the text format of Prometheus."""
-        metrics.value_of(metrics.READY).set(not self.not_ready())
-        for one in self._followers:
-            since = one.since
-            metrics.value_of(metrics.OLDEST, one.name).set(0.0 if since is None else time.monotonic() - since)
-            metrics.value_of(metrics.HELD, one.name).set(one.limit.held)
-        return generate_latest(metrics.registry)
+        """Return the metrics in the text format of Prometheus."""
+        metric_value(READY).set(not self.not_ready())
+        for follower in self._followers:
+            since = follower.since
+            metric_value(OLDEST, follower.name).set(0.0 if since is None else time.monotonic() - since)
+            metric_value(HELD, follower.name).set(follower.limit.held)
+        return generate_latest(registry)
 
     def _serve(self) -> AbstractContextManager[object]:
         if self._settings.health_port is None:
             return nullcontext()
-        sources = Sources(live=self.not_live, ready=self.not_ready, metrics=self.metrics)
-        return HttpServer(self._settings.http_host, self._settings.health_port, sources)
+        endpoints = Endpoints(live=self.not_live, ready=self.not_ready, metrics=self.metrics)
+        return HttpServer(self._settings.http_host, self._settings.health_port, endpoints)
 
 
-def look(cluster: Cluster, settings: NotifySettings) -> Topic:
-    """The topic of alerts as it is now. Raises BrokerError."""
+def find_topic(cluster: Cluster, settings: NotifySettings) -> AlertTopic:
+    """Return the alert topic as it is now. Raises BrokerError."""
     with broker_errors(f"topic {settings.alerts} cannot be described"):
         partitions, ids = cluster.partitions([settings.alerts])
     if settings.alerts not in partitions:
         what = f"there is no topic {settings.alerts} on {settings.bootstrap}, or it may not be described"
         raise TopicError(what, "check --alerts")
-    return Topic(ids.get(settings.alerts, ""), partitions[settings.alerts])
+    return AlertTopic(ids.get(settings.alerts, ""), partitions[settings.alerts])
 
 
-def rehearse(settings: NotifySettings, out: TextIO) -> None:
-    """Print the messages about all that the topic holds now, without limit. Sends and commits nothing."""
+def print_messages(settings: NotifySettings, out: TextIO) -> None:
+    """Print the messages about all records that the topic holds now, without limit. Sends and commits nothing."""
     from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader  # numpy
 
     if settings.has_target:
-        targets_of(settings)  # only to refuse wrong ones
-    what, messages = f"topic {settings.alerts} cannot be read", Reader(settings)
+        targets_of(settings)  # only to refuse invalid ones
+    what, messages = f"topic {settings.alerts} cannot be read", AlertReader(settings)
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
-        count = look(cluster, settings).partitions
+        count = find_topic(cluster, settings).partitions
     with broker_errors(what), TopicReader(settings) as reader:
         ends = {number: (0, reader.range_now(settings.alerts, number, TIMEOUT_S)[1]) for number in range(count)}
         try:
-            for record in reader.read(settings.alerts, ends, PATIENCE_S):
+            for record in reader.read(settings.alerts, ends, DRY_RUN_TIMEOUT_S):
                 if (message := messages.read(record)) is not None:
                     print(message.title, *(f"  {line}" for line in message.text.splitlines()), "", sep="\n", file=out)
         except NoProgressError as error:
-            raise BrokerError(f"{what}: nothing came for {PATIENCE_S:g} s ({error})") from None
+            raise BrokerError(f"{what}: nothing came for {DRY_RUN_TIMEOUT_S:g} s ({error})") from None

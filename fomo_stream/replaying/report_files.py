@@ -20,7 +20,7 @@ from fomo_stream.errors import ConfigError, FomoError
 
 # Characters that could end an element of HTML or start another one, line ends of JavaScript, and halves of characters,
 # which have no bytes.
-ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+ESCAPED_CHARACTERS = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 DIGITS = 6  # of floats in a report: more are noise, and another processor gives others
 
 
@@ -99,7 +99,7 @@ def written_to(folder: Path) -> Iterator[None]:
 def json_text(value: Any) -> str:
     """JSON for any reader: also inside HTML, and also with text that has no bytes, such as names of some files."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return ESCAPED_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def rounded(value: float) -> float | None:
@@ -107,19 +107,19 @@ def rounded(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") + 0.0 if math.isfinite(value) else None  # + 0.0: no -0.0
 
 
-def known(value: float) -> float | None:
+def none_for_nan(value: float) -> float | None:
     """A float as it is; None for NaN."""
     return value if value == value else None
 
 
-def plain(value: Any, number: Callable[[float], float | None] = rounded) -> Any:
+def json_value(value: Any, number: Callable[[float], float | None] = rounded) -> Any:
     """A value as JSON can hold it: None for what is missing, ISO 8601 text for a time, seconds for a duration.
 
-    number: what becomes of floats, `rounded` or `known`.
+    number: what becomes of floats, `rounded` or `none_for_nan`.
 
-    >>> plain({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
+    >>> json_value({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
     {'value': 0.333333, 'rows': [0, 1, 2], 'none': None}
-    >>> plain([1 / 3, datetime(2026, 10, 1), timedelta(minutes=1)], known)
+    >>> json_value([1 / 3, datetime(2026, 10, 1), timedelta(minutes=1)], none_for_nan)
     [0.3333333333333333, '2026-10-01T00:00:00', 60.0]
     """
     if isinstance(value, np.datetime64):
@@ -131,9 +131,9 @@ def plain(value: Any, number: Callable[[float], float | None] = rounded) -> Any:
     if isinstance(value, float):
         return number(value)
     if isinstance(value, Mapping):
-        return {str(name): plain(part, number) for name, part in value.items()}
+        return {str(name): json_value(part, number) for name, part in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(part, number) for part in value]
+        return [json_value(part, number) for part in value]
     if isinstance(value, (bytes, bytearray)):
         return value.decode(errors="replace")
     if str(value) in ("NaT", "<NA>"):

@@ -13,15 +13,15 @@ from fomo_stream.detector.results import Cause
 from fomo_stream.partition.incidents import incident_begins
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER
-from fomo_stream.replaying.measures.recorder import WORST, Recorded, Spec
+from fomo_stream.replaying.measures.recorder import MAX_WORST, MeasureSpec, Recorded
 
-PICTURES = 2  # of an incident: of its first reasons
-AROUND = 30  # records of its series before and after an incident that a picture shows, at least
-POINTS = 120  # of a picture, at most
-ABOUT_VALUES = (Cause.VALUE, Cause.PAST, Cause.LEVEL, Cause.STILL)  # whose range is one of values
+MAX_PICTURES = 2  # of an incident: of its first reasons
+MIN_RECORDS_AROUND = 30  # records of its series before and after an incident that a picture shows, at least
+MAX_PICTURE_POINTS = 120  # of a picture, at most
+VALUE_CAUSES = (Cause.VALUE, Cause.PAST, Cause.LEVEL, Cause.STILL)  # whose range is one of values
 
 
-def incidents_report(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
+def incidents_report(recorded: Sequence[Recorded], spec: MeasureSpec) -> dict[str, Any]:
     """How many incidents the alerts of the detector itself make, how many alerts each has, and the worst ones."""
     still_open = [incident for one in recorded for incident in one.open_incidents]
     ended = [size for one in recorded for size in one.ended_incidents]
@@ -33,7 +33,7 @@ def incidents_report(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]
         "open": len(still_open),
         "median_records": sizes[(len(sizes) - 1) // 2] if sizes else None,
         "most_records": sizes[-1] if sizes else None,
-        "worst": [_shown(its, one, spec) for one, its in every[:WORST]],
+        "worst": [_incident_report(its, one, spec) for one, its in every[:MAX_WORST]],
     }
 
 
@@ -43,7 +43,7 @@ def incidents_of(
     """The places where incidents of one partition begin, if these records (n,) alert: of all, of true and false ones.
 
     An incident is true if of the records of its series, from its first alert to its last one, some is a labelled
-    outlier; false if none is, but some is a labelled inlier: somebody looked in vain. rows: (n,), as `Spec.row`.
+    outlier; false if none is, but some is a labelled inlier: somebody looked in vain. rows: (n,), as `MeasureSpec.row`.
     """
     begins = incident_begins(rows["series"], rows["begins"], is_alert, quiet)
     order = np.argsort(rows["series"], kind="stable")
@@ -56,7 +56,7 @@ def incidents_of(
     return np.flatnonzero(begins), order[first[is_true]], order[first[is_false]]
 
 
-def _shown(incident: Result, recorded: Recorded, spec: Spec) -> dict[str, Any]:
+def _incident_report(incident: Result, recorded: Recorded, spec: MeasureSpec) -> dict[str, Any]:
     """An incident, and of the records of its series: from when to when it was, and what its features did around it."""
     rows, highest = recorded.rows, incident["worst"]
     offsets = incident["from"]["offset"], incident["to"]["offset"], highest["offset"]
@@ -72,11 +72,11 @@ def _shown(incident: Result, recorded: Recorded, spec: Spec) -> dict[str, Any]:
     series = np.flatnonzero(rows["series"] == rows["series"][begin])  # places of the records of its series
     labels = rows["label"][series[(series >= begin) & (series <= end)]]
     first, last = np.searchsorted(series, (begin, end)).tolist()
-    room = max(AROUND, last - first + 1)
+    room = max(MIN_RECORDS_AROUND, last - first + 1)
     around = series[max(0, first - room) : last + 1 + room]
     reasons = incident.get("reasons") or ()
     named: dict[str, Mapping[str, Any]] = {}  # of a feature the first reason that has a range of values, or the first
-    for reason in sorted(reasons, key=lambda one: _range(one, spec) is None):
+    for reason in sorted(reasons, key=lambda one: _usual_range(one, spec) is None):
         if reason["feature"] not in spec.categorical:
             named.setdefault(reason["feature"], reason)
     order = [name for name in dict.fromkeys(one["feature"] for one in reasons) if name in named]
@@ -86,12 +86,12 @@ def _shown(incident: Result, recorded: Recorded, spec: Spec) -> dict[str, Any]:
         "end": int(rows["time"][end]),
         # None: no record of it has a label
         "outliers": int((labels == OUTLIER).sum()) if (labels >= 0).any() else None,
-        "pictures": [_picture(named[name], recorded, around, worst, spec) for name in order[:PICTURES]],
+        "pictures": [_picture(named[name], recorded, around, worst, spec) for name in order[:MAX_PICTURES]],
     }
 
 
 def _picture(
-    reason: Mapping[str, Any], recorded: Recorded, around: NDArray[np.int64], worst: int, spec: Spec
+    reason: Mapping[str, Any], recorded: Recorded, around: NDArray[np.int64], worst: int, spec: MeasureSpec
 ) -> dict[str, Any]:
     """The values of a feature at some places (n,) of the records, and its usual range.
 
@@ -99,10 +99,10 @@ def _picture(
     """
     column, rows = spec.features.index(reason["feature"]), recorded.rows
     values, alerts = np.asarray(recorded.values[around, column]), rows["alert"][around, 0]
-    if len(around) <= POINTS:
+    if len(around) <= MAX_PICTURE_POINTS:
         kept = np.arange(len(around))
     else:
-        edges = np.linspace(0, len(around), POINTS // 3 + 1).astype(np.int64).tolist()
+        edges = np.linspace(0, len(around), MAX_PICTURE_POINTS // 3 + 1).astype(np.int64).tolist()
         found = {int(np.searchsorted(around, worst))}
         for a, b in pairwise(edges):
             part = values[a:b]
@@ -116,12 +116,12 @@ def _picture(
         "value": values[kept],
         "alert": np.flatnonzero(alerts[kept]),
         "worst": int(np.searchsorted(around[kept], worst)),
-        "range": _range(reason, spec),
-        "expected": reason.get("expected") if _range(reason, spec) else None,
+        "range": _usual_range(reason, spec),
+        "expected": reason.get("expected") if _usual_range(reason, spec) else None,
     }
 
 
-def _range(reason: Mapping[str, Any], spec: Spec) -> list[float] | None:
+def _usual_range(reason: Mapping[str, Any], spec: MeasureSpec) -> list[float] | None:
     """The usual range of the values of a feature, as far as a reason says it."""
-    is_of_values = reason["cause"] in ABOUT_VALUES and reason["feature"] not in spec.counters
+    is_of_values = reason["cause"] in VALUE_CAUSES and reason["feature"] not in spec.counters
     return reason.get("range") if is_of_values else None

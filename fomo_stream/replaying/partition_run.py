@@ -21,16 +21,16 @@ from fomo_stream.partition.position import Restored
 from fomo_stream.partition.running import MAINTENANCE, Running, ScoredBatch
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alert, alerts_in
-from fomo_stream.replaying.blocks import BLOCK, Block, Int, IsStopped, Judgement, Sample
+from fomo_stream.replaying.blocks import BLOCK, Block, BlockJudgement, Int, IsStopped, Sample
 from fomo_stream.replaying.detectors.rivals import Rival
 from fomo_stream.replaying.detectors.variants import variants
-from fomo_stream.replaying.measures.recorder import Recorded, Recorder, Spec
-from fomo_stream.replaying.output import written_to
+from fomo_stream.replaying.measures.recorder import MeasureSpec, Recorded, Recorder
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.report_files import written_to
 from fomo_stream.settings.replay import ReplaySettings
 
-OWN = "fomo-stream"  # name of the detector itself
-BEFORE_RULES = "without rules"  # name of the same, before rules and windows of maintenance were looked at
+OWN_DETECTOR = "fomo-stream"  # name of the detector itself
+WITHOUT_RULES = "without rules"  # name of the same, before rules and windows of maintenance were looked at
 MINUTE_MS = 60_000
 
 Advance = Callable[[int], None]  # so many more records are done
@@ -55,7 +55,7 @@ class PartitionReplay:
         self.seconds: dict[str, float] = defaultdict(float)  # that each detector took, by name
         self._plan, self._rivals = plan, rivals
         self._variants = {name: detector.for_partition(number) for name, detector in variants.items()}
-        self._clock = Clock(plan.now_ms, plan.begin_ms)
+        self._clock = MonotonicTimes(plan.now_ms, plan.begin_ms)
         ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
         waiting = Waiting(number, plan.settings, topic=plan.settings.topic or None, ids=ids)
         waiting.restore(Restored(plan.source.start(number)))
@@ -92,10 +92,10 @@ class PartitionReplay:
                 skipped["no_features" if result is None else MAINTENANCE] += 1
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
         muted = np.fromiter(map(self._partition.muted.has, keys), bool, len(keys))
-        judgements = {OWN: _judgement(results, muted)}
+        judgements = {OWN_DETECTOR: _judgement(results, muted)}
         if self._plan.settings.has_rules:
             before = np.concatenate([part.before_rules for part in parts])
-            judgements[BEFORE_RULES] = Judgement(results.score, before).without_alerts(muted)
+            judgements[WITHOUT_RULES] = BlockJudgement(results.score, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
             judgements[name] = _judgement(detector.process(seen, keys), muted)
@@ -136,22 +136,22 @@ class PartitionReplay:
             stop = min(len(samples), start + min(most, detector.room))
             parts.append(self._partition.score(samples[start:stop], now=self._plan.now_ms))
             start = stop
-        self.seconds[OWN] += time.perf_counter() - began
+        self.seconds[OWN_DETECTOR] += time.perf_counter() - began
         return parts
 
 
-def _judgement(results: Results, muted: NDArray[np.bool_]) -> Judgement:
-    return Judgement(results.score, results.outlier).without_alerts(muted)
+def _judgement(results: Results, muted: NDArray[np.bool_]) -> BlockJudgement:
+    return BlockJudgement(results.score, results.outlier).without_alerts(muted)
 
 
 @dataclass
-class Clock:
+class MonotonicTimes:
     """Times of records, made never to descend.
 
     A record without a time, or with one outside of the range or before that of an earlier record, gets the time of the
     record before; the first records get the first time that counts.
 
-    >>> clock = Clock(now=100)
+    >>> clock = MonotonicTimes(now=100)
     >>> times, n_odd = clock.times([None, 7, 5, 120, 8])
     >>> times.tolist(), n_odd
     ([7, 7, 7, 7, 8], 1)
@@ -187,7 +187,7 @@ class Job:
 
 
 @dataclass
-class Outcome:
+class PartitionOutcome:
     """What the replay of a partition has found."""
 
     partition: int
@@ -203,7 +203,7 @@ class Outcome:
     alerts: list[Alert]  # for --suggest, else none
 
 
-class Detectors:
+class PlanDetectors:
     """The detectors of a plan before the first record: every partition begins with copies of them.
 
     Raises SchemaError, CheckpointError or ConfigError.
@@ -227,21 +227,21 @@ class Detectors:
         return [Rival(spec, schema.features, config, columns) for spec in self._plan.settings.compare]
 
 
-def spec_of(plan: Plan) -> Spec:
+def measure_spec(plan: Plan) -> MeasureSpec:
     """What is measured: the detector itself, variants, and rivals, in this order."""
     settings = plan.settings
-    before = (BEFORE_RULES,) if settings.has_rules else ()
-    names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
+    before = (WITHOUT_RULES,) if settings.has_rules else ()
+    names = (OWN_DETECTOR, *before, *(name for name, _ in variants(settings)), *settings.compare)
     schema, rate = plan.schema, settings.alert_rate
-    return Spec(
+    return MeasureSpec(
         names, schema.features, rate, plan.has_labels, plan.axis, schema.categorical, schema.counters, settings.quiet
     )
 
 
-def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:
+def replay_partition(job: Job, detectors: PlanDetectors, is_stopped: IsStopped, advance: Advance) -> PartitionOutcome:
     """Replay a partition until its end or until `is_stopped`. advance: is called after each block. Raises FomoError."""
     began, settings = time.monotonic(), job.plan.settings
-    recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
+    recorder = Recorder(job.folder, measure_spec(job.plan), job.partition)
     replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.variants, detectors.rivals())
     alerts, n = list[Alert](), 0
     for block in replay.blocks(is_stopped):
@@ -253,7 +253,7 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
             _append_scores(job.scores, block, settings)
         advance(len(block) + sum(block.skipped.values()))
     model = detectors.first.model
-    return Outcome(
+    return PartitionOutcome(
         partition=replay.number,
         recorded=recorder.close(),
         position=replay.position,

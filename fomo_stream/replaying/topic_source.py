@@ -30,18 +30,18 @@ from fomo_stream.records.inference import (
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
-from fomo_stream.replaying.labels import (
+from fomo_stream.replaying.ground_truth import (
     NO_LABELS,
     Labels,
     LabelTable,
-    as_bytes,
+    key_bytes,
     read_label_file,
     verdict_of,
 )
-from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, has_labels, sentence
+from fomo_stream.replaying.plan import MAX_SAMPLE_BATCHES, Plan, as_sentence, check_label, has_labels
 from fomo_stream.settings.replay import ReplaySettings
 
-FOLLOW_LIVE = (
+SAME_AS_LIVE = (
     "Each partition is replayed from its beginning, so results equal the live output of a group that began there, read "
     "the same records with the same settings, and has no labels."
 )
@@ -108,10 +108,10 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         labels, more = read_label_file(settings.labels_file, {one.partition: (one.start, one.end) for one in found})
         notes += more
     elif settings.labels_topic is not None:
-        labels, more = read_label_topic(settings, ranges_of_labels(settings, now_ms), ranges, now_ms)
+        labels, more = read_label_topic(settings, label_topic_ranges(settings, now_ms), ranges, now_ms)
         notes += more
     source = replace(source, labels=labels)
-    sentences = tuple(map(sentence, (topic_start(settings, ranges), *of_group, *notes)))
+    sentences = tuple(map(as_sentence, (topic_start(settings, ranges), *of_group, *notes)))
     return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, ranges)
 
 
@@ -136,7 +136,7 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
 def topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
     """Whether results equal the live output of a group."""
     if all(one.start == 0 for one in ranges.values() if one.records):
-        return FOLLOW_LIVE
+        return SAME_AS_LIVE
     late = "contexts differ from those of a group that read earlier records"
     if settings.seed_context is not None or settings.reference is not None:
         return f"Starts later than a group would have: {late}."
@@ -152,7 +152,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
     samples = _samples(source)
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()
-    for _ in range(MOST_SAMPLES):
+    for _ in range(MAX_SAMPLE_BATCHES):
         taken = list(islice(samples, INFER_RECORDS))
         if not taken:
             break
@@ -180,7 +180,7 @@ def _samples(source: TopicSource) -> Iterator[Sample]:
     return chain.from_iterable(source.read(number, lambda: False) for number in source.partitions)
 
 
-def ranges_of_labels(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
+def label_topic_ranges(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
     """What `settings.labels_topic` has now, by its partitions. Raises the errors of `resolve_ranges`."""
     own = settings.model_copy(update={"topic": settings.labels_topic})
     try:
@@ -220,7 +220,7 @@ def read_label_topic(
             verdicts.append(OUTLIER if label.outlier else INLIER)
         if keyed and partition in ranges:
             samples = TopicSource(settings, ranges).read(partition, lambda: False)
-            keys = ((one.offset, one.timestamp, None if one.key is None else as_bytes(one.key)) for one in samples)
+            keys = ((one.offset, one.timestamp, None if one.key is None else key_bytes(one.key)) for one in samples)
             for number, offset in last_before(keyed, keys):
                 offsets[number] = offset
         for place, verdict in zip(offsets, verdicts, strict=True):

@@ -16,7 +16,7 @@ import numpy as np
 from fomo_stream.errors import ConfigError, needs_extra
 from fomo_stream.replaying.measures.drift import MEASURES
 from fomo_stream.replaying.measures.quality import METRICS
-from fomo_stream.replaying.output import json_text, plain, write_whole
+from fomo_stream.replaying.report_files import json_text, json_value, write_whole
 from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMAT = 2  # before, false incidents were counted by another rule
-COUNTS = ("records", "outliers", "alerts", "incidents", "true_incidents", "true_alerts", "segments")
+COUNT_COLUMNS = ("records", "outliers", "alerts", "incidents", "true_incidents", "true_alerts", "segments")
 PAGE = Path(__file__).parent / "report" / "page"
 STYLES = ("uPlot.min.css", "report.css")
 SCRIPTS = (
@@ -38,11 +38,11 @@ SCRIPTS = (
     "records.js",
     "report.js",
 )
-OF_ALERTS = (
+ALERT_COLUMNS = (
     *("partition", "offset", "time", "score", "incident", "logit", "p_value", "severity", "label", "record"),
     *("reasons", "explanation"),
 )
-OF_INCIDENTS = (
+INCIDENT_COLUMNS = (
     *("partition", "key", "first", "last", "begin", "end", "records", "score", "surprise", "severity", "explanation"),
     "outliers",
 )
@@ -86,7 +86,7 @@ class ReplayResult:
     """
 
     def __init__(self, report: Mapping[str, Any]) -> None:
-        self._report: Report = plain(report)
+        self._report: Report = json_value(report)
 
     @property
     def report(self) -> dict[str, Json]:
@@ -128,7 +128,7 @@ class ReplayResult:
             for name in METRICS:
                 metric = detector["metrics"].get(name) or {}
                 row |= {name: metric.get("value"), f"{name}_low": metric.get("low"), f"{name}_high": metric.get("high")}
-            row |= {name: detector["counts"].get(name) for name in COUNTS}
+            row |= {name: detector["counts"].get(name) for name in COUNT_COLUMNS}
             rows.append(row | {"seconds_per_record": seconds_per_record(self._report, detector["name"])})
         return pd.DataFrame(rows).set_index("detector")
 
@@ -141,7 +141,7 @@ class ReplayResult:
     @property
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
-        return self._frame({name: [alert.get(name) for alert in self._report["alerts"]] for name in OF_ALERTS})
+        return self._frame({name: [alert.get(name) for alert in self._report["alerts"]] for name in ALERT_COLUMNS})
 
     @property
     def drift(self) -> pd.DataFrame:
@@ -158,7 +158,7 @@ class ReplayResult:
         are labelled as outliers (None: no labels).
         """
         listed = self._report["incidents"]["worst"]
-        return self._frame({name: [one.get(name) for one in listed] for name in OF_INCIDENTS})
+        return self._frame({name: [one.get(name) for one in listed] for name in INCIDENT_COLUMNS})
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the score over time, with the incidents of `incidents()` shaded and the spans with alerts dotted.
@@ -239,7 +239,7 @@ def html_text(report: dict[str, Any]) -> str:
         "licence": (PAGE / "uPlot-LICENSE").read_text().strip(),
         "style": "\n".join((PAGE / name).read_text() for name in STYLES),
         "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "data": json_text(_shown(report)),
+        "data": json_text(_page_data(report)),
         "timing": json_text(report.get("timing")),
         "script": script,
     }
@@ -252,7 +252,7 @@ def _script() -> str:
     return f'{(PAGE / "uPlot.iife.min.js").read_text()}\n(() => {{\n"use strict";\n{own}\n}})();\n'
 
 
-def _shown(report: dict[str, Any]) -> dict[str, Any]:
+def _page_data(report: dict[str, Any]) -> dict[str, Any]:
     """What the page shows of the report: not its times, which are apart, and not what only `compare` needs."""
     detectors = [{k: part for k, part in one.items() if k != "replicates"} for one in report.get("detectors", [])]
     return {name: part for name, part in report.items() if name != "timing"} | {"detectors": detectors}

@@ -77,14 +77,14 @@ class Labels:
         for sample in samples:
             verdict = self.offsets.get(sample.offset)
             if verdict is None and sample.key is not None and self.keys:
-                verdict = self.keys.get(as_bytes(sample.key))
+                verdict = self.keys.get(key_bytes(sample.key))
             yield sample if verdict is None else sample._replace(label=verdict)
 
 
 NO_LABELS = Labels({}, {})
 
 
-def as_bytes(key: bytes | str) -> bytes:
+def key_bytes(key: bytes | str) -> bytes:
     return key.encode(errors="surrogatepass") if isinstance(key, str) else key
 
 
@@ -163,13 +163,13 @@ def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[d
             try:
                 if line.record is None:
                     raise ValueError(str(line.error))
-                table.add(*_label_in(line.record, len(spans)))
+                table.add(*_parse_label_line(line.record, len(spans)))
             except ValueError as error:  # also RecordError
                 table.refuse(f"line {line.number}", str(error))
     return table.finish()
 
 
-def _label_in(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, int] | bytes, int]:
+def _parse_label_line(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, int] | bytes, int]:
     """The record or the key that a line of a file is about, and the verdict. Raises ValueError if it is no label."""
     outlier = verdict_of(record.get("outlier"))
     if outlier < 0:
@@ -178,13 +178,16 @@ def _label_in(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, 
     if offset is not None:
         if partition is None and n_partitions > 1:
             raise ValueError("the topic has several partitions, so a label by offset needs the partition")
-        return (0 if partition is None else _whole("partition", partition), _whole("offset", offset)), outlier
+        return (
+            0 if partition is None else _whole_number("partition", partition),
+            _whole_number("offset", offset),
+        ), outlier
     if key is None:
         raise ValueError("it names no record by offset or key")
-    return as_bytes(str(key)), outlier
+    return key_bytes(str(key)), outlier
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole_number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**63 or value % 1:
         raise ValueError(f"{name} must be a whole number, 0 or more")
     return int(value)
