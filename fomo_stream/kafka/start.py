@@ -82,11 +82,11 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
     if pipeline.schemas is not None:
         stack.callback(pipeline.schemas.stop)
-    watch.numbers = lambda: pipeline.tasks
+    watch.numbers = lambda: pipeline.partitions
     if schema is not None:
         pipeline.begin(schema)
     restorer = Restorer(
-        settings, watch, lambda waiting: pipeline.tasks.get(waiting.number) is waiting, agreement.check, warm
+        settings, watch, lambda waiting: pipeline.partitions.get(waiting.number) is waiting, agreement.check, warm
     )
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
