@@ -316,7 +316,7 @@ class MemoryBroker:
     def seen(self) -> TopicsAnswer:
         return TopicsAnswer(self.partitions, self.topic_ids)
 
-    def look(self) -> TopicsAnswer:
+    def poll(self) -> TopicsAnswer:
         return self.seen
 
     def has_open_transaction(self, partition: TopicPartition) -> bool:

@@ -241,7 +241,7 @@ class Instance:
 
 
 def detector_of(pipeline: Pipeline, number: int = 0) -> Detector:
-    running = pipeline.tasks[number]
+    running = pipeline.partitions[number]
     assert isinstance(running, Running)
     return running.detector
 

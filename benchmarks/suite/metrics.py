@@ -71,7 +71,7 @@ def share_of(observer: Observer, records: int) -> float:
             if offset == records // 2:
                 spent[0], began = 0.0, time.thread_time()
             pipeline.receive(Record("t", 0, offset, 1, None, body, []), 0.0)
-            while len(pipeline.tasks[0].waiting) >= settings.batch_size:  # its context is not built yet
+            while len(pipeline.partitions[0].waiting) >= settings.batch_size:  # its context is not built yet
                 time.sleep(0.001)
                 pipeline.score_due(0.0)
             if offset % POLL == 0:

@@ -1,4 +1,4 @@
-"""Where records go: scored ones to the output topic, alerts to their own topic, others to the dead-letter topic."""
+"""Send scored records to the output topic, alerts to their own topic, and others to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-# What remains of a dead letter that its topic refuses: bytes of the value (None: all), and whether key and headers do.
+# The parts of a dead letter that remain if its topic refuses it: bytes of the value (None: all), and key and headers.
 DEAD_LETTER_CUTS = ((None, True), (512 << 10, True), (0, True), (0, False))
 MAY_BE_TIME = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)  # the topic may refuse a record for its time
 
 TRUNCATED_FROM = "fomo-truncated-from"  # header of a cut letter: bytes of the original value
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
-ATTEMPTS = "fomo-attempts"  # header of a record that was sent back, and of its next dead letter: how often
+ATTEMPTS = "fomo-attempts"  # header: how often a record was sent back
 REASON = "fomo-reason"
 ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
 
@@ -44,7 +44,7 @@ class DeadLetter(NamedTuple):
 
 
 class Outputs:
-    """Sends scored records, alerts, sums of incidents and dead letters through `delivery`.
+    """Send scored records, alerts, summaries of incidents and dead letters through `delivery`.
 
     partitions: returns the current partition counts by topic; a record keeps its partition if input and output match.
     """
@@ -64,8 +64,8 @@ class Outputs:
     def send(self, items: Sequence[Pending], results: Sequence[Result | None], notices: Sequence[Notice] = ()) -> None:
         """Send records of one partition with their results, in order.
 
-        notices: in the order of the records that they come before. A record without a result becomes a dead letter, and
-        so does one of which an output is refused: it has all its outputs or none.
+        notices: in the order of the records that they precede. A record without a result becomes a dead letter, and so
+        does a record with a refused output: it has all its outputs, or only the dead letter.
         """
         ahead = deque(notices if self._settings.alerts is not None else ())
         outputs: list[Output] = []
@@ -83,7 +83,7 @@ class Outputs:
         self._delivery.send(*outputs)
 
     def _outputs(self, item: Pending, result: Result | None) -> list[Output] | DeadLetter:
-        """The outputs of a record, or why it becomes a dead letter."""
+        """Return the outputs of a record, or its dead letter."""
         if result is None:
             return dead_letter_reason(item.error, "no_features", NO_FEATURES)
         outputs = []
@@ -96,14 +96,14 @@ class Outputs:
         return outputs
 
     def _output(self, item: Pending, result: Result, topic: str) -> Output | DeadLetter:
-        """The output of a record to one topic, or why it becomes a dead letter."""
+        """Return the output of a record to one topic, or its dead letter."""
         record = item.record
         headers = [header for header in without_ids(record.headers) if header[0] != ATTEMPTS]  # it was scored
         partition = self.partition_of(topic, record.partition, record.key)
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
         try:
             output.value = self._codec.encode(item.fields, result, record.value, topic)
-            if refusal := self._delivery.refusal(output):  # without its own bytes it may be shorter
+            if refusal := self._delivery.refusal(output):  # without its own bytes, it may be shorter
                 output.value = self._codec.encode(item.fields, result, None, topic)
                 refusal = self._delivery.refusal(output)
         except RecordError as error:
@@ -121,15 +121,15 @@ class Outputs:
         return output
 
     def tell(self, number: int, notices: Sequence[Notice], fields: Mapping[str, Any]) -> None:
-        """Send notices of a partition that no record came before. fields: of its last record."""
+        """Send notices of a partition without a record to follow. fields: of its last record."""
         for notice in notices:
             self._delivery.send(*self._notice(notice, number, fields, 0))
 
     def _notice(self, notice: Notice, number: int, fields: Mapping[str, Any], timestamp: int) -> list[Output]:
-        """The record that sums up an incident, or tells of silence; none if the topic refuses it even without reasons.
+        """Return the output of a notice; empty if the topic refuses it even without reasons.
 
-        fields: of the record that came. The source of the sum is the place of the first alert in the topic of alerts,
-        which no other output has.
+        fields: of the record that came. The source, which identifies a refused output, is the first alert in the topic
+        of alerts: it is unique among outputs.
         """
         topic = self._settings.alerts or ""
         source = Record(topic, number, notice.first, None, None, None, [])
@@ -148,7 +148,7 @@ class Outputs:
     def dead_letter(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
         """Send a record that cannot be used to its own topic, unchanged, with the reason in the headers.
 
-        It is cut as far as that topic does not accept it. exception: the cause, if any.
+        It is cut as far as that topic requires. exception: the cause, if any.
         """
         if reason == "tombstone" and self._settings.tombstones == "skip":
             self._observer.tombstone()
@@ -158,7 +158,7 @@ class Outputs:
             log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, suppressed=suppressed))
         topic = self._settings.dead_letters
         refusals, why = self._delivery.refusals.of(topic, record)
-        # The first answer to a refusal that may be one of its time is another time.
+        # After the first refusal that may be due to its time, it is sent uncut with another time.
         cut = refusals - 1 if why is not None and why.code() in MAY_BE_TIME else refusals
         if cut >= len(DEAD_LETTER_CUTS):
             what = f"topic {topic} refuses the dead letter of {record.where()}, even without its value and its key"
@@ -170,9 +170,9 @@ class Outputs:
         output = Output(topic, record.key, record.value, headers, partition, record.timestamp_or_now, record)
         if refusals:
             output.timestamp = 0
-        for most, is_whole in DEAD_LETTER_CUTS[cut:]:
-            if most is not None and record.value is not None and len(record.value) > most:
-                output.value = record.value[:most]
+        for max_bytes, is_whole in DEAD_LETTER_CUTS[cut:]:
+            if max_bytes is not None and record.value is not None and len(record.value) > max_bytes:
+                output.value = record.value[:max_bytes]
                 output.headers = [*headers, (TRUNCATED_FROM, str(len(record.value)).encode())]
             if not is_whole:
                 output.key = _key_hash(record.key or record.where().encode())
@@ -182,9 +182,9 @@ class Outputs:
         self._delivery.send(output)
 
     def partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
-        """The partition to write to: the source's own if the counts match, else -1: by key.
+        """Return the partition to write to: the source's own if the counts match, else -1: by key.
 
-        Records without a key of one partition go to one partition, and so keep their order.
+        Records of one partition without a key go to one partition, and so keep their order.
         """
         counts = self._partitions()
         if (count := counts.get(topic, 0)) == counts.get(self._settings.topic, 0):
@@ -193,12 +193,12 @@ class Outputs:
 
 
 def dead_letter_reason(error: RecordError | None, reason: str, message: str) -> DeadLetter:
-    """Reason, message and error of a dead letter: those of its decoding error, if any, else `reason` and `message`."""
+    """Return a dead letter with the reason of the decoding error, if any, else with `reason` and `message`."""
     return DeadLetter(error.reason, str(error), error) if error is not None else DeadLetter(reason, message)
 
 
 def own_headers(record: Record) -> Headers:
-    """The headers of a record without those that are added to a dead letter; the number of attempts stays."""
+    """Return the headers of a record without those of a dead letter; the number of attempts stays."""
     return [header for header in record.headers if header[0] not in (*ADDED, TRUNCATED_FROM)]
 
 
@@ -207,7 +207,7 @@ def _key_hash(key: bytes) -> bytes:
 
 
 def _dead_letter_headers(record: Record, reason: str, message: str, exception: str) -> Headers:
-    """The record's own headers, then new ones; headers of an earlier dead letter are removed."""
+    """Return the record's own headers, then new ones, without those of an earlier dead letter."""
     timestamp = "" if record.timestamp is None else str(record.timestamp)
     source = (record.topic, str(record.partition), str(record.offset), timestamp)
     texts = zip(ADDED, (reason, message, exception, *source), strict=True)

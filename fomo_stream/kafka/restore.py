@@ -103,7 +103,7 @@ class StateReader:
         settings, number = self._settings, partition.number
         seen = self._watch.seen
         if settings.topic in seen.partitions:  # else the watch will see when it exists
-            seen = self._watch.look()  # it may have been created again since the last poll
+            seen = self._watch.poll()  # it may have been created again since the last poll
         if settings.topic not in seen.partitions:
             raise NotYetError(f"topic {settings.topic} does not exist")
         if number >= seen.partitions.get(settings.state_topic, 0):  # it grows with the input

@@ -20,7 +20,7 @@ from fomo_stream.settings.topic_flags import NO_TOPIC
 
 log = logging.getLogger(__name__)
 
-STALLED_AFTER_S = 120.0
+STALLED_AFTER_S = 120.0  # without a turn of the main loop
 WAIT_S = 2.0  # with --wait: until the next attempt to start
 
 
@@ -44,29 +44,29 @@ class Service:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the model is not loaded yet. Until then the service has no client."""
+        """Return whether the model is not loaded yet. Until then the service has no client."""
         return self._model is None
 
     @property
     def ready(self) -> bool:
-        """Whether records that arrive now are scored."""
+        """Return whether records that arrive now are scored."""
         return not self.not_ready()
 
     def not_ready(self) -> list[str]:
-        """Reasons why records are not being scored; empty if they are."""
+        """Return the reasons why records are not scored; empty if they are."""
         if self._state != "running" or self.member is None:
             return [f"the service is {self._state}" + (f": {self._trouble}" if self._trouble else "")]
         return not_ready_reasons(self.member)
 
     def not_live(self) -> list[str]:
-        """Reasons to restart the process; empty while the main loop turns, and while the model is loaded."""
+        """Return reasons to restart the process; empty while the main loop turns, and while the model loads."""
         if self.is_loading:  # compiling its kernels takes minutes where a container has little CPU time
             return []
         stalled = time.monotonic() - (self._began if self.member is None else self.member.turned_at)
         return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
 
     def snapshot(self) -> Snapshot:
-        """How this instance is doing now. Safe from any thread."""
+        """Return the state of this instance. Safe from any thread."""
         settings, model, member = self._settings, self._model, self.member
         schema = None if member is None else member.pipeline.schema
         return Snapshot(
@@ -110,12 +110,12 @@ class Service:
             self.member.finish()
 
     def _start(self, model: Model, stack: ExitStack) -> GroupMember | None:
-        """A member that is ready to run; with --wait, as soon as one can start. None: it was stopped before."""
+        """Return a member that is ready to run; with --wait, as soon as it can start. None: stopped before."""
         throttle = Throttle()
         while not self._stopping.is_set():
             self._began = time.monotonic()
             try:
-                with quiet_clients(), ExitStack() as attempt:  # the error says it, and says it once
+                with quiet_clients(), ExitStack() as attempt:  # the error that is raised has the reason
                     member = start(self._settings, model, self._observer, attempt)
                     stack.push(attempt.pop_all())
                     self._trouble = ""

@@ -60,7 +60,7 @@ def not_ready_reasons(member: GroupMember) -> list[str]:
     reasons = [] if member.has_joined else ["not yet a member of the group"]
     reasons += member.topics.reasons()
     reasons += [reason for reason in (member.search.trouble, member.delivery.trouble) if reason]
-    schemas, partitions = member.pipeline.schemas, dict(member.pipeline.tasks)
+    schemas, partitions = member.pipeline.schemas, dict(member.pipeline.partitions)
     places = {number: f"{member.settings.topic}[{number}]" for number in partitions}
     if schemas is not None and schemas.trouble:
         for number in sorted(filter(member.pipeline.decoder.waits, partitions)):
@@ -78,7 +78,7 @@ def not_ready_reasons(member: GroupMember) -> list[str]:
 
 def partition_snapshots(member: GroupMember, now: float, clock: float) -> tuple[PartitionSnapshot, ...]:
     """Return the partitions of an instance, by number. now: seconds, monotonic; clock: seconds since 1970."""
-    ordered = sorted(member.pipeline.tasks.values(), key=lambda partition: partition.number)
+    ordered = sorted(member.pipeline.partitions.values(), key=lambda partition: partition.number)
     return tuple(_partition_snapshot(member, partition, now, clock) for partition in ordered)
 
 

@@ -1,4 +1,4 @@
-"""Starts an instance: checks what can be checked before it joins its group."""
+"""Start an instance: check everything that can be checked before it joins its group."""
 
 from __future__ import annotations
 
@@ -82,10 +82,12 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
     if pipeline.schemas is not None:
         stack.callback(pipeline.schemas.stop)
-    watch.numbers = lambda: pipeline.tasks
+    watch.numbers = lambda: pipeline.partitions
     if schema is not None:
         pipeline.begin(schema)
-    restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check, warm)
+    restorer = Restorer(
+        settings, watch, lambda waiting: pipeline.partitions.get(waiting.number) is waiting, agreement.check, warm
+    )
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
     answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}
@@ -109,28 +111,28 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
 
 
 def _open_delivery(settings: ServiceSettings, limits: Mapping[str, TopicLimits]) -> Delivery:
-    """limits: of the topics that outputs go to, where the broker reports them."""
+    """Start the delivery. limits: of the topics of outputs, where the broker reports them."""
     codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
     compresses = any(codec != "none" for codec in codecs)
-    more = {"batch.size": min([1_000_000, *(one.max_bytes for one in limits.values())])}
+    options = {"batch.size": min([1_000_000, *(limit.max_bytes for limit in limits.values())])}
     if settings.delivery == "at-least-once":
-        return AtLeastOnce(partial(make_producer, settings, None, **more), limits, compresses=compresses)
-    producer = partial(make_producer, settings, settings.transactional_id, **more)
+        return AtLeastOnce(partial(make_producer, settings, None, **options), limits, compresses=compresses)
+    producer = partial(make_producer, settings, settings.transactional_id, **options)
     delivery = ExactlyOnce(producer, limits, compresses=compresses)
     delivery.start(START_S)
     return delivery
 
 
 def _close(consumer: Any, settings: ServiceSettings) -> None:
-    """Leave the group. The client would wait for the brokers without limit; the process must not."""
-    # With group.protocol=consumer the client never gives up the place of an instance that has an id.
+    """Leave the group. The client would wait for the brokers without limit, so it closes in a thread of its own."""
+    # With group.protocol=consumer, librdkafka never gives up the place of an instance with an id.
     keeps_place = settings.instance_id is not None and settings.kafka.get("group.protocol") == "consumer"
     if keeps_place:
         log.warning(kv("group_not_left", reason="group.protocol is consumer", effect=LATE))
 
     def close() -> None:
         if settings.instance_id is not None and not keeps_place:  # `close` alone keeps its place
-            with suppress(KafkaException):  # it was fenced: it has no place any more
+            with suppress(KafkaException):  # it was fenced, so it has no place any more
                 consumer.unsubscribe()
                 while consumer.assignment():
                     consumer.poll(LEAVE_POLL_S)

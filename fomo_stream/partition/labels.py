@@ -1,4 +1,4 @@
-"""Feedback: the content of a label, the record that it is about, and the time at which it takes effect; muted keys.
+"""Feedback: the content of a label, its record, and the offset at which it takes effect; muted keys.
 
 A label is about one record of the input partition with the same number as its own partition. A label is due when its
 record was scored or skipped. `take_due` removes due labels; they take effect before the record at `position` is scored.
@@ -37,7 +37,7 @@ MAX_WAITING_LABELS = 10_000  # labels of a partition held in memory; their verdi
 
 
 class Verdict(NamedTuple):
-    """One verdict on one record, given by its offset, or on the last record with a key."""
+    """A verdict on one record: that at an offset, or the last one with a key."""
 
     offset: int | None
     key: bytes | None
@@ -45,14 +45,14 @@ class Verdict(NamedTuple):
 
 
 class Mute(NamedTuple):
-    """Whether a key gives no alerts."""
+    """A key, and whether it is muted: a muted key does not give alerts."""
 
     key: bytes
     muted: bool
 
 
 class WindowLabel(NamedTuple):
-    """A window of maintenance; a name: that of one which does not take place."""
+    """A window of maintenance, or the name of a cancelled one."""
 
     window: Window | str
 
@@ -122,17 +122,17 @@ def _parse_window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
 
 
 def _label_key(key: object, message_key: bytes | None) -> bytes:
-    """The key that a label names, or else its own."""
+    """Return the key that a label names, or else its own."""
     if key is not None and not isinstance(key, str):
         raise _bad_feedback('"key" must be the key of a record, as text')
-    found = message_key if key is None else key.encode(errors="surrogatepass")
-    if found is None:
+    key_bytes = message_key if key is None else key.encode(errors="surrogatepass")
+    if key_bytes is None:
         raise _bad_feedback('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
-    if len(found) > MAX_KEY_BYTES:
+    if len(key_bytes) > MAX_KEY_BYTES:
         raise _bad_feedback(
-            f'the key has {len(found):,} bytes, more than {MAX_KEY_BYTES:,}: name a record by its "offset"'
+            f'the key has {len(key_bytes):,} bytes, more than {MAX_KEY_BYTES:,}: name a record by its "offset"'
         )
-    return found
+    return key_bytes
 
 
 def _bad_feedback(message: str) -> RecordError:
@@ -179,12 +179,12 @@ class RecordIndex:
                 del self._offsets[digest]
 
     def find(self, label: Verdict) -> tuple[int, int] | None:
-        """(number, offset) of the record that a label is about; None when it is not remembered."""
+        """Return (number, offset) of the record of a label; None if the index does not have it any more."""
         offset = self._offsets.get(_key_digest(label.key)) if label.key is not None else label.offset
         return None if offset is None or offset not in self._records else (self._records[offset][0], offset)
 
     def changes(self, name: str) -> Entries:
-        """The changes since the last call, as entries of a compacted log."""
+        """Return the changes since the last call, as entries of a compacted log."""
         if fresh := list(islice(reversed(self._records.items()), self._fresh)):
             key = np.frombuffer(b"".join(digest for _, (_, digest) in fresh), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
             numbers = np.array([number for _, (number, _) in fresh])
@@ -206,7 +206,7 @@ class RecordIndex:
 
 
 class MutedKeys:
-    """The keys that give no alerts: those of the settings, changed by labels.
+    """The keys that do not give alerts: those of the settings, changed by labels.
 
     >>> muted = Muted(["p7"])
     >>> muted.set(b"p7", False), muted.set(b"p8", True), muted.has("p7"), muted.has(b"p8"), muted.has(None)
@@ -214,32 +214,32 @@ class MutedKeys:
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._given = frozenset(map(_key_digest, keys))
+        self._from_settings = frozenset(map(_key_digest, keys))
         self._changed: dict[bytes, bool] = {}  # by labels
         self._is_logged = True  # whether the log has these
 
     @property
     def is_full(self) -> bool:
-        """Whether no more keys should be muted by labels."""
+        """Return whether labels must not mute further keys."""
         return len(self._changed) >= MAX_MUTED_KEYS
 
     def has(self, key: Key) -> bool:
-        """Whether a key is muted; records without one cannot be."""
-        if key is None or not (self._given or self._changed):
+        """Return whether a key is muted; records without a key cannot be."""
+        if key is None or not (self._from_settings or self._changed):
             return False
         digest = _key_digest(key)
-        return self._changed.get(digest, digest in self._given)
+        return self._changed.get(digest, digest in self._from_settings)
 
     def set(self, key: bytes, muted: bool) -> None:
-        """Mute a key, or end that."""
+        """Mute a key, or unmute it."""
         digest = _key_digest(key)
         self._changed.pop(digest, None)
         self._is_logged = False
-        if muted != (digest in self._given):
+        if muted != (digest in self._from_settings):
             self._changed[digest] = muted
 
     def changes(self, name: str) -> Entries:
-        """The entry of the keys that labels have changed; empty if it has not changed."""
+        """Return the entry of the keys that labels have changed; empty if it has not changed."""
         if self._is_logged:
             return {}
         self._is_logged = True
@@ -249,14 +249,14 @@ class MutedKeys:
     def recover(self, entries: StoredEntries, name: str) -> None:
         """Load the entry. Raises DamagedStateError when it is not readable."""
         try:
-            found = orjson.loads(entries.get(name, b"[]"))
-            self._changed = {bytes.fromhex(digest): bool(muted) for digest, muted in found}
+            changes = orjson.loads(entries.get(name, b"[]"))
+            self._changed = {bytes.fromhex(digest): bool(muted) for digest, muted in changes}
         except (ValueError, TypeError) as error:
-            raise DamagedStateError(f"{name} is no list of keys ({error})") from None
+            raise DamagedStateError(f"{name} is not a list of keys ({error})") from None
 
 
 def _key_digest(key: bytes | str) -> bytes:
-    """A key of any length as a few bytes, so that memory is bounded."""
+    """Return a digest of a key, so that memory is bounded for keys of any length."""
     key = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
@@ -268,18 +268,18 @@ class DueLabels:
     takes_effect: int
     numbers: list[int]  # (n,) the detector's numbers of the records
     labels: list[tuple[int, int, bool]]  # (n,) offset in the feedback topic, offset of the record, outlier; ascending
-    too_late: int  # other labels that are due, but whose record is not remembered
+    too_late: int  # other due labels, whose record is not in the index any more
     new_verdicts: int = 0  # that changed something
     mutes: Sequence[tuple[bytes, bool]] = ()  # keys, and whether each is muted from now on
     windows: Sequence[Window] = ()  # of maintenance
-    cancelled: Sequence[str] = ()  # names of windows that do not take place
+    cancelled: Sequence[str] = ()  # names of cancelled windows
 
 
 class LabelQueue:
     """The labels of one partition, from the time they are read until they have taken effect.
 
-    A label's own offset is committed only after it took effect, in the same commit as the detector's changes. Labels
-    are finished out of order, and offsets may have gaps, as in compacted topics.
+    A label's own offset is committed only after it took effect, in the same commit as the detector's changes. As labels
+    wait for their records, they finish out of order. Offsets may have gaps, as in compacted topics.
     topic_id: of the feedback topic; empty if the broker has no ids.
     """
 
@@ -287,30 +287,30 @@ class LabelQueue:
         self._topic_id = topic_id
         self._waiting: list[tuple[int, int, Label]] = []  # heap: offset of the record (-1: by key), own offset, label
         self._open: deque[int] = deque()  # offsets that were read, from the first one that is not finished
-        self._closed: set[int] = set()  # those of them that are finished
-        self._last = -1  # offset that was read last
-        self.committable: int | None = None  # below it everything is finished; None: nothing is yet
+        self._closed: set[int] = set()  # the finished ones of these
+        self._last = -1  # last offset that was read
+        self.committable: int | None = None  # below it every label is finished; None: not any yet
         self._finished: frozenset[int] = frozenset()  # offsets to be read again that were finished before a restart
         self._log = Entry()
         self.committed: int | None = None  # last offset that the group has committed
 
     def __len__(self) -> int:
-        """Labels that wait for their record."""
+        """Return the number of labels that wait for their record."""
         return len(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more labels should be read for now."""
+        """Return whether reading of labels must pause."""
         return len(self._waiting) >= MAX_WAITING_LABELS or len(self._open) >= MAX_OPEN_LABELS
 
     def begin(self, start: int) -> None:
-        """The labels before offset `start` of the feedback topic are finished."""
+        """Begin at offset `start` of the feedback topic: the labels before it are finished."""
         self._last = max(start, 0) - 1
 
     def open(self, at: int) -> bool:
-        """The record at offset `at` of the feedback topic was read.
+        """Note that the record at offset `at` of the feedback topic was read.
 
-        False: this label was already handled or is waiting. A client may read records twice when a broker comes back.
+        False: this label waits or is finished already. A client may read records twice when a broker comes back.
         """
         if at <= self._last:
             return False
@@ -322,7 +322,7 @@ class LabelQueue:
         return True
 
     def close(self, at: int) -> None:
-        """The label at offset `at` is finished."""
+        """Finish the label at offset `at`."""
         self._closed.add(at)
         while self._open and self._open[0] in self._closed:
             first = self._open.popleft()
@@ -330,39 +330,39 @@ class LabelQueue:
             self.committable = first + 1
 
     def add(self, at: int, label: Label) -> None:
-        """The record at offset `at` holds this label, which waits for its record."""
+        """Add the label at offset `at`, which waits for its record."""
         offset = label.offset if isinstance(label, Verdict) and label.offset is not None else -1
         heapq.heappush(self._waiting, (offset, at, label))
 
     def due(self, position: int | None) -> list[int]:
-        """The own offsets of the labels on records before offset `position`, in the order of `take_due`."""
+        """Return the own offsets of the labels on records before offset `position`, in the order of `take_due`."""
         if position is None or not self._waiting or self._waiting[0][0] >= position:
             return []
         return [at for _, at in sorted((about, at) for about, at, _ in self._waiting if about < position)]
 
-    def take_due(self, index: RecordIndex, position: int | None, most: int | None = None) -> DueLabels:
-        """Remove the labels on records before offset `position`, all or at most `most`, and close their offsets."""
-        due = [heapq.heappop(self._waiting)[1:] for _ in self.due(position)[:most]]
-        due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
+    def take_due(self, index: RecordIndex, position: int | None, max_labels: int | None = None) -> DueLabels:
+        """Remove the labels on records before offset `position`, at most `max_labels`, and close their offsets."""
+        due = [heapq.heappop(self._waiting)[1:] for _ in self.due(position)[:max_labels]]
+        due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later one wins
         numbers, labels, mutes, too_late = [], [], list[tuple[bytes, bool]](), 0
-        windows: dict[str, Window | str] = {}  # by name: the last word on each counts
+        windows: dict[str, Window | str] = {}  # by name: the last label about a window wins
         for at, label in due:
             self.close(at)
             if isinstance(label, Mute):
                 mutes.append(label)
             elif isinstance(label, WindowLabel):
                 windows[label.window if isinstance(label.window, str) else label.window.name] = label.window
-            elif (found := index.find(label)) is not None:
-                numbers.append(found[0])
-                labels.append((at, found[1], label.outlier))
+            elif (record := index.find(label)) is not None:
+                numbers.append(record[0])
+                labels.append((at, record[1], label.outlier))
             else:
                 too_late += 1
-        told = [one for one in windows.values() if isinstance(one, Window)]
-        cancelled = [one for one in windows.values() if isinstance(one, str)]
-        return DueLabels(position or 0, numbers, labels, too_late, mutes=mutes, windows=told, cancelled=cancelled)
+        announced = [window for window in windows.values() if isinstance(window, Window)]
+        cancelled = [name for name in windows.values() if isinstance(name, str)]
+        return DueLabels(position or 0, numbers, labels, too_late, mutes=mutes, windows=announced, cancelled=cancelled)
 
     def changes(self, name: str) -> Entries:
-        """The entry of finished labels that come after an unfinished one; empty if it has not changed."""
+        """Return the entry of finished labels after an unfinished one; empty if it has not changed."""
         unread = (at for at in self._finished if at > self._last)  # finished before a restart, to be read again
         ahead = sorted({*self._closed, *unread})
         value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
@@ -373,8 +373,8 @@ class LabelQueue:
         if not (value := self._log.recover(entries, name)):
             return
         try:
-            found = orjson.loads(value)
-            if found["topic_id"] == self._topic_id:
-                self._finished = frozenset(map(int, found["finished"]))
+            content = orjson.loads(value)
+            if content["topic_id"] == self._topic_id:
+                self._finished = frozenset(map(int, content["finished"]))
         except (ValueError, TypeError, KeyError) as error:
-            raise DamagedStateError(f"{name} is no list of offsets ({error})") from None
+            raise DamagedStateError(f"{name} is not a list of offsets ({error})") from None

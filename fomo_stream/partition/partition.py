@@ -1,4 +1,4 @@
-"""One partition's records: what is known of them before they can be scored, and its state as entries of a log. Pure.
+"""The state of a partition, before its records can be scored and after, as entries of a log. Pure.
 
 Waiting: restore, offer -> begin -> Running (see `running`): offer, step
 """
@@ -21,7 +21,7 @@ INDEX, LABELS, MUTED, RULES = "index", "labels", "muted", "rules"
 
 
 class PartitionConfig(RulesConfig, Protocol):
-    """What a partition does with its records: the flags of the same names."""
+    """The settings of a partition: the flags of the same names."""
 
     lags: int
     mute_key: tuple[str, ...]
@@ -44,18 +44,18 @@ class PartitionConfig(RulesConfig, Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Partition:
-    """What a partition has before and after its features are known.
+    """The state of a partition before and after its features are known.
 
-    It is inactive until it is restored: records that arrive before that are read again.
+    It is inactive until it is restored: records that arrive earlier are read again.
     """
 
     number: int
     config: PartitionConfig
-    topic: str | None  # where its records come from; None: results and incidents do not name it
+    topic: str | None  # of its records; None: results and incidents do not name it
     feedback: str | None  # the topic of labels, if there is one
-    topic_id: str  # empty: the broker has none
+    topic_id: str  # empty: the broker does not have ids
     feedback_id: str
-    batch_size: int  # records that are scored at once, at most
+    batch_size: int  # most records that are scored together
     waiting: MicroBatch[Pending]
     labels: LabelQueue
     muted: MutedKeys
@@ -70,31 +70,30 @@ class Partition:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is restored."""
+        """Return whether it is restored."""
         return self.position is not None
 
     def offer(self, item: Pending, now: float) -> bool:
-        """Take the next record; True when a micro-batch is full. One that was taken before is left out.
+        """Take the next record. Return True when a micro-batch is full. Ignore a record that was taken before.
 
         now: seconds, monotonic.
         """
         if self.position is None:
             return False
         expected = self.waiting.items[-1].offset + 1 if len(self.waiting) else self.position
-        return item.offset >= expected and self.waiting.add(item, now)  # else it began again after the fetch
+        return item.offset >= expected and self.waiting.add(item, now)  # else it was restored again after the fetch
 
     def skip(self, items: Sequence[Item]) -> None:
-        """These records, which come next, are finished without a score."""
+        """Finish these records, which come next, without a score."""
         if items:
             self.position = items[-1].offset + 1
 
     def set_rules(self, rules: Rules) -> bool:
-        """Let these rules hold from the next record on, with the windows that feedback has told of; False: they do."""
-        told = self.rules.now.told
-        return self.rules.change(Rules(rules.rules, rules.windows, told), self.position or 0)
+        """Apply these rules from the next record on, with the windows from feedback. False: they apply already."""
+        return self.rules.change(Rules(rules.rules, rules.windows, self.rules.now.told), self.position or 0)
 
-    def label(self, at: int, label: Label, exists: Callable[[int, int], bool]) -> None:
-        """Queue a label, `at` an offset of its topic, until its record is scored. Raises RecordError.
+    def label(self, label_offset: int, label: Label, exists: Callable[[int, int], bool]) -> None:
+        """Queue a label, at this offset of its topic until its record is scored. Raises RecordError.
 
         exists: whether the input has a record at (partition, offset); called only for offsets from `position` on.
         """
@@ -105,10 +104,10 @@ class Partition:
             raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label must come after its record")
         if isinstance(label, Mute) and label.muted and self.muted.is_full:
             raise RecordError(BAD_FEEDBACK, f"{MAX_MUTED_KEYS:,} keys are muted by labels; end that for some first")
-        self.labels.add(at, label)
+        self.labels.add(label_offset, label)
 
     def changes(self) -> Entries:
-        """The changes since the last call, as entries of a compacted log; none if there was no record or label."""
+        """Return the changes since the last call, as entries of a compacted log; empty without a record or label."""
         if self.position is None:
             return {}
         entries = self._learned()
@@ -124,16 +123,16 @@ class Partition:
         return entries
 
     def _learned(self) -> Entries:
-        """The changes of what records have taught."""
+        """Return the changes of the learned state."""
         return {}
 
 
 class Waiting(Partition):
     """A partition that has to be restored, or whose features are not known yet.
 
-    feedback: the topic of labels, if there is one; ids: of these topics, by name, where the broker has any.
-    batch_size, age: how many records are scored at once, at most, and how many seconds one may wait for others.
-    rules: that hold now; None: those of the config.
+    feedback: the topic of labels, if there is one; ids: of these topics, by name, if the broker has ids.
+    batch_size, age: most records that are scored together, and seconds that one may wait for others.
+    rules: the current ones; None: those of the config.
     """
 
     def __init__(
@@ -170,15 +169,15 @@ class Waiting(Partition):
         self.position, self.committed = restored.start, restored.committed
         self.learned_until = restored.learned_until
         self.warm = restored.warm
-        self.topic_id = restored.topic_id or self.topic_id  # perhaps the id of a topic that was deleted
+        self.topic_id = restored.topic_id or self.topic_id  # which may be that of a deleted topic
         if self.feedback is not None:
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
             self.muted.recover(restored.entries, MUTED)
         if RULES in restored.entries:
-            given = self.rules.now
+            newest = self.rules.now
             self.rules = RulesLog.decode(self.rules_log.recover(restored.entries, RULES))
-            self.set_rules(given)
+            self.set_rules(newest)
 
     def discard_state(self) -> None:
         """Forget the restored state: its entries will be deleted, and learning starts again."""
@@ -188,5 +187,5 @@ class Waiting(Partition):
         self.learned_until = 0
 
     def handed_over(self) -> dict[str, Any]:
-        """All that it has, for the partition that it becomes."""
-        return {one.name: getattr(self, one.name) for one in fields(Partition)}
+        """Return all fields, for the `Running` that it becomes."""
+        return {item.name: getattr(self, item.name) for item in fields(Partition)}

@@ -105,7 +105,7 @@ class Running:
 
     def scores(self, partition: int) -> bool:
         """Whether records of this partition that arrive now are scored; ready is also a member without partitions."""
-        task = self.member.pipeline.tasks.get(partition) if self.service.ready else None
+        task = self.member.pipeline.partitions.get(partition) if self.service.ready else None
         return task is not None and task.is_active
 
     def _run(self) -> None:

@@ -65,7 +65,7 @@ def test_a_field_names_the_series_also_where_some_records_lack_it(broker: Broker
 
 
 def detector_of(member: GroupMember) -> Any:
-    task: Any = member.pipeline.tasks[0]
+    task: Any = member.pipeline.partitions[0]
     return task.detector
 
 

@@ -135,7 +135,7 @@ class Instance(GroupMember):
         pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions, recorder)
         pipeline.begin(SCHEMA)
         watch: Any = Watch(broker)  # it answers what a TopicWatch does
-        restorer = Restoring(SETTINGS, watch, lambda task: pipeline.tasks.get(task.number) is task, warm=warm)
+        restorer = Restoring(SETTINGS, watch, lambda task: pipeline.partitions.get(task.number) is task, warm=warm)
         topics = TopicReport(SETTINGS)
         topics.begin(broker.seen)
         clients: dict[str, Any] = {
@@ -171,7 +171,7 @@ class Instance(GroupMember):
     def hear(self) -> None:
         """A rebalance: if it has lost its membership, it loses its partitions and joins the group again."""
         if self.consumer.is_stale:
-            self.on_lost(None, [TopicPartition("t", number) for number in self.pipeline.tasks])
+            self.on_lost(None, [TopicPartition("t", number) for number in self.pipeline.partitions])
             self.consumer.join_again(as_new=True)
         else:
             self.on_assign(None, [])

@@ -41,7 +41,7 @@ def run(made: Pipeline, delivery: Recording, notes: dict[int, str], count: int) 
         made.finish([0])
         if not made.guard.has_failed:
             return undone
-        assert not made.tasks[0].is_active  # nothing more of it is scored, or committed
+        assert not made.partitions[0].is_active  # nothing more of it is scored, or committed
         undone += 1
         delivery.outputs.clear()
         for partition in made.aborted({}):

@@ -122,7 +122,7 @@ def test_in_the_end_each_partition_is_served_by_one_member_and_each_record_score
             world.happens(*one)
         world.happens("records", "a")
         world.settle()
-        served = {name: set(instance.pipeline.tasks) for name, instance in world.instances.items()}
+        served = {name: set(instance.pipeline.partitions) for name, instance in world.instances.items()}
         assert sorted(number for numbers in served.values() for number in numbers) == list(NUMBERS)
         assert served == {name: client.owned for name, client in world.clients.items()}
         for number in NUMBERS:
@@ -137,7 +137,7 @@ def test_a_difference_between_client_and_service_that_lasts_is_mended_and_told(
     for what in ("rebalance", "serve", "turn"):
         world.happens(what, "a")
     instance, client = world.instances["a"], world.clients["a"]
-    assert instance.pipeline.tasks.keys() == client.owned == set(NUMBERS)
+    assert instance.pipeline.partitions.keys() == client.owned == set(NUMBERS)
     instance.pipeline.drop(2)  # a callback was not understood
     instance.turn(1.0)
     instance.turn(1.0 + MAX_DIFFERENCE_S / 2)
@@ -148,7 +148,7 @@ def test_a_difference_between_client_and_service_that_lasts_is_mended_and_told(
     assert client.memberid() == ""
     for what in ("serve", "turn", "rebalance", "serve", "turn"):
         world.happens(what, "a")
-    assert instance.pipeline.tasks.keys() == set(NUMBERS)
+    assert instance.pipeline.partitions.keys() == set(NUMBERS)
 
 
 def test_a_partition_that_does_not_move_though_it_has_unread_records_is_told_of(

@@ -103,7 +103,7 @@ def searching() -> Callable[[int, float], bool]:
     def is_over(waiting: int, now: float) -> bool:
         pipeline.n_waiting = waiting
         before = len(looks)
-        search.look(now)
+        search.proceed(now)
         return len(looks) > before
 
     return is_over

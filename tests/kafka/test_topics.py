@@ -38,7 +38,7 @@ def test_only_a_recreated_topic_makes_partitions_be_restored(
     report = TopicReport(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"))
     first, *later = (seen(topic, answer) for answer in answers)
     report.begin(first)
-    assert sum(report.look(answer).created for answer in later) == restarts
+    assert sum(report.compare(answer).created for answer in later) == restarts
 
 
 def test_topics_that_lack_partitions_or_are_gone_are_reasons_not_to_be_ready() -> None:
@@ -47,15 +47,15 @@ def test_topics_that_lack_partitions_or_are_gone_are_reasons_not_to_be_ready() -
     found = TopicReport(settings)
     found.begin(TopicsAnswer(sizes, {}))
     assert found.reasons() == []
-    changes = found.look(TopicsAnswer(sizes | {"t": 4}, {}))
+    changes = found.compare(TopicsAnswer(sizes | {"t": 4}, {}))
     assert (changes.created, changes.resized) == (False, ("t",))
     (reason,) = found.reasons()
     assert "feedback topic f has 2 partitions fewer than t" in reason
     assert "--alter --topic f --partitions 4" in reason
     for gone in ("o", "a", "d"):
-        found.look(TopicsAnswer({topic: size for topic, size in sizes.items() if topic != gone}, {}))
+        found.compare(TopicsAnswer({topic: size for topic, size in sizes.items() if topic != gone}, {}))
         assert found.reasons() == [f"topic {gone} does not exist any more"]
-    found.look(TopicsAnswer(sizes, {}))
+    found.compare(TopicsAnswer(sizes, {}))
     assert found.reasons() == []
 
 

@@ -225,9 +225,9 @@ def test_a_silence_is_told_again_only_where_its_commit_failed(monkeypatch: pytes
                 instance.pipeline.receive(as_record(offset)._replace(timestamp=1000 * seconds), 0.0)
                 instance.pipeline.finish([0])
                 offset += 1
-            partition = instance.pipeline.tasks[0]
+            partition = instance.pipeline.partitions[0]
             assert isinstance(partition, Running)
-            instance.pipeline.look(partition, InputEnd(1000 * seconds, {0: offset}, 1, offset), is_read=True)
+            instance.pipeline.follow_silence(partition, InputEnd(1000 * seconds, {0: offset}, 1, offset), is_read=True)
         told = [json.loads(output.value or b"")["fomo"] for output in instance.delivery.to("t-alerts")]
         instance.delivery.outputs.clear()
         return [one["status"] for one in told if "of" in one]

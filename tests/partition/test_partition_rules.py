@@ -466,9 +466,9 @@ def test_what_the_state_has_is_read_with_the_bounds_of_now(caplog: pytest.LogCap
 def test_windows_by_feedback_are_bounded_in_number_and_size() -> None:
     rules = Rules()
     for at in range(0, 700, 100):
-        rules = rules.telling([window(f"w{at + n}", SPRING, 1 + at + n, keys=("k" * 100,)) for n in range(100)])
+        rules = rules.with_feedback([window(f"w{at + n}", SPRING, 1 + at + n, keys=("k" * 100,)) for n in range(100)])
     assert [one.name for one in rules.told] == [f"w{n}" for n in range(200, 700)]
-    large = rules.telling([window(f"x{n}", SPRING, 9000 + n, keys=("k" * 200,) * 70) for n in range(20)])
+    large = rules.with_feedback([window(f"x{n}", SPRING, 9000 + n, keys=("k" * 200,) * 70) for n in range(20)])
     assert [one.name for one in large.told] == [f"x{n}" for n in range(20 - len(large.told), 20)]
     assert 5 < len(large.told) < 20
 

@@ -17,7 +17,7 @@ RETRY_S = 0.25  # between two tries to commit the same offsets
 
 
 class AtLeastOnce(Delivery):
-    """Commits offsets when everything sent before is acknowledged; after a crash or abort some of it is sent again."""
+    """Commit offsets after all outputs are acknowledged. After a crash or an abort, some outputs are sent again."""
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, TopicLimits], **options: Any) -> None:
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to offset commits
@@ -25,14 +25,14 @@ class AtLeastOnce(Delivery):
         super().__init__(make_producer, limits, **options)
 
     def begin(self) -> None:
-        """There are no transactions to open."""
+        """Do nothing: there are no transactions to open."""
 
     def offsets_committed(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
-        """The client's callback: the broker has answered, or the client has given up."""
+        """Take the client's callback: the broker has answered, or the client has given up."""
         self._answers.append((error, partitions))
 
     def _step(self, commit: Commit, seconds: float) -> CommitOutcome:
-        """First outputs until all are acknowledged, then the offsets; after an error, from the beginning."""
+        """Wait until all outputs are acknowledged, then commit the offsets; after an error, begin again."""
         if (early := self._not_before - monotonic()) > 0:
             sleep(min(early, seconds))
             return CommitOutcome.PENDING
@@ -61,7 +61,7 @@ class AtLeastOnce(Delivery):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs are not acknowledged yet"))
 
     def _commit_offsets(self, commit: Commit, seconds: float) -> CommitOutcome:
-        """Runs in the thread that owns the consumer: another thread would have to wait while that one polls."""
+        """Commit in the thread that owns the consumer: another thread would have to wait while that one polls."""
         if seconds:  # the consumer is not polled during this wait, so no callback is called
             # `commit` has no time limit, `committed` has: so first make sure that the broker answers.
             commit.consumer.committed(commit.offsets, timeout=SLICE_S)
@@ -73,7 +73,7 @@ class AtLeastOnce(Delivery):
         while self._answers:
             error, partitions = self._answers.pop()
             if error is None and _places(partitions) != _places(commit.offsets):
-                continue  # the answer to an earlier commit that was given up
+                continue  # the answer to an earlier commit that was abandoned
             if error is not None:
                 raise KafkaException(error)
             for partition in partitions:
@@ -85,14 +85,14 @@ class AtLeastOnce(Delivery):
     def _undo(self) -> None:
         self._producer.purge()
         self._producer.flush(SLICE_S)
-        self._use_new_producer()  # the broker may not accept the sequence numbers of the old one
+        self._use_new_producer()  # after a purge, the broker may refuse its sequence numbers
 
     def close(self) -> None:
-        """Wait a little for outputs under way."""
+        """Wait a moment for outputs that are on their way."""
         self._producer.flush(SLICE_S)
         self._producer.purge()
         self._producer.flush(SLICE_S)
 
 
 def _places(partitions: Sequence[TopicPartition]) -> set[tuple[str, int, int]]:
-    return {(found.topic, found.partition, found.offset) for found in partitions}
+    return {(partition.topic, partition.partition, partition.offset) for partition in partitions}

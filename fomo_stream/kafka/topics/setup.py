@@ -49,9 +49,9 @@ class TopicSetup:
         if cluster.has_controller:
             check_permissions(settings, cluster.admin, service_needs(settings))
         deadline = time.monotonic() + START_TIMEOUT_S
-        seen = watch.look()
+        seen = watch.poll()
         while seen.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
-            seen = watch.look()
+            seen = watch.poll()
         if seen.trouble:
             remedy = f"check that topic {settings.topic} may be described and read"
             if watch.is_temporary:
@@ -86,13 +86,13 @@ class TopicSetup:
     def _create_missing(self, topics: Mapping[str, Mapping[str, str]]) -> None:
         """Create these topics if they are missing, with their configuration and as many partitions as the input has."""
         watch = self._watch
-        watch.look()
+        watch.poll()
         count = watch.seen.partitions.get(self._settings.topic, 1)
         missing = [topic for topic in topics if topic not in watch.seen.partitions]
         reasons = self._cluster.create({topic: topics[topic] for topic in missing}, count)
         deadline = time.monotonic() + START_TIMEOUT_S / 2
         while missing and time.monotonic() < deadline:
-            watch.look()
+            watch.poll()
             missing = [topic for topic in missing if topic not in watch.seen.partitions]
             watch.wait(0.1 if missing else 0)
         if missing:

@@ -97,7 +97,7 @@ class TopicWatch:
         """Wait for `seconds`, or until `stop`."""
         self._stopped.wait(seconds)
 
-    def look(self) -> TopicsAnswer:
+    def poll(self) -> TopicsAnswer:
         """Ask the broker now. The answer is also in `seen`."""
         try:
             partitions, topic_ids = self.cluster.partitions(self.topics)
@@ -116,7 +116,7 @@ class TopicWatch:
         n_polls = 0
         while not self._stopped.wait(WATCH_INTERVAL_S):
             try:
-                self.look()
+                self.poll()
                 self.grow()
                 self._poll_ends(time.monotonic())
                 if (n_polls := n_polls + 1) % LIMITS_INTERVAL == 0:
@@ -154,7 +154,7 @@ class TopicWatch:
         count = seen.partitions[topic]
         failures = self.cluster.grow(small, count)
         self.wait(0.5)
-        self.look()
+        self.poll()
         for name in small:
             if not self.seen.missing_partitions(name, topic):
                 log.info(kv("topic_grown", topic=name, partitions=count))
@@ -181,7 +181,7 @@ class TopicReport:
         for topic in self._settings.outputs:
             self._warn_if_small(topic)
 
-    def look(self, seen: TopicsAnswer) -> TopicChanges:
+    def compare(self, seen: TopicsAnswer) -> TopicChanges:
         """Compare the broker's new answer with the last one, and log the changes."""
         before = self.seen
         self.seen = seen = replace(
