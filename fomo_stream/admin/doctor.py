@@ -48,7 +48,7 @@ def run_checks(settings: DoctorSettings) -> tuple[str, int]:
         facts = collect_facts(settings)
         by_check = {name: list(check(settings, facts)) for name, check in BROKER_CHECKS.items()}
     except BrokerError as error:
-        by_check = dict.fromkeys(BROKER_CHECKS, [Finding("the brokers do not answer", is_known=False)])
+        by_check = {name: [Finding("the brokers do not answer", is_known=False)] for name in BROKER_CHECKS}
         by_check["brokers"] = [Finding.problem(error)]
     if settings.registry:
         by_check["schema registry"] = list(schema_registry(settings))
