@@ -130,7 +130,7 @@ class RedriveProgress:
         return min([min(map(self._end, reasons), default=self.offset), *self.left])
 
     def advanced(self, to: int, reasons: Sequence[str], left: frozenset[int] = frozenset()) -> RedriveProgress:
-        """Return the progress after a run for these reasons (none: any) has handled all letters below `to` but `left`."""
+        """Return the progress after a run for these reasons (none: any) that has left only `left` below `to`."""
         offset = self.offset if reasons else to
         ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
         return RedriveProgress(offset, {reason: end for reason, end in ahead.items() if end > offset}, left)
