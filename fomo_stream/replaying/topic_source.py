@@ -226,8 +226,8 @@ def read_label_topic(
             keys = ((s.offset, s.timestamp, None if s.key is None else key_bytes(s.key)) for s in samples)
             for number, offset in last_before(keyed, keys):
                 offsets[number] = offset
-        for offset, verdict in zip(offsets, verdicts, strict=True):
-            table.add(None if offset is None else (partition, offset), verdict)
+        for label_offset, verdict in zip(offsets, verdicts, strict=True):
+            table.add(None if label_offset is None else (partition, label_offset), verdict)
     return table.finish()
 
 
