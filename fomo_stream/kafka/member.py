@@ -304,7 +304,7 @@ class GroupMember:
         if self._is_leaving or not self.membership.confirm(owns=bool(self.pipeline.partitions)):
             return
         for number in numbers:
-            self._request(self.pipeline.add(number, self.topics.seen.topic_ids))
+            self._request(self.pipeline.add(number, self.topics.answer.topic_ids))
             log.info(kv("assigned", topic=self.settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
@@ -428,7 +428,7 @@ class GroupMember:
             self._request(partition, delay)
 
     def _compare_topics(self) -> None:
-        changes = self.topics.compare(self.watch.seen)
+        changes = self.topics.compare(self.watch.answer)
         if changes.created or changes.missing:  # restoring waits for the topic, and decides which state is still valid
             self.commits.must_abort = True
         for topic in changes.resized:

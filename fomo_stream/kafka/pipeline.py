@@ -137,7 +137,7 @@ class Pipeline:
 
     def _log_rules(self, partition: Partition) -> None:
         rules, offset = partition.rules.now, partition.rules.changes[-1].offset
-        counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.told)}
+        counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.from_feedback)}
         log.info(kv("rules", topic=self._settings.topic, partition=partition.number, offset=offset, **counts))
 
     def _warn_of_rules(self) -> None:
@@ -153,7 +153,7 @@ class Pipeline:
         former = self._former_detectors.pop(number, None)
         try:
             with _errors_as_damage():
-                running = Running(partition, self._first, self.schema, known=former, follows_clock=True)
+                running = Running(partition, self._first, self.schema, former=former, follows_clock=True)
         except StateError as error:
             topic = self._settings.state_topic
             if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
@@ -172,12 +172,12 @@ class Pipeline:
 
     # --- commits ------------------------------------------------------------------------------------------
 
-    def stage(self, seen: TopicsAnswer) -> list[TopicPartition]:
+    def stage(self, answer: TopicsAnswer) -> list[TopicPartition]:
         """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged, self._finished = self._finished, []
         for partition in self.partitions.values():
-            changes, uncommitted = partition.changes(), list(self._uncommitted(partition, seen.partitions))
+            changes, uncommitted = partition.changes(), list(self._uncommitted(partition, answer.partitions))
             for name, value in changes.items():
                 self._delivery.send(to_output(self._settings.state_topic, partition.number, name, value))
             if changes and not uncommitted and partition.position is not None:

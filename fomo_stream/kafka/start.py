@@ -71,15 +71,15 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     if schema is not None:
         check_schema(settings, model, schema)
     setup.finish(is_known=not agreement.is_new)
-    warm = agree_on_warm_start(settings, group_log, watch.seen, round(1000 * time.time()))
+    warm = agree_on_warm_start(settings, group_log, watch.answer, round(1000 * time.time()))
     topics = TopicReport(settings)
-    topics.begin(watch.seen)
+    topics.begin(watch.answer)
     watch.start()
     delivery = _open_delivery(settings, watch.limits)
     stack.callback(delivery.close)
     executor = BackgroundExecutor("fomo-generation", observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
+    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.answer.partitions, observer)
     if pipeline.schemas is not None:
         stack.callback(pipeline.schemas.stop)
     watch.numbers = lambda: pipeline.partitions
@@ -95,7 +95,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     stack.callback(_close, consumer, settings)
     if settings.start == "latest" and not warm.spans:
         for topic in filter(None, (settings.topic, settings.feedback)):
-            start_at_latest(consumer, topic, topics.seen.partitions[topic])
+            start_at_latest(consumer, topic, topics.answer.partitions[topic])
     return GroupMember(
         settings,
         consumer=consumer,

@@ -142,11 +142,13 @@ def skips(windows: OpenWindows, what: Literal["alerts", "learning"]) -> bool:
 
 
 class Rules:
-    """Rules, and windows of maintenance; never changed in place. told: windows from feedback."""
+    """Rules, and windows of maintenance; never changed in place. from_feedback: windows from feedback."""
 
-    def __init__(self, rules: Sequence[Rule] = (), windows: Sequence[Window] = (), told: Sequence[Window] = ()) -> None:
-        self.rules, self.windows, self.told = tuple(rules), tuple(windows), tuple(told)
-        self._schedule = Schedule((*self.windows, *self.told))
+    def __init__(
+        self, rules: Sequence[Rule] = (), windows: Sequence[Window] = (), from_feedback: Sequence[Window] = ()
+    ) -> None:
+        self.rules, self.windows, self.from_feedback = tuple(rules), tuple(windows), tuple(from_feedback)
+        self._schedule = Schedule((*self.windows, *self.from_feedback))
         self._valid = [rule for rule in self.rules if rule.valid is not None]
         self._removing = [rule for rule in self.rules if rule.valid is None]
 
@@ -212,7 +214,7 @@ class Rules:
 
     def plain(self) -> dict[str, Any]:
         """Return the content for JSON."""
-        tables = {"rules": self.rules, "windows": self.windows, "told": self.told}
+        tables = {"rules": self.rules, "windows": self.windows, "told": self.from_feedback}
         return {name: [table.plain() for table in kind] for name, kind in tables.items()}
 
     @classmethod
@@ -229,9 +231,9 @@ class Rules:
         windows = ([*read(Window, content[name])] for name in ("windows", "told"))
         return cls([*read(Rule, content["rules"])], *windows)
 
-    def with_feedback(self, told: Sequence[Window], cancelled: Sequence[str] = ()) -> Rules:
+    def with_feedback(self, announced: Sequence[Window], cancelled: Sequence[str] = ()) -> Rules:
         """Return the rules with these windows from feedback, which replace those of the same name, or without some."""
-        by_name = {window.name: window for window in (*self.told, *told)}
+        by_name = {window.name: window for window in (*self.from_feedback, *announced)}
         kept = sorted(
             (window for name, window in by_name.items() if name not in cancelled), key=lambda window: window.to
         )
