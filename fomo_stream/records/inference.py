@@ -61,11 +61,11 @@ class NoFeaturesError(SchemaError):
         hint = "name the features to use, or categories"
         if len(left_out) == 1 and len(next(iter(left_out)).split()) > 1:
             hint = "if spaces separate the cells of a file, give --delimiter ' '"
-        where = _first_records(n, source)
+        where = _first_records_text(n, source)
         super().__init__(f"no numeric field to score in {where}; left out: {named or 'nothing'}", hint)
 
 
-def _first_records(n: int, source: str) -> str:
+def _first_records_text(n: int, source: str) -> str:
     """Return the first n records of a source, in words."""
     return f"the first {counted(n, 'record')}" + (f" of {source}" if source else "")
 
@@ -507,7 +507,7 @@ def _names_text(names: Sequence[str]) -> str:
 
 def _absent_error(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: str) -> ConfigError | SchemaError:
     """Return the error for a named field without values: about the name, or about the data if the field is empty."""
-    where = f"in {_first_records(len(records), source)}"
+    where = f"in {_first_records_text(len(records), source)}"
     fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
     if name not in fields:
         hint = did_you_mean(name, fields) or f"; the fields are {shown_names(fields, MAX_NAMES_SHOWN)}"
