@@ -227,9 +227,7 @@ class Restorer:
         """
         results: list[tuple[Waiting, Restored]] = []
         done = [attempt for attempt in self._begun if attempt[1].done()]
-        self._begun = [
-            attempt for attempt in self._begun if attempt not in done
-        ]  # compare the list, not `done()`: an attempt may have ended since
+        self._begun = [attempt for attempt in self._begun if attempt not in done]  # others may be done() by now
         for partition, attempt in done:
             if not self._is_assigned(partition):
                 continue
@@ -244,11 +242,8 @@ class Restorer:
         due_requests = [request for request in self._requested if request[0] <= now]
         if due_requests and may_begin():
             self._requested = [request for request in self._requested if request not in due_requests]
-            self._begun += [
-                (partition, self._thread.submit(self._restore, partition))
-                for _, partition in due_requests
-                if self._is_assigned(partition)
-            ]
+            assigned = [partition for _, partition in due_requests if self._is_assigned(partition)]
+            self._begun += [(partition, self._thread.submit(self._restore, partition)) for partition in assigned]
         return results
 
     def stop(self) -> None:

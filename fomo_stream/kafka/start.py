@@ -85,9 +85,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     watch.numbers = lambda: pipeline.partitions
     if schema is not None:
         pipeline.begin(schema)
-    restorer = Restorer(
-        settings, watch, lambda waiting: pipeline.partitions.get(waiting.number) is waiting, agreement.check, warm
-    )
+    restorer = Restorer(settings, watch, lambda own: pipeline.partitions.get(own.number) is own, agreement.check, warm)
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
     answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}

@@ -109,9 +109,8 @@ def parse_label(
 
 def _parse_window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
     if n_bytes > MAX_WINDOW_BYTES:
-        raise _bad_feedback(
-            f"maintenance: a message about a window has at most {MAX_WINDOW_BYTES:,} bytes, not {n_bytes:,}"
-        )
+        limit = f"a message about a window has at most {MAX_WINDOW_BYTES:,} bytes"
+        raise _bad_feedback(f"maintenance: {limit}, not {n_bytes:,}")
     content = {"name" if name == "maintenance" else name: value for name, value in record.items()}
     if content.pop("cancel", False) is True and isinstance(content["name"], str):
         return content["name"]

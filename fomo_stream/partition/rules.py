@@ -41,10 +41,7 @@ DAY_MS = 86_400_000
 MAX_CACHED_DAYS = 64  # days whose open windows are cached
 MAX_CHANGES = 20  # of rules, in the state
 MAX_LOG_BYTES = 256 << 10  # of the entry with these changes, unless one alone is larger
-MAX_FEEDBACK_WINDOWS, MAX_FEEDBACK_BYTES = (
-    500,
-    128 << 10,
-)  # windows from feedback of a partition: keep those that end last
+MAX_FEEDBACK_WINDOWS, MAX_FEEDBACK_BYTES = 500, 128 << 10  # windows of a partition: those that end last stay
 MAX_KEY_CHARACTERS = 1000  # characters of a key, so that memory and the time to compare are bounded
 
 log = logging.getLogger(__name__)

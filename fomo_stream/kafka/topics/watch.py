@@ -184,9 +184,8 @@ class TopicReport:
     def compare(self, answer: TopicsAnswer) -> TopicChanges:
         """Compare the broker's new answer with the last one, and log the changes."""
         before = self.answer
-        self.answer = answer = replace(
-            answer, topic_ids={**before.topic_ids, **answer.topic_ids}
-        )  # also ids of missing topics, to notice that one was created again
+        # Keep the ids of missing topics, to notice that one was created again.
+        self.answer = answer = replace(answer, topic_ids={**before.topic_ids, **answer.topic_ids})
         if before == answer:
             return TopicChanges()
         if answer.trouble and answer.trouble != before.trouble:
