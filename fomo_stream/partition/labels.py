@@ -128,9 +128,8 @@ def _label_key(key: object, message_key: bytes | None) -> bytes:
     if key_bytes is None:
         raise _bad_feedback('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
     if len(key_bytes) > MAX_KEY_BYTES:
-        raise _bad_feedback(
-            f'the key has {len(key_bytes):,} bytes, more than {MAX_KEY_BYTES:,}: name a record by its "offset"'
-        )
+        has = f"the key has {len(key_bytes):,} bytes, more than {MAX_KEY_BYTES:,}"
+        raise _bad_feedback(f'{has}: name a record by its "offset"')
     return key_bytes
 
 

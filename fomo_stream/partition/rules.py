@@ -112,10 +112,8 @@ class Schedule:
             begins = [datetime.combine(day, time_of_day) for day in days_in(days, first, stop).tolist()]
         for start in begins:
             if start not in window.without:
-                span = (
-                    _milliseconds(start.replace(tzinfo=clock_zone)),
-                    _milliseconds((start + length).replace(tzinfo=clock_zone)),
-                )
+                begin_ms = _milliseconds(start.replace(tzinfo=clock_zone))
+                span = begin_ms, _milliseconds((start + length).replace(tzinfo=clock_zone))
                 if span[0] < end and begin < span[1]:
                     yield span
 
@@ -231,9 +229,8 @@ class Rules:
     def with_feedback(self, announced: Sequence[Window], cancelled: Sequence[str] = ()) -> Rules:
         """Return the rules with these windows from feedback, which replace those of the same name, or without some."""
         by_name = {window.name: window for window in (*self.from_feedback, *announced)}
-        kept = sorted(
-            (window for name, window in by_name.items() if name not in cancelled), key=lambda window: window.to
-        )
+        kept = [window for window in by_name.values() if window.name not in cancelled]
+        kept.sort(key=lambda window: window.to)
         sizes = accumulate(len(orjson.dumps(window.plain())) for window in reversed(kept[-MAX_FEEDBACK_WINDOWS:]))
         n = sum(size <= MAX_FEEDBACK_BYTES for size in sizes)
         return Rules(self.rules, self.windows, kept[len(kept) - n :])
@@ -325,9 +322,8 @@ def force_alert(
     result["severity"] = result["severity"] if result["severity"] in GRADES else "warning"
     result["reasons"] = (reasons + result.get("reasons", []))[:n_reasons]
     explanation = result.get("explanation")
-    result["explanation"] = "; ".join(statements) + (
-        f"; {explanation}" if explanation and not explanation.startswith("no ") else ""
-    )
+    is_kept = explanation and not explanation.startswith("no ")
+    result["explanation"] = "; ".join([*statements, explanation] if is_kept else statements)
 
 
 def suppress_alert(result: Result, name: str) -> None:

@@ -162,11 +162,8 @@ class Running(Partition):
         missing = np.isnan(values).sum(axis=1)
         usable = missing < values.shape[1]
         windows = self._windows(items)
-        passed = {
-            i: opened
-            for i, opened in windows.items()
-            if usable[i] and skips(opened, "alerts") and skips(opened, "learning")
-        }
+        silenced = {i: opened for i, opened in windows.items() if skips(opened, "alerts") and usable[i]}
+        passed = {i: opened for i, opened in silenced.items() if skips(opened, "learning")}
         usable[list(passed)] = False
         chosen = list(compress(items, usable.tolist()))
         windows = {row: windows[i] for row, i in enumerate(np.flatnonzero(usable).tolist()) if i in windows}
@@ -370,9 +367,8 @@ class Running(Partition):
             ("counters", sorted(counters), sorted(schema.counters)),
         ):
             if old != new:
-                raise StateError(
-                    f"the state has {what} {shown_names(old) or 'none'}, now they are {shown_names(new) or 'none'}"
-                )
+                texts = [shown_names(names) or "none" for names in (old, new)]
+                raise StateError(f"the state has {what} {texts[0]}, now they are {texts[1]}")
 
 
 def _entries_under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:
