@@ -322,8 +322,9 @@ def force_alert(
     result["severity"] = result["severity"] if result["severity"] in GRADES else "warning"
     result["reasons"] = (reasons + result.get("reasons", []))[:n_reasons]
     explanation = result.get("explanation")
-    is_kept = explanation and not explanation.startswith("no ")
-    result["explanation"] = "; ".join([*statements, explanation] if is_kept else statements)
+    if explanation and not explanation.startswith("no "):
+        statements.append(explanation)
+    result["explanation"] = "; ".join(statements)
 
 
 def suppress_alert(result: Result, name: str) -> None:
