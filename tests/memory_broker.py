@@ -313,11 +313,11 @@ class MemoryBroker:
         return self
 
     @property
-    def seen(self) -> TopicsAnswer:
+    def answer(self) -> TopicsAnswer:
         return TopicsAnswer(self.partitions, self.topic_ids)
 
     def poll(self) -> TopicsAnswer:
-        return self.seen
+        return self.answer
 
     def has_open_transaction(self, partition: TopicPartition) -> bool:
         self.waits += 1

@@ -163,7 +163,7 @@ class Commits:
             self.must_abort = True
             return False
         self._member = member
-        self._staged = self._pipeline.stage(self._topics.seen)
+        self._staged = self._pipeline.stage(self._topics.answer)
         if self._staged or self._delivery.sent:
             self._conclude(self._delivery.commit(self._staged, self._consumer, member))
         return True
@@ -223,6 +223,6 @@ class Commits:
         # The first failure is often a rebalance: retry at once.
         delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, MAX_RETRY_S)
         self._failures += 1
-        partitions = self._pipeline.aborted(self._topics.seen.topic_ids)
+        partitions = self._pipeline.aborted(self._topics.answer.topic_ids)
         log.info(kv("aborted", partitions=len(partitions), effect="back to the last commit", retry_in_s=delay))
         self._restore(partitions, delay)

@@ -108,11 +108,8 @@ class SchemaSearch:
     def proceed(self, now: float) -> None:
         """Begin scoring, if enough records wait or the first ones have waited long enough."""
         waiting = self._pipeline.n_waiting
-        self._deadline = (
-            min(self._deadline, now + SAMPLE_WAIT_S * (1 if waiting >= MIN_SAMPLE_RECORDS else 6))
-            if waiting
-            else float("inf")
-        )
+        latest = now + SAMPLE_WAIT_S * (1 if waiting >= MIN_SAMPLE_RECORDS else 6)
+        self._deadline = min(self._deadline, latest) if waiting else float("inf")
         if not (waiting >= INFER_RECORDS or now >= self._deadline) or now < self._retry_at:
             return
         try:
@@ -164,9 +161,7 @@ class GroupMember:
         self._unread: dict[int, InputEnd] = {}
         self.has_joined = False
         self._has_failed = False
-        self.stalls: dict[
-            int, tuple[int | None, float]
-        ] = {}  # by partition: its offset, and for how many seconds it has not moved
+        self.stalls: dict[int, tuple[int | None, float]] = {}  # by partition: its offset, and seconds without a move
         self._stalls_checked_at = 0.0  # for stalls, seconds, monotonic
         self._throttle = Throttle(STALLED_S)
         self._is_leaving = False  # it leaves the group, to join it as a new member
@@ -229,11 +224,8 @@ class GroupMember:
         if (newest := self.watch.input_end) is None:
             return
         for number, partition in self.pipeline.partitions.items():
-            if (
-                not isinstance(partition, Running)
-                or partition.position is None
-                or partition.position < partition.warm.stop
-            ):
+            position = partition.position
+            if not isinstance(partition, Running) or position is None or position < partition.warm.stop:
                 self._unread.pop(number, None)
                 self._newest[number] = newest  # only answers from now on count
                 continue
@@ -304,7 +296,7 @@ class GroupMember:
         if self._is_leaving or not self.membership.confirm(owns=bool(self.pipeline.partitions)):
             return
         for number in numbers:
-            self._request(self.pipeline.add(number, self.topics.seen.topic_ids))
+            self._request(self.pipeline.add(number, self.topics.answer.topic_ids))
             log.info(kv("assigned", topic=self.settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
@@ -346,11 +338,8 @@ class GroupMember:
         is_full = self.commits.must_pause or size + decoder.bytes > MAX_AHEAD_BYTES
         has_sample = self.pipeline.schema is None and self.pipeline.n_waiting >= INFER_RECORDS
         max_waiting = float("inf") if self.pipeline.schema is None else max(MAX_AHEAD_RECORDS, settings.batch_size)
-        behind = {
-            number
-            for number, partition in partitions.items()
-            if is_full or has_sample or len(partition.waiting) > max_waiting
-        }
+        must_wait = is_full or has_sample
+        behind = {number for number, own in partitions.items() if must_wait or len(own.waiting) > max_waiting}
         places = {(settings.topic, number) for number in behind | decoder.to_pause}
         if settings.feedback is not None:
             full = {number for number, partition in partitions.items() if is_full or partition.labels.is_full}
@@ -428,7 +417,7 @@ class GroupMember:
             self._request(partition, delay)
 
     def _compare_topics(self) -> None:
-        changes = self.topics.compare(self.watch.seen)
+        changes = self.topics.compare(self.watch.answer)
         if changes.created or changes.missing:  # restoring waits for the topic, and decides which state is still valid
             self.commits.must_abort = True
         for topic in changes.resized:

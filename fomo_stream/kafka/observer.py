@@ -61,7 +61,7 @@ class Observer:
     def received(self, n: int, seconds: float) -> None:
         """One poll returned n messages. `seconds`: to handle them, with the micro-batches that they filled."""
 
-    def scored(self, seen: Observation) -> None:
+    def scored(self, observation: Observation) -> None:
         """A micro-batch was scored."""
 
     def dead_letter(self, reason: str) -> None:

@@ -88,9 +88,7 @@ class Pipeline:
         self._last_fields: dict[int, Mapping[str, Any]] = {}  # by partition: of the last record
         self._sample: list[Mapping[str, Any]] | None = []  # the first records; None: their features were checked
         self._first: Detector | None = None  # every partition begins with a copy of this detector
-        self._former_detectors: dict[
-            int, Detector
-        ] = {}  # by partition that is restored again: its former detector, for its contexts
+        self._former_detectors: dict[int, Detector] = {}  # of partitions that are restored again, for their contexts
         # When records were polled (monotonic seconds), and their timestamps: of the next commit, and of the last one.
         self._finished: list[tuple[float, int | None]] = []
         self._staged: list[tuple[float, int | None]] = []
@@ -137,7 +135,7 @@ class Pipeline:
 
     def _log_rules(self, partition: Partition) -> None:
         rules, offset = partition.rules.now, partition.rules.changes[-1].offset
-        counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.told)}
+        counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.from_feedback)}
         log.info(kv("rules", topic=self._settings.topic, partition=partition.number, offset=offset, **counts))
 
     def _warn_of_rules(self) -> None:
@@ -153,7 +151,7 @@ class Pipeline:
         former = self._former_detectors.pop(number, None)
         try:
             with _errors_as_damage():
-                running = Running(partition, self._first, self.schema, known=former, follows_clock=True)
+                running = Running(partition, self._first, self.schema, former=former, follows_clock=True)
         except StateError as error:
             topic = self._settings.state_topic
             if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
@@ -172,12 +170,12 @@ class Pipeline:
 
     # --- commits ------------------------------------------------------------------------------------------
 
-    def stage(self, seen: TopicsAnswer) -> list[TopicPartition]:
+    def stage(self, answer: TopicsAnswer) -> list[TopicPartition]:
         """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged, self._finished = self._finished, []
         for partition in self.partitions.values():
-            changes, uncommitted = partition.changes(), list(self._uncommitted(partition, seen.partitions))
+            changes, uncommitted = partition.changes(), list(self._uncommitted(partition, answer.partitions))
             for name, value in changes.items():
                 self._delivery.send(to_output(self._settings.state_topic, partition.number, name, value))
             if changes and not uncommitted and partition.position is not None:
@@ -334,9 +332,7 @@ class Pipeline:
             place = {"id": news.schema_id, "type": shown_names([news.writer.name])}
             if news.places:  # a schema can be in several subjects
                 own = f"{self._settings.topic}-value"
-                place |= next(
-                    (registered for registered in news.places if registered.subject == own), news.places[-1]
-                )._asdict()
+                place |= next((other for other in news.places if other.subject == own), news.places[-1])._asdict()
             names = ((), ()) if features is None else (features.features, features.categorical)
             for change in self._evolution.changes_of(news.writer, place, *names):
                 if change.is_incompatible:
@@ -433,9 +429,8 @@ class Pipeline:
                 raise
             except Exception as error:
                 self._give_up(partition, place, [item.offset for item in partition.batch], error)
-            self._finished += [
-                (item.polled_at, item.record.timestamp) for item in _after_warm_up(partition, partition.batch)
-            ]
+            finished = _after_warm_up(partition, partition.batch)
+            self._finished += [(item.polled_at, item.record.timestamp) for item in finished]
             self._apply_labels(partition)
 
     def _skip_faulty(self, partition: Running, place: PartitionId) -> bool:

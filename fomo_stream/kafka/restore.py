@@ -101,17 +101,17 @@ class StateReader:
         """
         began = time.monotonic()
         settings, number = self._settings, partition.number
-        seen = self._watch.seen
-        if settings.topic in seen.partitions:  # else the watch will see when it exists
-            seen = self._watch.poll()  # it may have been created again since the last poll
-        if settings.topic not in seen.partitions:
+        answer = self._watch.answer
+        if settings.topic in answer.partitions:  # else the watch will see when it exists
+            answer = self._watch.poll()  # it may have been created again since the last poll
+        if settings.topic not in answer.partitions:
             raise NotYetError(f"topic {settings.topic} does not exist")
-        if number >= seen.partitions.get(settings.state_topic, 0):  # it grows with the input
+        if number >= answer.partitions.get(settings.state_topic, 0):  # it grows with the input
             raise NotYetError(f"topic {settings.state_topic} has no partition {number} yet")
         committed = self._committed(settings.topic, number)
         low, high = self._reader.range_now(settings.topic, number, ANSWER_S)
         entries = self._read_state(partition, committed)
-        topic_id = seen.topic_ids.get(settings.topic, "")
+        topic_id = answer.topic_ids.get(settings.topic, "")
         input_offsets = InputOffsets(low, high, committed, topic_id, self._warm.of(number, topic_id))
         try:
             restored, notes = decide_resume(input_offsets, entries, settings, f"{settings.topic}[{number}]")
@@ -169,12 +169,12 @@ class StateReader:
     def _feedback_start(self, number: int, entries: Mapping[str, bytes]) -> int:
         """Return the start in the feedback partition: the committed offset if it is still valid, or the first one."""
         feedback = self._settings.feedback
-        if feedback is None or number >= self._watch.seen.partitions.get(feedback, 0):
+        if feedback is None or number >= self._watch.answer.partitions.get(feedback, 0):
             return int(OFFSET_BEGINNING)
         committed = self._committed(feedback, number)
         low, high = self._reader.range_now(feedback, number, ANSWER_S)
         former = SavedPosition.decode(entries[POSITION]).feedback_id if POSITION in entries else ""
-        is_other = former not in ("", self._watch.seen.topic_ids.get(feedback, former))
+        is_other = former not in ("", self._watch.answer.topic_ids.get(feedback, former))
         return low if is_other or committed is None or not low <= committed <= high else committed
 
     def _read_entries(self, state: TopicPartition) -> dict[str, bytes]:
@@ -227,9 +227,7 @@ class Restorer:
         """
         results: list[tuple[Waiting, Restored]] = []
         done = [attempt for attempt in self._begun if attempt[1].done()]
-        self._begun = [
-            attempt for attempt in self._begun if attempt not in done
-        ]  # compare the list, not `done()`: an attempt may have ended since
+        self._begun = [attempt for attempt in self._begun if attempt not in done]  # others may be done() by now
         for partition, attempt in done:
             if not self._is_assigned(partition):
                 continue
@@ -244,11 +242,8 @@ class Restorer:
         due_requests = [request for request in self._requested if request[0] <= now]
         if due_requests and may_begin():
             self._requested = [request for request in self._requested if request not in due_requests]
-            self._begun += [
-                (partition, self._thread.submit(self._restore, partition))
-                for _, partition in due_requests
-                if self._is_assigned(partition)
-            ]
+            assigned = [partition for _, partition in due_requests if self._is_assigned(partition)]
+            self._begun += [(partition, self._thread.submit(self._restore, partition)) for partition in assigned]
         return results
 
     def stop(self) -> None:

@@ -84,9 +84,8 @@ def partition_snapshots(member: GroupMember, now: float, clock: float) -> tuple[
 
 def _partition_snapshot(member: GroupMember, partition: Partition, now: float, clock: float) -> PartitionSnapshot:
     settings, running = member.settings, partition if isinstance(partition, Running) else None
-    answers = {
-        topic: member.watch.ends.get((topic, partition.number)) for topic in (settings.topic, settings.state_topic)
-    }
+    topics, number = (settings.topic, settings.state_topic), partition.number
+    answers = {topic: member.watch.ends.get((topic, number)) for topic in topics}
     input_ends = answers[settings.topic]
     known_ends = (input_ends and input_ends.ends.end, member.assignment.known_end(partition.number), partition.position)
     end = max((offset for offset in known_ends if offset is not None), default=None)
@@ -101,11 +100,7 @@ def _partition_snapshot(member: GroupMember, partition: Partition, now: float, c
         end,
         None if end is None or committed is None else max(0, end - committed),
         0.0 if end is not None and position == end else _oldest_unscored_s(partition, clock),
-        tuple(
-            (topic, 0.0 if ends.open_since is None else now - ends.open_since)
-            for topic, ends in answers.items()
-            if ends
-        ),
+        tuple((topic, 0.0 if e.open_since is None else now - e.open_since) for topic, e in answers.items() if e),
         None if running is None or running.generation_since is None else now - running.generation_since,
         0.0 if running is None or running.late_since is None else now - running.late_since,
         _stalled_s(member, partition),

@@ -71,23 +71,21 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     if schema is not None:
         check_schema(settings, model, schema)
     setup.finish(is_known=not agreement.is_new)
-    warm = agree_on_warm_start(settings, group_log, watch.seen, round(1000 * time.time()))
+    warm = agree_on_warm_start(settings, group_log, watch.answer, round(1000 * time.time()))
     topics = TopicReport(settings)
-    topics.begin(watch.seen)
+    topics.begin(watch.answer)
     watch.start()
     delivery = _open_delivery(settings, watch.limits)
     stack.callback(delivery.close)
     executor = BackgroundExecutor("fomo-generation", observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
+    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.answer.partitions, observer)
     if pipeline.schemas is not None:
         stack.callback(pipeline.schemas.stop)
     watch.numbers = lambda: pipeline.partitions
     if schema is not None:
         pipeline.begin(schema)
-    restorer = Restorer(
-        settings, watch, lambda waiting: pipeline.partitions.get(waiting.number) is waiting, agreement.check, warm
-    )
+    restorer = Restorer(settings, watch, lambda own: pipeline.partitions.get(own.number) is own, agreement.check, warm)
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
     answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}
@@ -95,7 +93,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     stack.callback(_close, consumer, settings)
     if settings.start == "latest" and not warm.spans:
         for topic in filter(None, (settings.topic, settings.feedback)):
-            start_at_latest(consumer, topic, topics.seen.partitions[topic])
+            start_at_latest(consumer, topic, topics.answer.partitions[topic])
     return GroupMember(
         settings,
         consumer=consumer,

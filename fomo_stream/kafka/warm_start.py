@@ -42,14 +42,14 @@ class WarmStart:
 NO_WARM_START = WarmStart()
 
 
-def agree_on_warm_start(settings: ServiceSettings, group_log: GroupLog, seen: TopicsAnswer, now_ms: int) -> WarmStart:
+def agree_on_warm_start(settings: ServiceSettings, group_log: GroupLog, answer: TopicsAnswer, now_ms: int) -> WarmStart:
     """Return the group's warm start, the first one in its log. With --warm, a group without offsets gets one.
 
     Called before joining. now_ms: milliseconds since 1970. Raises BrokerError.
     """
     entries, topic = group_log.entries(KIND), settings.topic
     if settings.warm is not None:
-        places = [TopicPartition(topic, number) for number in range(seen.partitions[topic])]
+        places = [TopicPartition(topic, number) for number in range(answer.partitions[topic])]
         try:
             with TopicReader(settings) as reader:
                 if any(committed.offset != OFFSET_INVALID for committed in reader.committed(places, START_TIMEOUT_S)):
@@ -58,7 +58,7 @@ def agree_on_warm_start(settings: ServiceSettings, group_log: GroupLog, seen: To
                 elif not entries:
                     spans = _spans(reader.client, places, settings.warm_s, now_ms)
                     bounds = {str(number): [span.start, span.stop] for number, span in spans.items()}
-                    group_log.append(KIND, {"topic_id": seen.topic_ids.get(topic, ""), "partitions": bounds})
+                    group_log.append(KIND, {"topic_id": answer.topic_ids.get(topic, ""), "partitions": bounds})
                     entries = group_log.entries(KIND)
                     log.info(kv("warm_start", topic=topic, offsets=sum(map(len, spans.values()))))
         except KafkaException as error:
@@ -78,8 +78,8 @@ def _spans(consumer: Any, places: list[TopicPartition], seconds: float | None, n
     begins = {number: low for number, (low, _) in ends.items()}
     if seconds is not None:
         since_ms = max(0, now_ms - round(1000 * seconds))
-        wanted = [TopicPartition(place.topic, place.partition, since_ms) for place in places]
-        firsts = consumer.offsets_for_times(wanted, timeout=START_TIMEOUT_S)
+        requests = [TopicPartition(place.topic, place.partition, since_ms) for place in places]
+        firsts = consumer.offsets_for_times(requests, timeout=START_TIMEOUT_S)
         raise_partition_error(firsts)
         begins = {first.partition: first.offset if first.offset >= 0 else ends[first.partition][1] for first in firsts}
     return {number: range(min(begins[number], high), high) for number, (_, high) in ends.items()}

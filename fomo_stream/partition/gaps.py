@@ -21,9 +21,7 @@ BUCKETS = 64  # so the longest gap is 2**31 floors
 GAPS_PER_LONGER_ONE = 100  # one of so many gaps may be longer than the usual one
 MAX_GAPS = 250  # in the histogram; then all counts are halved
 MIN_GAPS = 3  # fewer say nothing about the usual gap
-MIN_MATURE_GAPS = (
-    20  # of a series that counts for the usual gap of its partition; also the most gaps that other keys count as
-)
+MIN_MATURE_GAPS = 20  # of a series that counts for young ones; also the most gaps that all of them count as
 MIN_MATURE_SHARE = 0.95  # of the keys of a partition, before they count for young ones
 RENEWED_UNTIL, RENEWED_EVERY = 50, 16  # gaps: the limit is computed with each of the first, then with each 16th
 CHANCE = 1e-9

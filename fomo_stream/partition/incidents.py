@@ -150,9 +150,7 @@ class Incidents(Copied):
             stored_key, before = self._open[slot]
             summary = {**before, "to": place, "records": before["records"] + 1, "span": before["span"] + quiet + 1}
             if _alert_rank(result) > _alert_rank(summary["worst"]):
-                summary = {name: value for name, value in summary.items() if name not in REASON_FIELDS} | _worst_alert(
-                    place, result
-                )
+                summary = without_reasons(summary) | _worst_alert(place, result)
         # 1 - score is the chance of such a record. So the sum is minus the logarithm of that of unrelated records.
         summary["surprise"] = round(summary["surprise"] - math.log(1.0 - (result["score"] or 0.0)), 3)
         self._open[slot] = _OpenIncident(stored_key, summary)

@@ -109,9 +109,8 @@ def parse_label(
 
 def _parse_window(record: Mapping[str, Any], n_bytes: int) -> Window | str:
     if n_bytes > MAX_WINDOW_BYTES:
-        raise _bad_feedback(
-            f"maintenance: a message about a window has at most {MAX_WINDOW_BYTES:,} bytes, not {n_bytes:,}"
-        )
+        limit = f"a message about a window has at most {MAX_WINDOW_BYTES:,} bytes"
+        raise _bad_feedback(f"maintenance: {limit}, not {n_bytes:,}")
     content = {"name" if name == "maintenance" else name: value for name, value in record.items()}
     if content.pop("cancel", False) is True and isinstance(content["name"], str):
         return content["name"]
@@ -129,9 +128,8 @@ def _label_key(key: object, message_key: bytes | None) -> bytes:
     if key_bytes is None:
         raise _bad_feedback('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
     if len(key_bytes) > MAX_KEY_BYTES:
-        raise _bad_feedback(
-            f'the key has {len(key_bytes):,} bytes, more than {MAX_KEY_BYTES:,}: name a record by its "offset"'
-        )
+        has = f"the key has {len(key_bytes):,} bytes, more than {MAX_KEY_BYTES:,}"
+        raise _bad_feedback(f'{has}: name a record by its "offset"')
     return key_bytes
 
 

@@ -90,7 +90,7 @@ class Partition:
 
     def set_rules(self, rules: Rules) -> bool:
         """Apply these rules from the next record on, with the windows from feedback. False: they apply already."""
-        return self.rules.change(Rules(rules.rules, rules.windows, self.rules.now.told), self.position or 0)
+        return self.rules.change(Rules(rules.rules, rules.windows, self.rules.now.from_feedback), self.position or 0)
 
     def label(self, label_offset: int, label: Label, exists: Callable[[int, int], bool]) -> None:
         """Queue a label, at this offset of its topic until its record is scored. Raises RecordError.

@@ -41,10 +41,7 @@ DAY_MS = 86_400_000
 MAX_CACHED_DAYS = 64  # days whose open windows are cached
 MAX_CHANGES = 20  # of rules, in the state
 MAX_LOG_BYTES = 256 << 10  # of the entry with these changes, unless one alone is larger
-MAX_FEEDBACK_WINDOWS, MAX_FEEDBACK_BYTES = (
-    500,
-    128 << 10,
-)  # windows from feedback of a partition: keep those that end last
+MAX_FEEDBACK_WINDOWS, MAX_FEEDBACK_BYTES = 500, 128 << 10  # windows of a partition: those that end last stay
 MAX_KEY_CHARACTERS = 1000  # characters of a key, so that memory and the time to compare are bounded
 
 log = logging.getLogger(__name__)
@@ -115,10 +112,8 @@ class Schedule:
             begins = [datetime.combine(day, time_of_day) for day in days_in(days, first, stop).tolist()]
         for start in begins:
             if start not in window.without:
-                span = (
-                    _milliseconds(start.replace(tzinfo=clock_zone)),
-                    _milliseconds((start + length).replace(tzinfo=clock_zone)),
-                )
+                begin_ms = _milliseconds(start.replace(tzinfo=clock_zone))
+                span = begin_ms, _milliseconds((start + length).replace(tzinfo=clock_zone))
                 if span[0] < end and begin < span[1]:
                     yield span
 
@@ -142,11 +137,13 @@ def skips(windows: OpenWindows, what: Literal["alerts", "learning"]) -> bool:
 
 
 class Rules:
-    """Rules, and windows of maintenance; never changed in place. told: windows from feedback."""
+    """Rules, and windows of maintenance; never changed in place. from_feedback: windows from feedback."""
 
-    def __init__(self, rules: Sequence[Rule] = (), windows: Sequence[Window] = (), told: Sequence[Window] = ()) -> None:
-        self.rules, self.windows, self.told = tuple(rules), tuple(windows), tuple(told)
-        self._schedule = Schedule((*self.windows, *self.told))
+    def __init__(
+        self, rules: Sequence[Rule] = (), windows: Sequence[Window] = (), from_feedback: Sequence[Window] = ()
+    ) -> None:
+        self.rules, self.windows, self.from_feedback = tuple(rules), tuple(windows), tuple(from_feedback)
+        self._schedule = Schedule((*self.windows, *self.from_feedback))
         self._valid = [rule for rule in self.rules if rule.valid is not None]
         self._removing = [rule for rule in self.rules if rule.valid is None]
 
@@ -212,7 +209,7 @@ class Rules:
 
     def plain(self) -> dict[str, Any]:
         """Return the content for JSON."""
-        tables = {"rules": self.rules, "windows": self.windows, "told": self.told}
+        tables = {"rules": self.rules, "windows": self.windows, "told": self.from_feedback}
         return {name: [table.plain() for table in kind] for name, kind in tables.items()}
 
     @classmethod
@@ -229,12 +226,11 @@ class Rules:
         windows = ([*read(Window, content[name])] for name in ("windows", "told"))
         return cls([*read(Rule, content["rules"])], *windows)
 
-    def with_feedback(self, told: Sequence[Window], cancelled: Sequence[str] = ()) -> Rules:
+    def with_feedback(self, announced: Sequence[Window], cancelled: Sequence[str] = ()) -> Rules:
         """Return the rules with these windows from feedback, which replace those of the same name, or without some."""
-        by_name = {window.name: window for window in (*self.told, *told)}
-        kept = sorted(
-            (window for name, window in by_name.items() if name not in cancelled), key=lambda window: window.to
-        )
+        by_name = {window.name: window for window in (*self.from_feedback, *announced)}
+        kept = [window for window in by_name.values() if window.name not in cancelled]
+        kept.sort(key=lambda window: window.to)
         sizes = accumulate(len(orjson.dumps(window.plain())) for window in reversed(kept[-MAX_FEEDBACK_WINDOWS:]))
         n = sum(size <= MAX_FEEDBACK_BYTES for size in sizes)
         return Rules(self.rules, self.windows, kept[len(kept) - n :])
@@ -326,9 +322,9 @@ def force_alert(
     result["severity"] = result["severity"] if result["severity"] in GRADES else "warning"
     result["reasons"] = (reasons + result.get("reasons", []))[:n_reasons]
     explanation = result.get("explanation")
-    result["explanation"] = "; ".join(statements) + (
-        f"; {explanation}" if explanation and not explanation.startswith("no ") else ""
-    )
+    if explanation and not explanation.startswith("no "):
+        statements.append(explanation)
+    result["explanation"] = "; ".join(statements)
 
 
 def suppress_alert(result: Result, name: str) -> None:

@@ -48,7 +48,7 @@ class ScoredBatch(NamedTuple):
     closed: list[Notice]  # incidents that have ended, in the order of the records that ended them
     columns: Results  # (k,)
     rows: Float  # (k, d) values of the features
-    seen: Float  # (m, ...) the same, in the form for the detector
+    detector_rows: Float  # (m, ...) the same, in the form for the detector
     keys: list[Key]  # (k,) series
     usable: NDArray[np.bool_]  # (n,) True for these k records
     before_rules: NDArray[np.bool_]  # (k,) outliers before rules and windows of maintenance
@@ -66,7 +66,7 @@ class ScoredBatch(NamedTuple):
 class Running(Partition):
     """A partition that scores: with a copy of the detector `first`, or with the restored state.
 
-    A result depends on the records and labels before, never on how they are split over calls. known: an earlier
+    A result depends on the records and labels before, never on how they are split over calls. former: an earlier
     detector of this partition, whose contexts need not be encoded again. follows_clock: silence is also noticed between
     two records (`Silence.poll`). Raises StateError if the state belongs to other features, another model or
     incompatible settings, or is damaged.
@@ -78,7 +78,7 @@ class Running(Partition):
         first: Detector,
         schema: Schema,
         *,
-        known: Detector | None = None,
+        former: Detector | None = None,
         follows_clock: bool = False,
     ) -> None:
         super().__init__(**waiting.handed_over())
@@ -102,15 +102,15 @@ class Running(Partition):
         self._index_name = f"{INDEX}/{memory}"  # an index of another size has another name and is not restored
         self._schema_log = Entry()
         self._generation = 0  # of the last scored record
-        self._recover(self.restored.entries, known)
+        self._recover(self.restored.entries, former)
         self._next = self.detector.records  # number of the next record that is learned
         source = None if self.topic is None else (self.topic, self.number)
         self._builder = ResultBuilder(self.rules, self.muted, self.incidents, schema, self.detector.model.name, source)
 
-    def _recover(self, entries: Mapping[str, bytes], known: Detector | None) -> None:
+    def _recover(self, entries: Mapping[str, bytes], former: Detector | None) -> None:
         if SCHEMA in entries:
             self._check_schema(self._schema_log.recover(entries, SCHEMA), self.schema)
-            self.detector.recover(_entries_under(entries, DETECTOR), known)
+            self.detector.recover(_entries_under(entries, DETECTOR), former)
             if any(name.startswith(f"{self._index_name}/") for name in entries):
                 self.index.recover(entries, self._index_name, self.detector.records)
             self.incidents.recover(_entries_under(entries, INCIDENTS))
@@ -162,17 +162,14 @@ class Running(Partition):
         missing = np.isnan(values).sum(axis=1)
         usable = missing < values.shape[1]
         windows = self._windows(items)
-        passed = {
-            i: opened
-            for i, opened in windows.items()
-            if usable[i] and skips(opened, "alerts") and skips(opened, "learning")
-        }
+        silenced = {i: opened for i, opened in windows.items() if skips(opened, "alerts") and usable[i]}
+        passed = {i: opened for i, opened in silenced.items() if skips(opened, "learning")}
         usable[list(passed)] = False
         chosen = list(compress(items, usable.tolist()))
         windows = {row: windows[i] for row, i in enumerate(np.flatnonzero(usable).tolist()) if i in windows}
         rows, keys, offsets = values[usable], [item.key for item in chosen], [item.offset for item in chosen]
         n_again, first, opened = bisect_left(offsets, self.learned_until), self._next, len(self.incidents)
-        seen, shifts = self._with_places(rows, chosen), self.detector.shifts
+        detector_rows, shifts = self._with_places(rows, chosen), self.detector.shifts
         between: dict[int, list[int]] = {}  # by row: skipped records before it
         for i in passed if self.schema.counters else ():
             if items[i].offset >= self.learned_until:
@@ -181,7 +178,7 @@ class Running(Partition):
             row: (self._with_places(values[numbers], [items[i] for i in numbers]), [items[i].key for i in numbers])
             for row, numbers in between.items()
         }
-        columns = self._columns(seen, keys, offsets, windows, skipped, process)
+        columns = self._columns(detector_rows, keys, offsets, windows, skipped, process)
         judged = self._builder.judge(
             columns, rows, chosen, list(compress(fields, usable.tolist())), missing[usable].tolist(), windows
         )
@@ -195,7 +192,7 @@ class Running(Partition):
             closed,
             judged.columns,
             rows,
-            seen,
+            detector_rows,
             keys,
             usable,
             judged.before_rules,
@@ -299,7 +296,7 @@ class Running(Partition):
         """Return the open windows of maintenance of records, by position."""
         open_windows: dict[int, OpenWindows] = {}
         for part, rules in self.rules.parts([item.offset for item in items]):
-            if not rules.windows and not rules.told:
+            if not rules.windows and not rules.from_feedback:
                 continue
             times = [None if item.error is not None else self._time_of(item) for item in items[part]]
             opened = rules.open_windows(times, [item.key for item in items[part]])
@@ -370,9 +367,8 @@ class Running(Partition):
             ("counters", sorted(counters), sorted(schema.counters)),
         ):
             if old != new:
-                raise StateError(
-                    f"the state has {what} {shown_names(old) or 'none'}, now they are {shown_names(new) or 'none'}"
-                )
+                texts = [shown_names(names) or "none" for names in (old, new)]
+                raise StateError(f"the state has {what} {texts[0]}, now they are {texts[1]}")
 
 
 def _entries_under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:

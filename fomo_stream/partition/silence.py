@@ -248,7 +248,7 @@ class Silence:
         is_read: all its records of the partition were followed; topic_end: sum of the ends of all partitions of the
         topic; None: not known. can_notify: False: silence cannot begin or end at this poll.
         """
-        clocks, partition_series = self._clocks, self._partition
+        clocks, own = self._clocks, self._partition
         step, self._can_notify = 0 if self._polled_at is None else now - self._polled_at, can_notify
         if step < 0:
             self._set_back(now)
@@ -265,12 +265,8 @@ class Silence:
         self._poll_topic(step, now, topic_end)
         if clocks.has_more or clocks.had_more or not is_read:
             clocks.quiet_since = clocks.pace
-        elif (
-            PARTITION in self._levels
-            and clocks.pace - clocks.quiet_since > partition_series.limit
-            and partition_series not in self._silent
-        ):
-            self._begin(partition_series, None, now)
+        elif PARTITION in self._levels and clocks.pace - clocks.quiet_since > own.limit and own not in self._silent:
+            self._begin(own, None, now)
         if is_read:
             clocks.earliest = max(clocks.earliest, now)
         self._is_changed |= bool(self._notices) or (self._waits and now - self._noted >= MIN_NOTED_MS)
@@ -458,8 +454,5 @@ class Silence:
         """Return the row of a series; empty if it was forgotten."""
         series = self._series.get(number)
         is_notified = None if series is None else self._silent.get(series)
-        return (
-            b""
-            if series is None
-            else series.encode(0 if is_notified is None else _NOTIFIED if is_notified else _NOT_NOTIFIED)
-        )
+        flag = 0 if is_notified is None else _NOTIFIED if is_notified else _NOT_NOTIFIED
+        return b"" if series is None else series.encode(flag)

@@ -37,9 +37,8 @@ from fomo_stream.records.writer_schema import (
 
 NOT_AVRO = "not_avro"  # reason of dead letters
 MAX_EMPTY_VALUES = 100  # per byte of an item: values without bytes, as few bytes must not become very many values
-EMPTY_SCHEMA = SchemaText(
-    Kind.AVRO, json.dumps({"type": "record", "name": "Scored", "namespace": NAMESPACE, "fields": []})
-)  # of outputs that hold only results
+_EMPTY = {"type": "record", "name": "Scored", "namespace": NAMESPACE, "fields": []}
+EMPTY_SCHEMA = SchemaText(Kind.AVRO, json.dumps(_EMPTY))  # of outputs that hold only results
 
 Node = Any  # a schema, as its JSON
 

@@ -53,7 +53,7 @@ def _computed_code(text: str) -> float:
     if text in MISSING_TEXTS:
         return math.nan
     if len(text) <= MAX_NUMBER_LENGTH:
-        text = _normalized(text)
+        text = _json_form(text)
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") >> 11)
 
@@ -61,7 +61,7 @@ def _computed_code(text: str) -> float:
 _cached_code = lru_cache(maxsize=10_000)(_computed_code)
 
 
-def _normalized(text: str) -> str:
+def _json_form(text: str) -> str:
     """Return the text in JSON form: booleans in lower case, whole floats as integers."""
     if text.lower() in ("true", "false"):
         return text.lower()

@@ -365,10 +365,7 @@ def inputs_without_value(
     """Return the input fields that none of these records has, and what they lack: a number, or any value."""
     reads = [(path, derivation.takes_categories) for derivation in derivations for path in derivation.fields]
     return [
-        (path, "value" if takes_categories else "number")
-        for path, takes_categories in dict.fromkeys(reads)
-        if all(
-            (_category_input if takes_categories else _number_input)(record, path, frozenset()) is None
-            for record in records
-        )
+        (path, "value" if by_code else "number")
+        for path, by_code in dict.fromkeys(reads)
+        if all((_category_input if by_code else _number_input)(record, path, frozenset()) is None for record in records)
     ]

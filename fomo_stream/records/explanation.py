@@ -48,9 +48,7 @@ def _json_reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> d
     if cause is Cause.CATEGORY:
         made["frequency"] = _rounded(reason.frequency)
     else:
-        median, low, high, expected = (
-            _rounded(number, _digits_for(reason, number, REASON_DIGITS)) for number in _context_values(reason)
-        )
+        median, low, high, expected = (_rounded(x, _digits(reason, x, REASON_DIGITS)) for x in _context(reason))
         made |= {"usual": median, "range": None if low is None or high is None else [low, high]}
         if cause is Cause.VALUE:
             made["expected"] = expected
@@ -83,16 +81,16 @@ def record_value(record: Mapping[str, Any], name: str, is_category: bool) -> str
         return number if math.isfinite(number) else None
     if own is None or isinstance(own, (float, list, tuple, dict)):
         return None
-    # Python refuses to write integers of thousands of digits in decimals.
-    text = hex(own) if is_int and own.bit_length() > 8 * MAX_CATEGORY_LENGTH else str(own)
+    is_huge = is_int and own.bit_length() > 8 * MAX_CATEGORY_LENGTH  # Python refuses thousands of decimals
+    text = hex(own) if is_huge else str(own)
     return text if len(text) <= MAX_CATEGORY_LENGTH else text[: MAX_CATEGORY_LENGTH - 1] + "…"
 
 
-def _context_values(reason: Reason) -> tuple[float, float, float, float]:
+def _context(reason: Reason) -> tuple[float, float, float, float]:
     return reason.median, reason.low, reason.high, reason.expected
 
 
-def _digits_for(reason: Reason, number: float, min_digits: int) -> int:
+def _digits(reason: Reason, number: float, min_digits: int) -> int:
     """Return the significant digits of a number next to the value, so that the two show their distance.
 
     Two digits of the distance are shown: 4.2871 is usually 4.2869, not 4.287.
@@ -160,7 +158,7 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: b
         return f"{name} has been {still} for {reason.before + 1} records, and nearly always changes"
     by, digits = "", SENTENCE_DIGITS if is_growth or reason.cause is Cause.LEVEL else REASON_DIGITS
     if not isinstance(value, str):
-        digits = _digits_for(reason, float(value), digits)
+        digits = _digits(reason, float(value), digits)
     what = f"grows by {value_text(value, digits)} a record" if is_growth else f"is {value_text(value, digits)}"
     if reason.cause is Cause.LEVEL:
         what += " on average over its last values"
@@ -206,7 +204,7 @@ def _written_like(value: Any, number: float, reason: Reason) -> str:
         return ""
     if isinstance(value, bool) and number in (0, 1):
         return value_text(bool(number))
-    return value_text(number, _digits_for(reason, number, SENTENCE_DIGITS))
+    return value_text(number, _digits(reason, number, SENTENCE_DIGITS))
 
 
 def value_text(value: str | bool | int | float | None, digits: int = SENTENCE_DIGITS) -> str:

@@ -21,10 +21,7 @@ from fomo_stream.records.lines import BLANK_BYTES, LineSource, Note, discard_not
 from fomo_stream.records.schema import Schema
 
 BLOCK_RECORDS = 1000  # records of a file that become rows together
-SAMPLE_LINES, LARGE_SAMPLE_LINES = (
-    200,
-    1000,
-)  # first lines that show the dialect of CSV; the second if the first leaves open what a comma means
+SAMPLE_LINES, LARGE_SAMPLE_LINES = 200, 1000  # show the dialect of CSV; the large one if a comma is ambiguous
 SAMPLE_BYTES = 2**20  # of these lines
 Format = Literal["csv", "jsonl", "avro"]
 FORMATS: dict[str, Format] = {

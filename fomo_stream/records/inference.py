@@ -61,11 +61,11 @@ class NoFeaturesError(SchemaError):
         hint = "name the features to use, or categories"
         if len(left_out) == 1 and len(next(iter(left_out)).split()) > 1:
             hint = "if spaces separate the cells of a file, give --delimiter ' '"
-        where = _first_records(n, source)
+        where = _first_records_text(n, source)
         super().__init__(f"no numeric field to score in {where}; left out: {named or 'nothing'}", hint)
 
 
-def _first_records(n: int, source: str) -> str:
+def _first_records_text(n: int, source: str) -> str:
     """Return the first n records of a source, in words."""
     return f"the first {counted(n, 'record')}" + (f" of {source}" if source else "")
 
@@ -202,9 +202,8 @@ def _reason_left_out(path: str, values: list[Any], n_records: int) -> str | None
         return None
     if reason := _reason_no_measure(path, x):
         return reason
-    if texts and all(
-        isinstance(text, str) and text.strip().isdigit() and len(text.strip()) >= _MIN_ID_DIGITS for text in texts
-    ):
+    words = [text.strip() if isinstance(text, str) else "" for text in texts]
+    if words and all(word.isdigit() and len(word) >= _MIN_ID_DIGITS for word in words):
         return "text of long whole numbers"
     return None
 
@@ -315,9 +314,9 @@ def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> 
     is_reset = (after < before) & (after >= 0.0) & (after < _MAX_RESET_VALUE * before)
     fallen = before / 2.0 - after / 2.0  # in halves, as differences of extreme values may be too large
     dips = (fallen > 0.0) & ~is_reset
-    if dips.any() and (
-        dips.sum() > max(_MAX_DIP_SHARE * grown, 1) or fallen[dips].max() > np.median(-fallen[fallen < 0.0])
-    ):
+    if dips.sum() > max(_MAX_DIP_SHARE * grown, 1):
+        return False
+    if dips.any() and fallen[dips].max() > np.median(-fallen[fallen < 0.0]):
         return False
     if is_reset.sum() > _MAX_RESET_SHARE * grown or x.min() < 0.0:
         return False
@@ -326,9 +325,7 @@ def only_grows(path: str, values: Sequence[Any], series: Sequence[Hashable]) -> 
     if grown < _MIN_GROWTH_STEPS:
         return False
     steps = after - before
-    rough = (
-        np.abs(np.diff(steps)).mean() >= _MIN_ROUGHNESS * np.abs(steps).mean()
-    )  # a sensor that rises slowly is smooth
+    rough = np.abs(np.diff(steps)).mean() >= _MIN_ROUGHNESS * np.abs(steps).mean()  # a slow sensor is smooth
     return bool(rough or grown >= _MIN_SMOOTH_STEPS)
 
 
@@ -507,7 +504,7 @@ def _names_text(names: Sequence[str]) -> str:
 
 def _absent_error(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: str) -> ConfigError | SchemaError:
     """Return the error for a named field without values: about the name, or about the data if the field is empty."""
-    where = f"in {_first_records(len(records), source)}"
+    where = f"in {_first_records_text(len(records), source)}"
     fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
     if name not in fields:
         hint = did_you_mean(name, fields) or f"; the fields are {shown_names(fields, MAX_NAMES_SHOWN)}"

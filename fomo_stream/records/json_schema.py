@@ -52,9 +52,7 @@ class JsonSchemaWriter:
     def scored_schema(self) -> SchemaText:
         root = self._root
         target = self._resolved(root)
-        if (
-            target is not root and target.get("additionalProperties") is False
-        ):  # the new property must be in the same object
+        if target is not root and target.get("additionalProperties") is False:  # then it must be in the same object
             root = {**target, **{name: value for name, value in root.items() if name != "$ref"}}
         elif "$ref" in root:  # older drafts ignore other properties next to $ref
             rest = {name: value for name, value in root.items() if name != "$ref"}
@@ -87,9 +85,8 @@ class JsonSchemaWriter:
             type_ = next((name for name in type_ if name != "null"), None)
         if isinstance(properties, dict):
             fields = properties.items() if len(inside) < MAX_DEPTH and id(node) not in inside else ()
-            return SchemaType(
-                parts=[TypePart(name, field) for name, field in fields if isinstance(field, dict)], identity=id(node)
-            )
+            parts = [TypePart(name, field) for name, field in fields if isinstance(field, dict)]
+            return SchemaType(parts=parts, identity=id(node))
         if not isinstance(type_, str) or type_ not in _ROLES:
             return SchemaType()
         return SchemaType(Leaf(type_, "time" if node.get("format") in _TIMES else _ROLES[type_]))

@@ -14,9 +14,7 @@ from fomo_stream.limits import MAX_FEATURES
 from fomo_stream.records.inference import COUNTER_REASON, NO_VALUE, RARE_REASON, TEXT_REASONS, leaves_of
 from fomo_stream.records.missing_values import Marks, marks_of
 
-MIN_LOST_VALUES = (
-    100.0  # expected values in a row that are missing; of a feature that half of the records have: 200 records
-)
+MIN_LOST_VALUES = 100.0  # expected values in a row; of a feature that half of the records have: 200 records
 MIN_EXPECTED_SHARE = 0.05  # share of records with a value, expected of a feature that has had no value yet
 SHARE_RECORDS = 10_000  # records over which that share is computed
 MIN_NEW_FIELD_RECORDS = 100  # records that have a new field when it is reported
@@ -63,11 +61,8 @@ class Presence:
         for path, value in islice(leaves_of(record), MAX_FEATURES):
             if type(value) in (int, float) and path not in self._known:
                 self._counts[path] += n
-        new_paths = (
-            [path for path, count in self._counts.items() if count >= MIN_NEW_FIELD_RECORDS]
-            if len(self._known) < MAX_KNOWN_NAMES
-            else []
-        )
+        has_room = len(self._known) < MAX_KNOWN_NAMES
+        new_paths = [path for path, n in self._counts.items() if has_room and n >= MIN_NEW_FIELD_RECORDS]
         self._known.update(new_paths)
         for path in new_paths:
             del self._counts[path]
@@ -85,10 +80,8 @@ class UnusedFields:
     def __init__(self, features: Iterable[str], left_out: Mapping[str, str], marks: Marks | None = None) -> None:
         self._marks = marks or {}
         late = (NO_VALUE, *TEXT_REASONS)
-        self._quiet = {
-            *features,
-            *(path for path, why in left_out.items() if why not in late and RARE_REASON not in why),
-        }
+        never = (path for path, why in left_out.items() if why not in late and RARE_REASON not in why)
+        self._quiet = {*features, *never}
         self._late: dict[str, list[int]] = {}  # by field: the first line with a number, and how many there are
         # By field that counted at first: its last value, its steps, its falls, the line of the first fall.
         self._counters: dict[str, list[float]] = {

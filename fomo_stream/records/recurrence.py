@@ -72,9 +72,8 @@ def repetitions(rule: str, start: datetime, zone: tzinfo, length: timedelta) -> 
         is_day &= is_listed
     if "BYSETPOS" in parts:
         periods = period[is_day]
-        rank, from_end = (
-            np.arange(len(periods)) - np.searchsorted(periods, periods, side) for side in ("left", "right")
-        )
+        order = np.arange(len(periods))
+        rank, from_end = (order - np.searchsorted(periods, periods, side) for side in ("left", "right"))
         is_day[is_day] = np.isin(rank + 1, numbers("BYSETPOS")) | np.isin(from_end, numbers("BYSETPOS"))
     is_day[: first + (clock_time < start.replace(microsecond=0).time())] = False
     if text := parts.get("UNTIL"):

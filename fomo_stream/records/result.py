@@ -56,10 +56,8 @@ def results_of(
         results[index]["reference_logit"] = float(scored.by_reference[index])
     if any(reasons is not None for reasons in scored.reasons):
         earlier = np.where(has_reference, 0.0, scored.remembered_logit - scored.logit).tolist()
-        record_keys = repeat(None, len(results)) if keys is None else keys
-        for result, reasons, record, excess, key in zip(
-            results, scored.reasons, records, earlier, record_keys, strict=True
-        ):
+        of_record = results, scored.reasons, records, earlier, repeat(None, len(results)) if keys is None else keys
+        for result, reasons, record, excess, key in zip(*of_record, strict=True):
             if reasons is not None:
                 result["reasons"] = reasons_of(reasons, schema, record)
                 result["explanation"] = explanation_of(reasons, schema, record, excess, result["outlier"], key)

@@ -137,7 +137,7 @@ class Instance(GroupMember):
         watch: Any = Watch(broker)  # it answers what a TopicWatch does
         restorer = Restoring(SETTINGS, watch, lambda task: pipeline.partitions.get(task.number) is task, warm=warm)
         topics = TopicReport(SETTINGS)
-        topics.begin(broker.seen)
+        topics.begin(broker.answer)
         clients: dict[str, Any] = {
             "consumer": self.consumer,
             "restorer": restorer,

@@ -32,10 +32,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, with imports
 REFRESH_MS = 10_000  # a client sees new partitions within this time
 HEARTBEAT_MS = 1000  # members learn of a rebalance by the answer to a heartbeat
-MIN_FETCH_MS, MAX_FETCH_MS = (
-    10,
-    500,
-)  # requests are not sent more often than the first; the second is the client's own default
+MIN_FETCH_MS, MAX_FETCH_MS = 10, 500  # between requests; the second is the client's own default
 # The client may return a value and also set an exception. A method call in a Python loop does not check for that; this
 # call always does.
 HEADERS = methodcaller("headers")

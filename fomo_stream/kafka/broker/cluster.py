@@ -124,9 +124,9 @@ class Cluster:
     def has_open_transaction(self, partition: TopicPartition) -> bool:
         """Return whether a partition has records of a transaction that is neither committed nor aborted."""
         place = partition.topic, partition.partition
-        if (its := self.ends([place]).get(place)) is None:
+        if (answer := self.ends([place]).get(place)) is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of {place[0]}[{place[1]}] is not known"))
-        return its.readable < its.end
+        return answer.readable < answer.end
 
     def ends(self, places: Collection[PartitionId]) -> dict[PartitionId, Ends]:
         """The ends of partitions, where the broker reports them."""

@@ -59,9 +59,7 @@ def missing_permissions(
 
     permitted: by topic that exists. of_group: needed on the group; on_group: permitted there.
     """
-    on_topics = [
-        ("topic", name, operation, permitted.get(name)) for name, needed in needs.items() for operation in needed
-    ]
+    on_topics = [("topic", name, needed, permitted.get(name)) for name, those in needs.items() for needed in those]
     return [
         NotPermittedError(f"{operation_name(operation)} on {kind} {name}", permit(settings, operation, kind, name))
         for kind, name, operation, operations in (*on_topics, ("group", settings.group, of_group, on_group))

@@ -115,9 +115,8 @@ def recorded_group(settings: AnyFlags) -> tuple[AnyFlags, Schema | None, list[st
     if settings.features is not None:
         own = replace(named_schema(settings), marks=effective.marks)
         if schema is not None and set(own.features) != set(schema.features):
-            differences_by_name["--features"] = SettingDifference(
-                "features", shown_names(schema.features), shown_names(own.features)
-            )
+            names = (shown_names(each.features) for each in (schema, own))
+            differences_by_name["--features"] = SettingDifference("features", *names)
             schema = None
         schema = schema or own
     elif schema is None:

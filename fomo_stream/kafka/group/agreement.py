@@ -213,9 +213,7 @@ class Agreement(Generic[AnyTopic]):
             "remembered-scores": config.history_scores,
         }
         flags = {option(field)[2:]: getattr(settings, field) for field in type(settings).model_fields}
-        agreeable = {
-            name: value for name, value in flags.items() if name in GROUP_SETTINGS
-        }  # without the rules, which may differ
+        agreeable = {name: value for name, value in flags.items() if name in GROUP_SETTINGS}  # rules may differ
         own = {name: sorted(v) if isinstance(v, tuple) else v for name, v in agreeable.items()} | computed
         kept = {name for name in agreed if not any(map(self._is_given, GROUP_SETTINGS.get(name, ())))}
         return {name: agreed[name] if name in kept else own[name] for name in GROUP_SETTINGS if name in own}

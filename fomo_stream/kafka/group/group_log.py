@@ -62,10 +62,8 @@ class GroupLog:
             raise BrokerError(f"the group's agreement could not be read from topic {self._topic} ({error})") from None
         with self.understanding():
             stored = [LogEntry(key, dict(json.loads(value))) for key, value in self._entries.items()]
-            owner = next(
-                (list(map(str, entry.content[OWNER_FIELD])) for entry in stored if OWNER_FIELD in entry.content),
-                self._owner,
-            )
+            owners = (list(map(str, entry.content[OWNER_FIELD])) for entry in stored if OWNER_FIELD in entry.content)
+            owner = next(owners, self._owner)
         if owner != self._owner:
             what = f"topic {self._topic} has the state of group {owner[0]} on topic {owner[-1]}"
             raise TopicError(what, f"choose another --group for {self._settings.topic}")

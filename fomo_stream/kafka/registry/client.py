@@ -60,9 +60,7 @@ class RegistryClient:
         quiet = {"timeout": TIMEOUT_S, "max.retries": 0}  # the caller tries again
         config: dict[str, Any] = {**quiet, **settings}
         for library in ("httpx", "httpx2", "httpcore", "httpcore2"):
-            logging.getLogger(library).setLevel(
-                logging.WARNING
-            )  # they log every request, with its whole address, which may have a password
+            logging.getLogger(library).setLevel(logging.WARNING)  # they log each address, also with a password
         try:
             config |= {name: float(config[name]) for name in _NUMBERS if name in config}
             self._answer, self._answer_s = threading.local(), max(MAX_ANSWER_S, config["timeout"])
@@ -71,9 +69,7 @@ class RegistryClient:
             else:
                 self.client = SchemaRegistryClient.new_client(config)
                 session = self.client._rest_client.session
-                session.headers["Accept-Encoding"] = (
-                    "identity"  # the size of compressed bytes would not bound that of the answer
-                )
+                session.headers["Accept-Encoding"] = "identity"  # compressed bytes would not bound the answer's size
                 session.event_hooks = {"request": [self._bound], "response": [_refuse_compressed]}
         except (ValueError, TypeError, OSError) as error:  # the message has no values
             raise ConfigError(f"--registry: {self._without_secrets(error, settings)}") from None
@@ -99,16 +95,13 @@ class RegistryClient:
                 fetched[place] = None
                 size = sum(len(schema.text) for schema in fetched.values() if schema is not None)
                 if len(fetched) > MAX_REFERENCES or size > MAX_ANSWER_BYTES or time.monotonic() > until:
-                    limits = (
-                        f"{MAX_REFERENCES} schemas, {MAX_ANSWER_BYTES >> 20} MiB or {MAX_FETCH_S:g} s to fetch them"
-                    )
+                    size_limit, time_limit = f"{MAX_ANSWER_BYTES >> 20} MiB", f"{MAX_FETCH_S:g} s to fetch them"
+                    limits = f"{MAX_REFERENCES} schemas, {size_limit} or {time_limit}"
                     raise RecordError(UNSUPPORTED, f"it refers to more than {limits}")
                 registered = self.client.get_version(reference.subject, reference.version)
                 fetched[place] = self._complete(registered.schema, reference.name, fetched, until)
             if (schema := fetched[place]) is None:
-                raise RecordError(
-                    UNSUPPORTED, f"it refers to itself by {reference.subject}, version {reference.version}"
-                )
+                raise RecordError(UNSUPPORTED, f"it refers to itself by {place.subject}, version {place.version}")
             references.append(ReferencedSchema(reference.name, reference.subject, reference.version, schema))
         kind = Kind(answer.schema_type or "AVRO")
         compiled = b""
@@ -149,9 +142,8 @@ class RegistryClient:
     def places(self, schema_id: SchemaId) -> list[SubjectVersion]:
         """Return the subjects and versions of a schema; empty if the registry does not tell them."""
         try:
-            return [
-                SubjectVersion(entry.subject, entry.version) for entry in self.client.get_schema_versions(schema_id)
-            ]
+            entries = self.client.get_schema_versions(schema_id)
+            return [SubjectVersion(entry.subject, entry.version) for entry in entries]
         except Exception:  # not all registries answer this, and nothing depends on it
             return []
 

@@ -101,8 +101,7 @@ def _compiled_file(text: str, files_by_name: dict[str, FileDescriptorProto]) -> 
             raise RecordError(UNSUPPORTED, f"protoc has not compiled it in {TIMEOUT_S} s") from None
         if done.returncode:
             messages = done.stderr.decode(errors="replace").replace(f"{path}/", "").splitlines()
-            reason = next(
-                (line for line in messages if line.startswith(f"{OWN_FILE}:")), "it has failed"
-            )  # not its log
+            errors = (line for line in messages if line.startswith(f"{OWN_FILE}:"))  # without its log
+            reason = next(errors, "it has failed")
             raise RecordError(UNSUPPORTED, f"protoc: {reason[:300]}")
         return FileDescriptorSet.FromString((path / "out").read_bytes()).file[-1]

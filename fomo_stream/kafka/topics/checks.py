@@ -76,9 +76,8 @@ def state_topic(settings: ServiceSettings, config: Mapping[str, str]) -> Finding
     if policy == "compact":
         return Finding(f"{topic} is compacted")
     what = f"topic {topic} has cleanup.policy={policy}, which would delete what was learned"
-    return Finding.problem(
-        TopicError(what, f"set it to compact: {alter_command(settings, topic, 'cleanup.policy=compact')}")
-    )
+    command = alter_command(settings, topic, "cleanup.policy=compact")
+    return Finding.problem(TopicError(what, f"set it to compact: {command}"))
 
 
 def feedback_topic(settings: ServiceSettings, partitions: Mapping[str, int]) -> Finding:
@@ -90,11 +89,8 @@ def feedback_topic(settings: ServiceSettings, partitions: Mapping[str, int]) -> 
     if feedback is None or not {topic, feedback} <= partitions.keys() or partitions[feedback] == partitions[topic]:
         return Finding("labels are in the partitions of their records")
     count, needed = partitions[feedback], partitions[topic]
-    remedy = (
-        f"add some: {grow_command(settings, feedback, needed)}"
-        if count < needed
-        else "name another one with --feedback"
-    )
+    command = grow_command(settings, feedback, needed)
+    remedy = f"add some: {command}" if count < needed else "name another one with --feedback"
     what = (
         f"feedback topic {feedback} has {count} partitions, topic {topic} has {needed}; they need equally many, "
         "because a label is in the partition of its record"

@@ -49,15 +49,15 @@ class TopicSetup:
         if cluster.has_controller:
             check_permissions(settings, cluster.admin, service_needs(settings))
         deadline = time.monotonic() + START_TIMEOUT_S
-        seen = watch.poll()
-        while seen.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
-            seen = watch.poll()
-        if seen.trouble:
+        answer = watch.poll()
+        while answer.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
+            answer = watch.poll()
+        if answer.trouble:
             remedy = f"check that topic {settings.topic} may be described and read"
             if watch.is_temporary:
                 remedy = "nothing is lost; check that all brokers run, and restart the instance"
-            raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble})", remedy)
-        input_topic(settings, seen.partitions).require()
+            raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({answer.trouble})", remedy)
+        input_topic(settings, answer.partitions).require()
         if settings.reset_state:
             if settings.state_topic in cluster.partitions([settings.state_topic])[0]:
                 check_owner()
@@ -80,20 +80,20 @@ class TopicSetup:
         self._create_missing({topic: inherited for topic in topics if topic is not None})
         if is_known:
             self._watch.grow()
-        feedback_topic(settings, self._watch.seen.partitions).require()
+        feedback_topic(settings, self._watch.answer.partitions).require()
         self._watch.poll_limits()
 
     def _create_missing(self, topics: Mapping[str, Mapping[str, str]]) -> None:
         """Create these topics if they are missing, with their configuration and as many partitions as the input has."""
         watch = self._watch
         watch.poll()
-        count = watch.seen.partitions.get(self._settings.topic, 1)
-        missing = [topic for topic in topics if topic not in watch.seen.partitions]
+        count = watch.answer.partitions.get(self._settings.topic, 1)
+        missing = [topic for topic in topics if topic not in watch.answer.partitions]
         reasons = self._cluster.create({topic: topics[topic] for topic in missing}, count)
         deadline = time.monotonic() + START_TIMEOUT_S / 2
         while missing and time.monotonic() < deadline:
             watch.poll()
-            missing = [topic for topic in missing if topic not in watch.seen.partitions]
+            missing = [topic for topic in missing if topic not in watch.answer.partitions]
             watch.wait(0.1 if missing else 0)
         if missing:
             topic = missing[0]

@@ -74,7 +74,7 @@ class TopicWatch:
         self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
         named = (settings.topic, *settings.outputs, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
-        self.seen = TopicsAnswer({}, {})
+        self.answer = TopicsAnswer({}, {})
         self.numbers: Callable[[], Iterable[int]] = tuple  # of the partitions that this instance has
         self.ends: Mapping[PartitionId, EndsAnswer] = {}  # of the input and of the state topic
         self.limits: dict[str, TopicLimits] = {}  # of the outputs and the state topic, where the broker reports them
@@ -98,15 +98,15 @@ class TopicWatch:
         self._stopped.wait(seconds)
 
     def poll(self) -> TopicsAnswer:
-        """Ask the broker now. The answer is also in `seen`."""
+        """Ask the broker now. Return its answer, and keep it."""
         try:
             partitions, topic_ids = self.cluster.partitions(self.topics)
         except KafkaException as error:
             self.is_temporary = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
-            self.seen = replace(self.seen, trouble=error.args[0].str())
+            self.answer = replace(self.answer, trouble=error.args[0].str())
         else:
-            self.seen = TopicsAnswer(partitions, topic_ids)
-        return self.seen
+            self.answer = TopicsAnswer(partitions, topic_ids)
+        return self.answer
 
     def poll_limits(self) -> None:
         """Ask for the limits of the topics of outputs and state."""
@@ -123,14 +123,14 @@ class TopicWatch:
                     self.poll_limits()
             except Exception as error:  # the service must know it: without this thread it sees no change
                 log.exception(kv("topics_not_seen", reason=error))
-                self.seen = replace(self.seen, trouble=str(error))
+                self.answer = replace(self.answer, trouble=str(error))
 
     def _poll_ends(self, now: float) -> None:
         topic, numbers = self._settings.topic, list(self.numbers())
         places = [(name, number) for number in numbers for name in (topic, self._settings.state_topic)]
         if not places or not self.cluster.has_controller:
             return
-        count = self.seen.partitions.get(topic, 0) if self._settings.silence is not None else 0
+        count = self.answer.partitions.get(topic, 0) if self._settings.silence is not None else 0
         before, updated, asked = self.ends, {}, round(time.time() * 1000)
         answers = self.cluster.ends({*places, *((topic, number) for number in range(count))})
         if count:
@@ -146,17 +146,17 @@ class TopicWatch:
 
     def grow(self) -> None:
         """Try to give the state topic and the feedback topic as many partitions as the input has."""
-        topic, seen = self._settings.topic, self.seen
+        topic, answer = self._settings.topic, self.answer
         own = [self._settings.state_topic, self._settings.feedback]
-        small = [name for name in own if name is not None and seen.missing_partitions(name, topic)]
+        small = [name for name in own if name is not None and answer.missing_partitions(name, topic)]
         if not small or not self.cluster.has_controller:
             return
-        count = seen.partitions[topic]
+        count = answer.partitions[topic]
         failures = self.cluster.grow(small, count)
         self.wait(0.5)
         self.poll()
         for name in small:
-            if not self.seen.missing_partitions(name, topic):
+            if not self.answer.missing_partitions(name, topic):
                 log.info(kv("topic_grown", topic=name, partitions=count))
             elif name in failures and self._throttle.allow(name) is not None:
                 log.warning(kv("topic_not_grown", topic=name, partitions=count, reason=failures[name]))
@@ -173,43 +173,42 @@ class TopicReport:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        self.seen = TopicsAnswer({}, {})
+        self.answer = TopicsAnswer({}, {})
 
-    def begin(self, seen: TopicsAnswer) -> None:
+    def begin(self, answer: TopicsAnswer) -> None:
         """Take the first answer, and warn of outputs that have fewer partitions than the input."""
-        self.seen = seen
+        self.answer = answer
         for topic in self._settings.outputs:
             self._warn_if_small(topic)
 
-    def compare(self, seen: TopicsAnswer) -> TopicChanges:
+    def compare(self, answer: TopicsAnswer) -> TopicChanges:
         """Compare the broker's new answer with the last one, and log the changes."""
-        before = self.seen
-        self.seen = seen = replace(
-            seen, topic_ids={**before.topic_ids, **seen.topic_ids}
-        )  # also ids of missing topics, to notice that one was created again
-        if before == seen:
+        before = self.answer
+        # Keep the ids of missing topics, to notice that one was created again.
+        self.answer = answer = replace(answer, topic_ids={**before.topic_ids, **answer.topic_ids})
+        if before == answer:
             return TopicChanges()
-        if seen.trouble and seen.trouble != before.trouble:
-            log.warning(kv("broker_unreachable", reason=seen.trouble, effect="retrying"))
-        elif seen.trouble != before.trouble:
+        if answer.trouble and answer.trouble != before.trouble:
+            log.warning(kv("broker_unreachable", reason=answer.trouble, effect="retrying"))
+        elif answer.trouble != before.trouble:
             log.info(kv("broker_reachable"))
-        gone = before.partitions.keys() - seen.partitions.keys()
+        gone = before.partitions.keys() - answer.partitions.keys()
         for topic in gone:
             log.warning(kv("topic_missing", topic=topic, effect="waiting until it is created again"))
         read = filter(None, (self._settings.topic, self._settings.feedback))
-        created = [topic for topic in read if seen.is_recreated(topic, before)]
+        created = [topic for topic in read if answer.is_recreated(topic, before)]
         for topic in created:
             log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
         return TopicChanges(bool(created), self._settings.topic in gone, self._resized(before))
 
     def reasons(self) -> list[str]:
         """Return the reasons in topics why records are not scored."""
-        settings, seen = self._settings, self.seen
-        if seen.trouble:
-            return [f"the broker does not answer: {seen.trouble}"]
+        settings, answer = self._settings, self.answer
+        if answer.trouble:
+            return [f"the broker does not answer: {answer.trouble}"]
         needed = (settings.topic, *settings.outputs, settings.state_topic)
-        reasons = [f"topic {topic} does not exist any more" for topic in needed if topic not in seen.partitions]
-        if settings.feedback is not None and (missing := seen.missing_partitions(settings.feedback, settings.topic)):
+        reasons = [f"topic {topic} does not exist any more" for topic in needed if topic not in answer.partitions]
+        if settings.feedback is not None and (missing := answer.missing_partitions(settings.feedback, settings.topic)):
             reasons.append(
                 f"feedback topic {settings.feedback} has {missing} partitions fewer than {settings.topic}, whose "
                 f"records cannot be labelled; add them: {self._alter(settings.feedback)}"
@@ -218,18 +217,18 @@ class TopicReport:
 
     def _resized(self, before: TopicsAnswer) -> tuple[str, ...]:
         input_topic = self._settings.topic
-        resized = [name for name, n in self.seen.partitions.items() if before.partitions.get(name, n) != n]
+        resized = [name for name, n in self.answer.partitions.items() if before.partitions.get(name, n) != n]
         if input_topic in resized:
-            log.info(kv("topic_grown", topic=input_topic, partitions=self.seen.partitions[input_topic]))
+            log.info(kv("topic_grown", topic=input_topic, partitions=self.answer.partitions[input_topic]))
             for topic in self._settings.outputs:
                 self._warn_if_small(topic)
         return tuple(resized)
 
     def _warn_if_small(self, topic: str) -> None:
-        if self.seen.missing_partitions(topic, self._settings.topic):
-            sizes = {"partitions": self.seen.partitions[topic], "input": self.seen.partitions[self._settings.topic]}
+        if self.answer.missing_partitions(topic, self._settings.topic):
+            sizes = {"partitions": self.answer.partitions[topic], "input": self.answer.partitions[self._settings.topic]}
             effect = "records go to partitions by key: a key may now be in another partition than before"
             log.warning(kv("topic_smaller_than_input", topic=topic, **sizes, effect=effect, hint=self._alter(topic)))
 
     def _alter(self, topic: str) -> str:
-        return grow_command(self._settings, topic, self.seen.partitions.get(self._settings.topic, 0))
+        return grow_command(self._settings, topic, self.answer.partitions.get(self._settings.topic, 0))
