@@ -82,7 +82,7 @@ class PartitionReplay:
         parts = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
-        rows, seen = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "seen"))
+        rows, learned_rows = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "seen"))
         keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))
@@ -98,7 +98,7 @@ class PartitionReplay:
             judgements[WITHOUT_RULES] = BlockJudgement(results.score, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
-            judgements[name] = _judgement(detector.process(seen, keys), muted)
+            judgements[name] = _judgement(detector.process(learned_rows, keys), muted)
             self.seconds[name] += time.perf_counter() - began
         for rival in self._rivals:
             began = time.perf_counter()

@@ -46,7 +46,7 @@ def replay_partitions(
 
 @contextmanager
 def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Give a function that returns True after the first Ctrl-C within the context; the second Ctrl-C ends everything."""
+    """Give a function that returns True after the first Ctrl-C within the context; the second one ends everything."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event.is_set

@@ -14,7 +14,7 @@ from pipelines import cheap_model
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.loading import first_detector
-from fomo_stream.replaying import partition as module
+from fomo_stream.replaying import partition_run as module
 from fomo_stream.replaying.blocks import Block
 from fomo_stream.replaying.partition_run import OWN_DETECTOR, MonotonicTimes, PartitionReplay
 from fomo_stream.replaying.plan import Plan
