@@ -534,7 +534,7 @@ class OpenDetector:
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
-        most = model.config.most_features(len(self._rows.categorical))
+        most = model.config.max_features(len(self._rows.categorical))
         self._taken = subset(self._rows.names[:width], most)
         if len(self._taken) < width:
             self._rows.warn_of_untaken(len(self._taken))

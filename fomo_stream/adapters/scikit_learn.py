@@ -28,13 +28,13 @@ from fomo_stream.adapters.columns import (
     warn,
 )
 from fomo_stream.adapters.named_reasons import Explanation
-from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
+from fomo_stream.detector.attribution import BackgroundRows, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
-from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
 from fomo_stream.records.missing_values import missing_values, table_of_marks, without_marks
 from fomo_stream.records.schema import subset
@@ -89,7 +89,7 @@ class Context:
         """The context as explanations need it."""
         codes = set(self.view.codes)
         columns = [Column(c, Cause.VALUE, i in codes) for i, c in enumerate(self.view.columns.tolist())]
-        return Comparison(Background(self.view.rows, columns, n_features=self.view.width), (self.logits,))
+        return Comparison(BackgroundRows(self.view.rows, columns, n_features=self.view.width), (self.logits,))
 
 
 class Member:
@@ -342,7 +342,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> View:
         """A view of some of the rows `usable` of X (n, d)."""
         n, d = len(usable), X.shape[1]
-        most = self._shared_model().config.most_features(len(self.categorical_))
+        most = self._shared_model().config.max_features(len(self.categorical_))
         if first:
             columns = np.array(subset(getattr(self, "feature_names_in_", range(d)), most))
         else:

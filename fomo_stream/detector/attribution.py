@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.detector.step.follow import TINY
+from fomo_stream.detector.step.follow import MIN_RELATIVE_SPREAD
 from fomo_stream.errors import ConfigError
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-NEAREST = 5  # rows whose middle value replaces a value
-MOST_ROWS = 1000  # rows among which the nearest ones are looked for
+NEAREST_ROWS = 5  # rows whose middle value replaces a value
+MAX_CANDIDATES = 1000  # rows among which the nearest ones are looked for
 LOW, MIDDLE, HIGH = 0.01, 0.5, 0.99  # quantiles: the ends of the central 98 %, and the median
 
 
@@ -32,7 +32,7 @@ class Column(NamedTuple):
     is_code: bool = False  # whether it holds category codes
 
 
-class Background:
+class BackgroundRows:
     """Context rows (n, w), raw units, NaN = missing, and their columns (w,). What it computes once, it keeps.
 
     A feature of the record has a column, several, or none. n_features: of the record; None: as the columns say.
@@ -73,7 +73,7 @@ class Background:
     def candidates(self) -> Float:
         """The near rows side by side (w, m), at most MOST_ROWS, evenly spread over the context."""
         at = np.flatnonzero(self._near)
-        m = min(len(at), MOST_ROWS)
+        m = min(len(at), MAX_CANDIDATES)
         return np.ascontiguousarray(self.rows[at[np.arange(m) * len(at) // m]].T)
 
     @cached_property
@@ -146,7 +146,7 @@ class Background:
 class Neighbourhood:
     """The candidates of a context as seen from one record (w,)."""
 
-    def __init__(self, background: Background, row: Float) -> None:
+    def __init__(self, background: BackgroundRows, row: Float) -> None:
         self.background, self.row = background, row
         self._apart = background.apart(row)
         self._total = self._apart.sum(axis=0, dtype=np.int64)
@@ -196,7 +196,7 @@ class Neighbourhood:
     def _nearest(self, keys: Int) -> Int:
         """The candidates (k, NEAREST) with the smallest keys (k, m) >= 0, of equal ones the first."""
         m = keys.shape[1]
-        count = min(NEAREST, m)
+        count = min(NEAREST_ROWS, m)
         at: Int = np.sort(np.partition(keys * m + np.arange(m), count - 1, axis=1)[:, :count], axis=1) % m
         return at
 
@@ -212,24 +212,24 @@ class Neighbourhood:
         codes = np.flatnonzero(self.background.is_code[columns])
         found = self.background.candidates[columns[codes, None], at[codes]]
         alike = (found[:, :, None] == found[:, None, :]).sum(axis=2)
-        chosen[codes] = np.argmax(alike * (MOST_ROWS + 1) + np.nan_to_num(order[codes]), axis=1)
+        chosen[codes] = np.argmax(alike * (MAX_CANDIDATES + 1) + np.nan_to_num(order[codes]), axis=1)
         values: Float = self.background.candidates[columns, at[each, chosen]]
         return values
 
 
 Scorer = Callable[[Float], Float]  # rows (q, w), raw units, codes for categories -> their logits (q,)
 
-MOST_TRIED = 10  # features whose effect on the logit is computed: those with the strangest values
-STRONGEST = 5  # features among which a partner is looked for
-LEAST_SHARE = 0.1  # of the share of the first reason: what counts less is no reason
-STANDSTILL = 2 * TINY  # of the level: a smaller spread is 0, because `Series` does not tell it from none
+MAX_FEATURES_TRIED = 10  # features whose effect on the logit is computed: those with the strangest values
+MAX_PARTNERS = 5  # features among which a partner is looked for
+MIN_RELATIVE_SHARE = 0.1  # of the share of the first reason: what counts less is no reason
+STANDSTILL = 2 * MIN_RELATIVE_SPREAD  # of the level: a smaller spread is 0, because `Series` does not tell it from none
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Columns of a record, the context rows that they are compared with, and the logits that count their mean."""
 
-    background: Background
+    background: BackgroundRows
     scorers: tuple[Scorer, ...]
 
     def logits(self, rows: Float) -> Float:
@@ -268,10 +268,10 @@ def attribute(
     if not strongest:
         return ()
     shares = effects * (record.explained / math.fsum(effects.tolist()))
-    partner = record.partner(strongest[:STRONGEST])
+    partner = record.partner(strongest[:MAX_PARTNERS])
     share = float(shares[strongest[0]] + (shares[partner] if partner >= 0 else 0.0))
     first = record.reason(strongest[0], share)._replace(partner=partner)
-    others = [f for f in strongest[1:] if f != partner and shares[f] >= LEAST_SHARE * share]
+    others = [f for f in strongest[1:] if f != partner and shares[f] >= MIN_RELATIVE_SHARE * share]
     return (first, *(record.reason(f, float(shares[f])) for f in others[: most - 1]))
 
 
@@ -315,7 +315,7 @@ class _Record:
         found = np.zeros(self.effects.shape[1])
         for near in self.near:
             np.maximum.at(found, near.background.features, near.strangeness)
-        return np.argsort(-found, kind="stable")[:MOST_TRIED]
+        return np.argsort(-found, kind="stable")[:MAX_FEATURES_TRIED]
 
     def partner(self, strongest: list[int]) -> int:
         """The feature, of the strongest, that the first of them is odd together with, while each is usual; -1: none.
@@ -338,13 +338,13 @@ class _Record:
         return others[at] if 2 * shared[at] > effects[others[at]] else -1
 
     def _is_usual(self, feature: int) -> bool:
-        return all(near.is_usual[_columns(near, feature)].all() for near in self.near)
+        return all(near.is_usual[_columns_of_feature(near, feature)].all() for near in self.near)
 
     def reason(self, feature: int, share: float) -> Reason:
         """The reason that names this feature."""
         at_comparison = int(np.argmax(self.effects[:, feature]))
         near = self.near[at_comparison]
-        of, columns = near.background, _columns(near, feature)
+        of, columns = near.background, _columns_of_feature(near, feature)
         causes = [of.columns[column].cause for column in columns]
         column, cause, before = int(columns[0]), causes[0], int((~np.isnan(near.row[columns[1:]])).sum())
         if Cause.LEVEL in causes or cause is Cause.SPREAD:
@@ -366,6 +366,6 @@ class _Record:
         return Reason(feature, cause, min(share, 1.0), value, median, low, high, frequency, -1, before, expected)
 
 
-def _columns(near: Neighbourhood, feature: int) -> Int:
+def _columns_of_feature(near: Neighbourhood, feature: int) -> Int:
     """The columns of a feature."""
     return np.flatnonzero(near.background.features == feature)

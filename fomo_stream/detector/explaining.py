@@ -10,21 +10,21 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
+from fomo_stream.detector.attribution import BackgroundRows, Column, Comparison, attribute
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.keys import WHOLE
-from fomo_stream.detector.panel import Build, Panel
+from fomo_stream.detector.generation import ContextSpec
+from fomo_stream.detector.keys import UNKEYED
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
 from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.view_set import ContextBuilder, ViewSet
 from fomo_stream.detector.views import View
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-Scorers = Sequence[tuple[View, Build]]  # each view with the generation that scores a record
+Scorers = Sequence[tuple[View, ContextBuilder]]  # each view with the generation that scores a record
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,10 @@ class Explainer:
         found = (self.reasons(batch, i, scores, builds, pooled) if is_one else None for i, is_one in which)
         return results.explained(list(found))
 
-    def halves(self, panel: Panel, numbers: Int) -> Callable[[int], Scorers]:
+    def halves(self, panel: ViewSet, numbers: Int) -> Callable[[int], Scorers]:
         """For the i-th of the records `numbers` (n,) in the first contexts: the half of each that does not have it."""
         first = [
-            (view, build.blueprint.numbers, cache(partial(self._half, build.blueprint)))
-            for view, build in panel.builds(0)
+            (view, build.spec.numbers, cache(partial(self._half, build.spec))) for view, build in panel.builders(0)
         ]
         return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
@@ -71,8 +70,8 @@ class Explainer:
         scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == (usual is not None)]
         found = self._found(batch, i, scorers)
         if usual is not None:
-            values = [build.blueprint.rows for view, build in builds(i) if view.sees not in ("movement", "relative")]
-            found = tuple(_of_key(reason, batch, i, usual, values) for reason in found)
+            values = [build.spec.rows for view, build in builds(i) if view.input not in ("movement", "relative")]
+            found = tuple(_relative_to_key(reason, batch, i, usual, values) for reason in found)
         # how a value came to what nearly all records have is no reason beside others
         found = tuple(one for one in found if one.cause is Cause.VALUE or not batch.ordinary[i, one.feature]) or found
         return (*self._still(batch, i), *found)[: self.config.reasons]
@@ -91,41 +90,41 @@ class Explainer:
         """The reasons of the i-th record against these generations, in the units of their views."""
         if not builds:
             return ()
-        kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
+        kinds: dict[str, list[tuple[View, ContextBuilder]]] = {}  # views of the same columns share near rows
         for view, build in builds:
-            kinds.setdefault(view.sees, []).append((view, build))
+            kinds.setdefault(view.input, []).append((view, build))
         comparisons, rows = [], []
         for same in kinds.values():
             scorers = tuple(partial(build.result().logits, self.model) for _, build in same)
-            recent = next((build for view, build in same[1:] if view.of == "recent"), None)
+            recent = next((build for view, build in same[1:] if view.sample == "recent"), None)
             comparisons.append(Comparison(self._background(*same[0], recent), scorers))
-            vectors = batch.vectors_for(same[0][0].sees)[i]
+            vectors = batch.vectors_for(same[0][0].input)[i]
             rows.append(same[0][0].columns(vectors[None], self.config.lags, self.categorical)[0])
         return attribute(comparisons, rows, self.config.reasons, batch.gaps[i])
 
-    def _background(self, view: View, build: Build, recent: Build | None) -> Background:
+    def _background(self, view: View, build: ContextBuilder, recent: ContextBuilder | None) -> BackgroundRows:
         """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
         if build.background is None or build.background[0] is not recent:
-            blueprint = build.blueprint
+            blueprint = build.spec
             numbers, rows, near = blueprint.numbers, blueprint.rows, np.isin(blueprint.numbers, build.result().numbers)
             if recent is not None:
-                others = recent.blueprint
+                others = recent.spec
                 further = ~np.isin(others.numbers, numbers)
                 near |= np.isin(numbers, others.numbers)
                 near = np.concatenate([near, further[further]])
                 rows = np.concatenate([rows, others.rows[further]])
-            build.background = recent, Background(rows, self._columns(view, blueprint), near)
+            build.background = recent, BackgroundRows(rows, self._columns(view, blueprint), near)
         return build.background[1]
 
-    def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
+    def _columns(self, view: View, blueprint: ContextSpec) -> list[Column]:
         w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1]
         causes = {
             "movement": (Cause.LEVEL, Cause.SPREAD),
             "relative": (Cause.VALUE, Cause.LEVEL, Cause.SPREAD),
-        }.get(view.sees, (Cause.VALUE, *[Cause.PAST] * self.config.lags))
+        }.get(view.input, (Cause.VALUE, *[Cause.PAST] * self.config.lags))
         return [Column(c % d, causes[c // d], c in blueprint.categorical) for c in range(w)]
 
-    def _half(self, whole: Blueprint, second: bool) -> Build:
+    def _half(self, whole: ContextSpec, second: bool) -> ContextBuilder:
         """The generation of the first or of the second half of a context's rows."""
         middle = len(whole.rows) // 2
         part = slice(middle, None) if second else slice(0, middle)
@@ -137,10 +136,10 @@ class Explainer:
             logits=np.zeros(len(whole.rows[part])),
             confirmed=whole.confirmed[part],
         )
-        return Build(self.model, blueprint, None)
+        return ContextBuilder(self.model, blueprint, None)
 
 
-def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float]) -> Reason:
+def _relative_to_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float]) -> Reason:
     """A reason of the i-th record whose numbers are relative to its key, or to its time, in raw units.
 
     values: contexts (c, w) that begin with raw values: where none of a feature is below 0, no usual value is.
@@ -156,5 +155,5 @@ def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequen
             raw[1:] = np.maximum(raw[1:], 0.0)
     if reason.cause is Cause.VALUE:
         raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
-    scope = "key" if batch.slots[i] > WHOLE else "time"
+    scope = "key" if batch.slots[i] > UNKEYED else "time"
     return reason._replace(scope=scope, **dict(zip(names, raw.tolist(), strict=True)))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Copied, Entries, StoredEntries, as_bytes, put_rows, rows_as_entries
+from fomo_stream.detector.changelog import Copied, Entries, StoredEntries, put_rows, rows_as_bytes, rows_as_entries
 from fomo_stream.detector.step import slots as table
 from fomo_stream.errors import DamagedStateError
 
@@ -19,9 +19,9 @@ Key = bytes | str | None  # None: the series of the whole partition
 
 MAX_KEYS = 100_000  # series by key
 DIGEST_BYTES = 16
-WHOLE = 0  # number of the series of all that has no key
+UNKEYED = 0  # number of the series of all that has no key
 FIRST_ROWS = 64  # that are allocated
-AT_ONCE = 64  # a share of 1 / AT_ONCE of the keys is forgotten together
+FORGET_DIVISOR = 64  # a share of 1 / AT_ONCE of the keys is forgotten together
 
 
 def digest_of(key: bytes | str) -> bytes:
@@ -89,7 +89,7 @@ class Keys(Copied):
         """Start with an empty log."""
         self._logged = np.zeros(self.size, dtype=bool)  # rows that have an entry
         self._written = self.columns["used"] > 0  # those whose entry is out of date
-        self._written[WHOLE] = True
+        self._written[UNKEYED] = True
 
     @property
     def size(self) -> int:
@@ -133,7 +133,7 @@ class Keys(Copied):
             self._make_room(n)
         state = np.array([self._high, self._n_free, self._n_used])
         moves, belongs = np.zeros((2, 2 * n), np.int64), np.zeros(2 * n, bool)
-        new = self._table if learn else np.zeros(table.size_of(n), np.int64)
+        new = self._table if learn else np.zeros(table.table_size(n), np.int64)
         its = self.columns["digest"], self.columns["used"], self._free, state
         k = table.resolve(
             digests, is_keyed, counts, np.array(limits, dtype=np.float64), self._table, new, *its, learn, moves, belongs
@@ -174,7 +174,7 @@ class Keys(Copied):
         """
         if self._n_used <= self.max_keys:
             return
-        n = self._n_used - self.max_keys + self.max_keys // AT_ONCE
+        n = self._n_used - self.max_keys + self.max_keys // FORGET_DIVISOR
         slots = self.in_use
         oldest = slots[np.argsort(self.columns["used"][slots], kind="stable")[:n]]
         for column in self.columns.values():
@@ -195,8 +195,8 @@ class Keys(Copied):
         at = np.flatnonzero(self._written)
         if not len(at):
             return {}
-        entries = rows_as_entries(name, at, [as_bytes(column[at]) for column in self.columns.values()])
-        self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == WHOLE)
+        entries = rows_as_entries(name, at, [rows_as_bytes(column[at]) for column in self.columns.values()])
+        self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == UNKEYED)
         self._written[at] = False
         return entries | {f"{name}/{slot}": None for slot in at[~in_use].tolist()}
 
@@ -205,18 +205,18 @@ class Keys(Copied):
         prefix = f"{name}/"
         found = {int(key[len(prefix) :]): value for key, value in entries.items() if key.startswith(prefix)}
         slots = np.array(sorted(found), dtype=np.int64)
-        if len(slots) != count + 1 or slots[0] != WHOLE:
+        if len(slots) != count + 1 or slots[0] != UNKEYED:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
         values, size = [found[slot] for slot in slots.tolist()], int(slots[-1]) + FIRST_ROWS
         self.columns = {name: np.zeros((size, *one.shape[1:]), one.dtype) for name, one in self.columns.items()}
         left = np.array(list(map(len, values)))
         for added in ((), self._added):
-            columns = [as_bytes(one) for column, one in self.columns.items() if column not in added]
+            columns = [rows_as_bytes(one) for column, one in self.columns.items() if column not in added]
             at = np.flatnonzero(left == sum(column.shape[1] for column in columns))
             put_rows(columns, slots[at], [values[i] for i in at.tolist()])
             left[at] = -1
         if left.max() >= 0:
-            width = sum(as_bytes(one).shape[1] for one in self.columns.values())
+            width = sum(rows_as_bytes(one).shape[1] for one in self.columns.values())
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
         self._begin()
         self._recovered()

@@ -10,21 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.step.follow import ALIKE, LARGEST, LARGEST_SCORE, MOST_COUNTED, NARROWEST, USUAL_HALF_LIFE
+from fomo_stream.detector.step.follow import (
+    MAX_ALIKE_DISTANCE,
+    MAX_COUNTED_VALUES,
+    MAX_DEVIATION,
+    MAX_SCORE,
+    MIN_WIDTH,
+    USUAL_HALF_LIFE,
+)
 from fomo_stream.model.bulk import NEARLY_ALL
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
-WITHIN = 0.5  # ... this variance, in units of the partition's
+PRIOR_VALUES = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
+PRIOR_VARIANCE = 0.5  # ... this variance, in units of the partition's
 
 
 @lru_cache(maxsize=2)
 def weights(half_life: float = USUAL_HALF_LIFE) -> Float:
     """The sum of the weights of n values, of which each older one counts half as much every `half_life`: by n."""
     keep = 0.5 ** (1.0 / half_life)
-    return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
+    return np.asarray((1.0 - keep ** np.arange(MAX_COUNTED_VALUES + 2.0)) / (1.0 - keep))
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Pooled:
                 found[j, :4] = middle, width, scores.mean(), scores.std() or 1.0
                 if not np.median(distance):
                     others = np.abs(scores[column != middle]) / found[j, 3]
-                    found[j, 4] = others.mean() / 2.0 if len(others) else LARGEST
+                    found[j, 4] = others.mean() / 2.0 if len(others) else MAX_DEVIATION
                     found[j, 5] = (column == middle).mean() >= NEARLY_ALL
         center, unit, mean, deviation, common, steady = found.T.copy()
         return cls(center, unit, mean, deviation, within, common, steady)
@@ -79,7 +86,7 @@ class Pooled:
         center, unit, mean, deviation = (
             array[features] for array in (self.center, self.unit, self.mean, self.deviation)
         )
-        return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -LARGEST_SCORE, LARGEST_SCORE)))
+        return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -MAX_SCORE, MAX_SCORE)))
 
     def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
@@ -105,12 +112,12 @@ class Pooled:
 
     def _half_width(self, level: Float, spread: Float) -> Float:
         """Half of the distance (n, d) between the values one spread below and one above a level."""
-        return np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
+        return np.maximum(self.raw(level + spread) - self.raw(level - spread), MIN_WIDTH * self.unit) / 2.0
 
     def width(self, level: float, spread: float, feature: int) -> float:
         """Half of the distance between the values one spread below and one above a level."""
         low, high = self.raw(np.array([level - spread, level + spread]), feature).tolist()
-        return float(max(high - low, NARROWEST * float(self.unit[feature])) / 2.0)
+        return float(max(high - low, MIN_WIDTH * float(self.unit[feature])) / 2.0)
 
     @cached_property
     def table(self) -> Float:
@@ -129,7 +136,7 @@ class Pooled:
         return cls(*(np.array(found[name]) for name in cls.ARRAYS))
 
 
-def apart_of(keys: Float, distances: Float) -> Float:
+def distances_between_keys(keys: Float, distances: Float) -> Float:
     """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
 
     keys: of which the first value is known; distances: the sum of the distances of these from the middle of all.
@@ -138,7 +145,7 @@ def apart_of(keys: Float, distances: Float) -> Float:
     array([1.e+06, 1.e+06, 6.e+00, 1.e+00])
     """
     few = np.maximum(keys, 2.0)
-    return np.where(keys < 2.0, LARGEST, np.maximum(distances / few, 1.0))
+    return np.where(keys < 2.0, MAX_DEVIATION, np.maximum(distances / few, 1.0))
 
 
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
@@ -148,7 +155,7 @@ def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: 
     count.
     """
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
-    each, known = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + FEW_WITHIN
-    mean = ((free * each).sum(axis=0) + FEW_WITHIN * WITHIN) / known
-    logs = (free * np.log(np.maximum(each, NARROWEST))).sum(axis=0) + FEW_WITHIN * np.log(WITHIN)
-    return np.asarray(np.where(apart < ALIKE, mean, np.exp(logs / known)), dtype=np.float64)
+    each, known = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES
+    mean = ((free * each).sum(axis=0) + PRIOR_VALUES * PRIOR_VARIANCE) / known
+    logs = (free * np.log(np.maximum(each, MIN_WIDTH))).sum(axis=0) + PRIOR_VALUES * np.log(PRIOR_VARIANCE)
+    return np.asarray(np.where(apart < MAX_ALIKE_DISTANCE, mean, np.exp(logs / known)), dtype=np.float64)

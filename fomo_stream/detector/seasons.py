@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Copied, Document, Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import BlockTable, Copied, Document, Entries, StoredEntries
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.step.follow import Profiles, find_mean, follow_seasons
 from fomo_stream.errors import DamagedStateError
@@ -88,11 +88,11 @@ class Seasons(Copied):
     def rescale(self, old: Pooled, new: Pooled) -> None:
         """Take another scale for scores."""
         its = self.profiles
-        n, changed = np.maximum(its.open, 1), _ratio(old, new, its.mean) ** 2
+        n, changed = np.maximum(its.open, 1), _scale_ratio(old, new, its.mean) ** 2
         of_open = new.scores(old.raw(its.sum / n)) * its.open
         its.mean[:], its.sum[:] = new.scores(old.raw(its.mean)), of_open
         its.variance[:], its.square[:] = its.variance * changed, its.square * changed
-        of_mean = _ratio(old, new, np.where(np.isnan(its.of_mean), 0.0, its.of_mean)) ** 2
+        of_mean = _scale_ratio(old, new, np.where(np.isnan(its.of_mean), 0.0, its.of_mean)) ** 2
         for sums in (its.error, its.error_of_mean, its.summed, its.summed_of_mean):
             sums *= of_mean
         its.written[:] = True
@@ -110,7 +110,7 @@ class Seasons(Copied):
         its.written[:] = ((its.visits > 0) | (its.open > 0)).any(axis=1)
         self._log, self._tables = Document(), []
         for first, stop in zip(its.first[:-1].tolist(), its.first[1:].tolist(), strict=True):
-            self._tables.append(Table(1, **{name: np.zeros_like(getattr(its, name)[first:stop]) for name in BINS}))
+            self._tables.append(BlockTable(1, **{name: np.zeros_like(getattr(its, name)[first:stop]) for name in BINS}))
 
     def changes(self, name: str) -> Entries:
         """The entries that have changed since the last call."""
@@ -141,7 +141,7 @@ class Seasons(Copied):
         self._find_means()
 
 
-def _ratio(old: Pooled, new: Pooled, scores: Float) -> Float:
+def _scale_ratio(old: Pooled, new: Pooled, scores: Float) -> Float:
     """By how much a small distance at these scores (n, d) grows with the new scale."""
     step = 0.01
     return np.asarray((new.scores(old.raw(scores + step)) - new.scores(old.raw(scores - step))) / (2.0 * step))

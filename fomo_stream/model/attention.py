@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model.architecture import Model, ModelConfig
 from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
-from fomo_stream.model.config import Model, ModelConfig
 from fomo_stream.model.scoring import canonical_order, encode_with_torch
 from fomo_stream.model.zero_shot import TILE, ZeroShotModel
 

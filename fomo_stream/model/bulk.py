@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-GAP, WIDER = 20.0, 200.0  # ranges of the values before it
-MOST_FAR = 0.15  # of the values, on either side
+GAP, WIDE_GAP = 20.0, 200.0  # ranges of the values before it
+MAX_FAR_SHARE = 0.15  # of the values, on either side
 NEARLY_ALL = 0.95  # of the values are the same one
 
 
@@ -40,9 +40,9 @@ class Bulk(NamedTuple):
         for ends, values in zip(found, columns, strict=True):
             if len(values):
                 m = len(values)
-                aside = int(MOST_FAR * m)
-                ends[1], ends[3] = _end(values, aside, gap)
-                low, least = _end(-values[::-1], aside, gap)
+                aside = int(MAX_FAR_SHARE * m)
+                ends[1], ends[3] = _end_and_bound(values, aside, gap)
+                low, least = _end_and_bound(-values[::-1], aside, gap)
                 ends[0], ends[2] = -low, -least
                 middle = values[m // 2]
                 if values[m // 10] == middle == values[m - 1 - m // 10]:  # else far fewer are equal
@@ -55,7 +55,7 @@ class Bulk(NamedTuple):
         """Of the columns of rows (n, d), NaN = missing, with gaps that are WIDER."""
         ordered = np.sort(rows, axis=0)
         known = (~np.isnan(rows)).sum(axis=0).tolist()
-        return cls.of([column[:m] for column, m in zip(ordered.T, known, strict=True)], WIDER)
+        return cls.of([column[:m] for column, m in zip(ordered.T, known, strict=True)], WIDE_GAP)
 
     def far(self, rows: Float) -> Bool:
         """Which values of rows (n, d) are far; NaN is not."""
@@ -80,7 +80,7 @@ def without_far(values: Float) -> Float:
     return values[(values >= low) & (values <= high)] if has_far else values
 
 
-def _end(values: Float, aside: int, gap: float) -> tuple[float, float]:
+def _end_and_bound(values: Float, aside: int, gap: float) -> tuple[float, float]:
     """The largest of ascending values (m,) before a gap, and from where on a value is far; `aside`: those at each side.
 
     gap: how wide a gap is, in ranges of the values before it. Such a range begins at the smallest value that cannot be

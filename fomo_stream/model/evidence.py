@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fomo_stream.model.config import SPACES
+from fomo_stream.model.architecture import SPACES
 from fomo_stream.model.preprocessing import Knots, center_and_scale, fit_knots, to_normal
 
 NEIGHBOURS = 20
@@ -144,7 +144,7 @@ def _smallest(d2: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(near), torch.from_numpy(where)
 
 
-def _nearest(x: Tensor, space_rows: Tensor, d2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _nearest_rows(x: Tensor, space_rows: Tensor, d2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of the nearest context rows: distances (B, q, k), ascending, indices (B, q, k), and the largest gap in one
     coordinate to the very nearest (B, q)."""
     near, index = _smallest(d2, min(NEIGHBOURS, space_rows.shape[1]))
@@ -195,7 +195,7 @@ def _fit_space(rows: Tensor, n_features: Tensor) -> tuple[Space, Tensor]:
     nearest, gap, densities = rows.new_empty(b, n, k), rows.new_empty(b, n), rows.new_empty(b, n, 4)
     index = torch.empty(b, n, k, dtype=torch.long, device=rows.device)
     for block, d2 in _own_distances(rows, space):
-        found = _nearest(rows[:, block], rows, d2)
+        found = _nearest_rows(rows[:, block], rows, d2)
         nearest[:, block], index[:, block], gap[:, block] = found
     if n <= NEIGHBOURS:  # the row itself, infinitely far, is among them
         nearest, index = nearest[..., : n - 1], index[..., : n - 1]
@@ -308,7 +308,7 @@ def evidence_channels(queries: Tensor, evidence: Evidence, names: tuple[str, ...
     parts = []
     for view, space in zip(views.values(), evidence.spaces, strict=True):
         d2 = _squared_distances(view, space)
-        nearest, index, gap = _nearest(view, space.rows, d2)
+        nearest, index, gap = _nearest_rows(view, space.rows, d2)
         log_means = _log_means(nearest, floor)
         ratios = _ratios(log_means, space.own, index)
         densities = _log_densities(d2, space.bandwidth)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fomo_stream.model.config import BANDWIDTHS, COORDINATES, MESSAGE_KEYS, TIE, VALUES, ModelConfig
+from fomo_stream.model.architecture import BANDWIDTHS, COORDINATES, MESSAGE_KEYS, TIE, VALUES, ModelConfig
 
 INPUT_LIMIT = 12.0  # of densities as inputs of the network; asinh grows slowly: 12 is 80,000 spreads out
 OWN_DISTANCE = 1e30  # of a context row to itself: its weight is zero, and no gradient is infinite
@@ -45,7 +45,7 @@ def squared_distances(x: Tensor, rows: Tensor) -> Tensor:
     return (a.square().sum(-1, keepdim=True) + b.square().sum(-1).unsqueeze(-2) - 2 * product).clamp(min=0).float()
 
 
-def _likeness(x: Tensor, keys: Tensor) -> Tensor:
+def _negative_distances(x: Tensor, keys: Tensor) -> Tensor:
     """-|x - key|^2: (..., q, r), (..., n, r) -> (..., q, n)."""
     squares = x.square().sum(-1, keepdim=True) + keys.square().sum(-1).unsqueeze(-2)
     return (2 * x @ keys.transpose(-1, -2) - squares).clamp(max=0)
@@ -127,7 +127,7 @@ class KernelLayer(nn.Module):
     def _logits(self, d2: Tensor, x: Tensor, keys: Tensor) -> Tensor:
         """(B, H, q, n): -s |q - k|^2 of each head."""
         if not self.first:
-            d2 = d2 - _likeness(x, keys)
+            d2 = d2 - _negative_distances(x, keys)
         wider = 4.0 ** -torch.arange(BANDWIDTHS, device=d2.device)
         precisions = self.log_precision.exp()[:, None] * wider
         return (d2.unsqueeze(2) * -precisions[..., None, None]).flatten(1, 2)
@@ -144,7 +144,10 @@ class KernelLayer(nn.Module):
         """What routers collect of context rows: (B, R, width)."""
         if self.first or not hasattr(self, "routers"):
             return z[:, :0]
-        likeness = _likeness(self.routers.expand(len(z), -1, -1), self.router_key(z)) * self.log_router_precision.exp()
+        likeness = (
+            _negative_distances(self.routers.expand(len(z), -1, -1), self.router_key(z))
+            * self.log_router_precision.exp()
+        )
         found: Tensor = likeness.softmax(-1) @ self.router_value(z)
         return found
 
@@ -161,7 +164,7 @@ class KernelLayer(nn.Module):
         densities = densities if shown is None else densities * shown
         z = z + self.mix(torch.cat([mixed, densities.clamp(-INPUT_LIMIT, INPUT_LIMIT)], -1))
         if context.messages.shape[1]:
-            likeness = _likeness(self.router_key(z), self.router_key(context.messages))
+            likeness = _negative_distances(self.router_key(z), self.router_key(context.messages))
             read = (likeness * self.log_router_precision.exp()).softmax(-1)
             z = z + self.message(read @ context.messages)
         return z + self.feed_forward(self.norm(z)), densities

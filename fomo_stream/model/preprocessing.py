@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fomo_stream.model.bulk import GAP, MOST_FAR, without_far
-from fomo_stream.model.config import NARROW, NOISE, VALUE_LIMIT
+from fomo_stream.model.architecture import NARROW, NOISE, VALUE_LIMIT
+from fomo_stream.model.bulk import GAP, MAX_FAR_SHARE, without_far
 from fomo_stream.model.quantile_map import N_KNOTS, knots_of
 
 
@@ -65,7 +65,7 @@ def center_and_scale(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     And which are (..., n, d), see `bulk`; None: no value is.
     """
     center, deviation = rows.mean(-2, keepdim=True), rows.std(-2, correction=0, keepdim=True)
-    far = (rows > _end(rows)) | (-rows > _end(-rows))
+    far = (rows > _end_before_gap(rows)) | (-rows > _end_before_gap(-rows))
     again = far.any(-2, keepdim=True) | (deviation < NARROW * center.abs())
     if again.any():
         reference = rows.median(-2, keepdim=True).values  # the sum of large values has errors as large as their spread
@@ -77,10 +77,10 @@ def center_and_scale(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     return center, constant_scale(center, deviation, rows.shape[-2]), far if far.any() else None
 
 
-def _end(rows: Tensor) -> Tensor:
+def _end_before_gap(rows: Tensor) -> Tensor:
     """The largest values (..., 1, d) of rows (..., n, d) before a gap, as `bulk` has them."""
     n = rows.shape[-2]
-    aside = int(MOST_FAR * n)
+    aside = int(MAX_FAR_SHARE * n)
     ordered = rows.sort(dim=-2).values
     first, upper = ordered[..., aside : aside + 1, :], ordered[..., n - 1 - aside :, :]
     below, above, end = upper[..., :-1, :], upper[..., 1:, :], upper[..., -1:, :]

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.completion import Completion
-from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.evidence import Evidence, evidence_channels, fit_evidence, fit_views, views_of
 from fomo_stream.model.kernel_attention import KernelCache, KernelNetwork
 from fomo_stream.model.preprocessing import (

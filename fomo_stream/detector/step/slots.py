@@ -7,33 +7,35 @@ from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel
 
-FEW_KEYED = 32  # records with a key that say whether keys recur
-ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
-NEVER = 0.01  # if fewer than this share of them had a known key
-SMALLEST = 64
+MIN_KEYED_RECORDS = 32  # records with a key that say whether keys recur
+MAX_KEYED_WITHOUT_RECURRENCE = (
+    10_000  # records with a key after which no more series begin, if keys do not recur at all:
+)
+MIN_RECURRING_SHARE = 0.01  # if fewer than this share of them had a known key
+MIN_TABLE_SIZE = 64
 
 
-def size_of(n: int) -> int:
+def table_size(n: int) -> int:
     """The length of a table of n rows."""
-    return max(SMALLEST, 1 << (2 * n).bit_length())
+    return max(MIN_TABLE_SIZE, 1 << (2 * n).bit_length())
 
 
 def new_table(digests: NDArray[np.uint64], slots: NDArray[np.int64], more: int = 0) -> NDArray[np.int64]:
     """A table (size,) of some rows (n,) of digests (rows, 2), with room for `more`: numbers of rows; 0: empty."""
-    table = np.zeros(size_of(len(slots) + more), np.int64)
-    fill(digests, slots, table)
+    table = np.zeros(table_size(len(slots) + more), np.int64)
+    fill_table(digests, slots, table)
     return table
 
 
 @exact_kernel
-def fill(digests, slots, table):
+def fill_table(digests, slots, table):
     """Put rows (n,) of digests (rows, 2) into a table."""
     for k in range(len(slots)):
-        table[_place(digests[slots[k], 0], digests[slots[k], 1], table, digests)] = slots[k]
+        table[_table_position(digests[slots[k], 0], digests[slots[k], 1], table, digests)] = slots[k]
 
 
 @exact_kernel
-def _place(one, two, table, digests):
+def _table_position(one, two, table, digests):
     """The place of a digest, which is empty if the table does not have it."""
     mask = len(table) - 1
     at = np.int64(one & np.uint64(mask))
@@ -47,7 +49,7 @@ def find(wanted, table, digests):
     """The rows (n,) of digests (rows, 2) that are equal to the wanted ones (n, 2); 0: there is none."""
     found = np.zeros(len(wanted), np.int64)
     for i in range(len(wanted)):
-        found[i] = table[_place(wanted[i, 0], wanted[i, 1], table, digests)]
+        found[i] = table[_table_position(wanted[i, 0], wanted[i, 1], table, digests)]
     return found
 
 
@@ -71,10 +73,10 @@ def resolve(wanted, is_keyed, counts, limits, table, new, digests, used, free, s
             k += 1
             continue
         one, two = wanted[i, 0], wanted[i, 1]
-        at = _place(one, two, table, digests)
+        at = _table_position(one, two, table, digests)
         slot, at_new = table[at], np.int64(0)
         if slot == 0 and not learn:
-            at_new = _place_of_new(one, two, new, wanted)
+            at_new = _new_table_position(one, two, new, wanted)
             slot = len(used) + new[at_new] - 1 if new[at_new] else 0
         is_known = slot > 0
         counts[1] += 1
@@ -104,7 +106,7 @@ def resolve(wanted, is_keyed, counts, limits, table, new, digests, used, free, s
 
 
 @exact_kernel
-def _place_of_new(one, two, table, wanted):
+def _new_table_position(one, two, table, wanted):
     """As `_place`, in a table of positions, counted from 1, of wanted digests (n, 2)."""
     mask = len(table) - 1
     at = np.int64(one & np.uint64(mask))

@@ -24,16 +24,16 @@ from fomo_stream.model.kernels.lanes import (
 
 BLOCK = 128  # context rows that are compared with several rows before the next: they stay in the nearest cache
 GROUPS = 2 * LANES  # of context rows; their minima bound the distance of the last neighbour
-AT_ONCE = 4  # neighbours that are usually the most among 64 rows
-MOST = 128  # candidates that are ranked by counting
-FEW = 4 * LANES  # rows that are ranked without a bound
+HITS_AT_ONCE = 4  # neighbours that are usually the most among 64 rows
+MAX_RANKED = 128  # candidates that are ranked by counting
+MAX_ROWS_WITHOUT_BOUND = 4 * LANES  # rows that are ranked without a bound
 FAR = 1e18  # coordinate of the padding; far from every row, whose coordinates are at most LIMIT
-LEAST = np.float32(2.0**-31)  # its fourth power can be added to 1 without effect, and takes no longer than others
+MIN_BASE = np.float32(2.0**-31)  # its fourth power can be added to 1 without effect, and takes no longer than others
 LIMIT = 1e15  # of coordinates: their squares are finite in float32
 
 
 @kernel
-def squared_distances(x, size, columns, out):
+def block_distances(x, size, columns, out):
     """Squared distances of `size` rows of x (t, d) to a context's, columns (blocks, d, width), into out (t, m).
 
     One block after the other for all rows, so that it stays in the nearest cache; without slices of arrays, which cost
@@ -65,7 +65,7 @@ def squared_distances(x, size, columns, out):
 
 
 @kernel
-def _rank(values, index, count, near, where, order):
+def _rank_smallest(values, index, count, near, where, order):
     """The smallest of values (count,), ascending, into near (k,), and their indices into where (k,).
 
     The place of each is the number of those before it: quadratic, but without branches. values and order (2, more):
@@ -118,10 +118,10 @@ def rows_up_to(d2, bound, found):
         for part in range(1, min(4, (d2.shape[0] - start) // LANES)):
             hits |= up_to(lanes_at(d2, start + part * LANES), bound) << np.uint64(part * LANES)
         some = bits_set(hits)
-        for i in range(AT_ONCE):
+        for i in range(HITS_AT_ONCE):
             found[count + i] = start + trailing_zeros(hits)
             hits &= hits - np.uint64(1)
-        for i in range(AT_ONCE, some):
+        for i in range(HITS_AT_ONCE, some):
             found[count + i] = start + trailing_zeros(hits)
             hits &= hits - np.uint64(1)
         count += some
@@ -147,17 +147,17 @@ def nearest(d2, n, near, where, scratch):
     scratch: of `new_scratch`.
     """
     minima, values, order, found = scratch
-    if d2.shape[0] <= FEW:
+    if d2.shape[0] <= MAX_ROWS_WITHOUT_BOUND:
         for i in range(n):
             found[i] = i
             values[i] = d2[i]
-        _rank(values, found, n, near, where, order)
+        _rank_smallest(values, found, n, near, where, order)
         return
     count = rows_up_to(d2, bound_of(d2, near.shape[0], minima), found)
-    if count <= MOST:
+    if count <= MAX_RANKED:
         for c in range(count):
             values[c] = d2[found[c]]
-        _rank(values, found, count, near, where, order)
+        _rank_smallest(values, found, count, near, where, order)
         return
     filled = 0
     for c in range(count):  # many equal distances
@@ -172,16 +172,16 @@ def new_scratch(m):
     """Working memory of `nearest` for m distances."""
     return (
         np.empty(GROUPS, np.float32),
-        np.empty(MOST, np.float32),
-        np.empty((2, MOST), np.uint32),
-        np.empty(m + AT_ONCE, np.uint32),
+        np.empty(MAX_RANKED, np.float32),
+        np.empty((2, MAX_RANKED), np.uint32),
+        np.empty(m + HITS_AT_ONCE, np.uint32),
     )
 
 
 @inline_kernel
 def fourth_power(x):
     """x ** 4 of a float32 x >= 0; of less than LEAST that of LEAST."""
-    y = max(x, LEAST)
+    y = max(x, MIN_BASE)
     return (y * y) * (y * y)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.generation import Generation
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
@@ -16,7 +16,7 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-class Look(NamedTuple):
+class ViewInput(NamedTuple):
     """What a view looks at: rows of q records, and the generations that score them."""
 
     rows: Float  # (q, d), NaN = missing; values may stand in for missing ones
@@ -37,10 +37,10 @@ class Look(NamedTuple):
         return out
 
 
-def look(model: Model, looks: list[Look]) -> tuple[Float, Float]:
+def score_view_inputs(model: Model, looks: list[ViewInput]) -> tuple[Float, Float]:
     """Logits and votes, (v, q) each, of q records in v views; NaN where there is no generation."""
     if model.kernel == "numba":
-        return _together(model, looks)
+        return _score_by_kernel(model, looks)
     logits, votes = np.full((2, len(looks), len(looks[0].rows)), np.nan)
     for at, (rows, gaps, parts, skips) in enumerate(looks):
         for part, generation in parts:
@@ -51,7 +51,7 @@ def look(model: Model, looks: list[Look]) -> tuple[Float, Float]:
     return logits, votes
 
 
-def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
+def _score_by_kernel(model: Model, looks: list[ViewInput]) -> tuple[Float, Float]:
     rows, without = side_by_side(looks)
     contexts, end, columns = np.zeros((len(looks), len(rows)), np.int64), 0, []
     for at, one in enumerate(looks):
@@ -63,7 +63,7 @@ def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
     return logits, votes
 
 
-def side_by_side(looks: list[Look]) -> tuple[Float, Float]:
+def side_by_side(looks: list[ViewInput]) -> tuple[Float, Float]:
     """Rows (q, all columns) in all views as generations encode them: with what stands in for gaps, and without it."""
     whole = [one.encoded(one.rows) for one in looks]
     bare = [
