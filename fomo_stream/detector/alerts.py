@@ -36,9 +36,9 @@ LOAD_SPAN = (
     20.0  # over the alert rate: the last records of which fewer than LIMIT are outliers while an incident continues
 )
 REPEAT_SHARE = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
-SHARED_ROWS = 1000.0  # records that others count as, see `Alerts.borrow`
+SHARED_ROWS = 1000.0  # records that others count as, see `Alerts.start_from_shared`
 # A key is greedy that has more than this share of the highest last logits, and so many times as many as of all. Of all
-# then less than a third are of greedy keys. How many are looked at: HIGHEST times the alert rate, but not fewer.
+# then less than a third are of greedy keys. How many are looked at: TOP_SHARE times the alert rate, but not fewer.
 GREEDY_SHARE, GREEDY_RATIO, TOP_SHARE, MIN_TOP_LOGITS = 0.25, 3.0, 2.0, 40
 
 
@@ -113,14 +113,14 @@ class Alerts(State):
     The beginning of an incident is judged by the recent past, its continuation by the long one. A record is an outlier
 
     - if its own logit, or its remembered one, is above 1 and clear above all of the last 7 / alert_rate ones;
-    - or clear above those of them that were no outliers, while its p-value is at most AGAIN * alert_rate;
+    - or clear above those of them that were no outliers, while its p-value is at most REPEAT_SHARE * alert_rate;
     - or if, at most GAP records of its series after another outlier, it is rare in the long run.
 
     So of ordinary records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
 
-    A key that is wild all the time must not hide others. If it has more than GREEDY of the highest last logits, and so
+    A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits, and so
     many times as many as of all, its records are left out of what those of other keys are compared with. So are records
     with a far value, such as a -9999: however many they are, the others are judged as if there were none.
     """
@@ -210,10 +210,10 @@ class Alerts(State):
         greedy, n = greedy_keys(remembered, series, self._rate), len(numbers)
 
         def standard(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]], float]:
-            its, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
-            window, last = its.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
-            m, size = len(its), round(self._peak * len(its) / max(1, n))
-            peaks = [peak_of(one[last:], flags[last:], self._rate, size) for one in (x, y)]
+            kept_numbers, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
+            window, last = kept_numbers.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
+            m, size = len(kept_numbers), round(self._peak * len(kept_numbers) / max(1, n))
+            peaks = [peak_of(values[last:], flags[last:], self._rate, size) for values in (x, y)]
             # those that have not come yet count as ordinary ones: a young stream may have as many as an old one
             few = REPEAT_SHARE * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
             return np.sort(y[window:]), peaks, few
@@ -242,9 +242,9 @@ class Alerts(State):
 
     def note(self, numbers: Int, remembered: Float, sign: float = 1.0) -> None:
         """Count records (n,) that came before the last step; sign: -1.0 takes them back."""
-        known = (numbers < self.stepped) & ~np.isnan(remembered)
-        steps_ago = (self.stepped - numbers[known] - 1) // STEP + 1
-        self._rarity.add(remembered[known], steps_ago, sign)
+        is_counted = (numbers < self.stepped) & ~np.isnan(remembered)
+        steps_ago = (self.stepped - numbers[is_counted] - 1) // STEP + 1
+        self._rarity.add(remembered[is_counted], steps_ago, sign)
         self.refresh()
 
     def refresh(self) -> None:
@@ -268,7 +268,7 @@ class Shifts:
     """Announces lasting shifts: where recent records call normal what the history calls odd, for long. It is no state.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
-    step that does not counts as much as nine that do, so a share of SUSTAINED of the steps has to look shifted. The
+    step that does not counts as much as nine that do, so a share of SHIFTED_SHARE of the steps has to look shifted. The
     next shift can be announced after the history has called the records normal again.
     """
 

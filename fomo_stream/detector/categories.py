@@ -24,17 +24,17 @@ CODE_BASE = 2**20  # more than the categories of a column
 
 
 def _count_values(values: NDArray[Any]) -> Counts:
-    found, counts = np.unique(values, return_counts=True)
-    return found, counts.astype(np.float64)
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct, counts.astype(np.float64)
 
 
-def _find_counts(counts: Counts, wanted: NDArray[Any]) -> tuple[Int, Float]:
+def _find_counts(counts: Counts, requested: NDArray[Any]) -> tuple[Int, Float]:
     """The place of each wanted value among the counted ones, -1 for another value; and how often it occurs."""
     values, often = counts
     if not len(values):
-        return np.full(wanted.shape, -1), np.zeros(wanted.shape)
-    at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
-    is_known = values[at] == wanted
+        return np.full(requested.shape, -1), np.zeros(requested.shape)
+    at = np.minimum(np.searchsorted(values, requested), len(values) - 1)
+    is_known = values[at] == requested
     return np.where(is_known, at, -1), np.where(is_known, often[at], 0.0)
 
 
@@ -104,9 +104,9 @@ class Frequencies:
 
         width: columns of the record itself, the first ones; the others are of earlier records. None: d.
         """
-        known = tuple(_count_values(values[~np.isnan(values)]) for values in (rows[:, column] for column in columns))
+        counts = tuple(_count_values(values[~np.isnan(values)]) for values in (rows[:, column] for column in columns))
         paired = min(sum(width is None or column < width for column in columns), MAX_PAIRED_COLUMNS)
-        made = cls(tuple(columns), known, None)
+        made = cls(tuple(columns), counts, None)
         if paired < 2:
             return made
         places, shares = made._found(rows)

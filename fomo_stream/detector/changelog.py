@@ -3,7 +3,7 @@
 In every class with state, `changes` returns the entries changed since the last call; `recover` restores the state from
 the entries that the log still has. So the cost of a commit depends on the changes, not on the size
 of the state. A `copy` has an empty log: its first `changes` are its whole state. A class says what its state is, and
-has the three from `State`; `Table`, `Document` and `Entry` are what states are made of.
+has the three from `State`; `BlockTable`, `Document` and `SingleEntry` are what states are made of.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def required_entry(entries: StoredEntries, key: str) -> bytes:
         raise DamagedStateError(f"the state is incomplete: it lacks {key}") from None
 
 
-def check_same(found: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
+def check_same(stored: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
     """Raise StateError with the named values that differ now.
 
     >>> check_same({"seed": 1, "lag": 8, "model": "a"}, {"seed": 2, "lag": 8, "model": "b"}, ["seed", "lag", "model"])
     Traceback (most recent call last):
     fomo_stream.errors.StateError: seed is 1 in the state, 2 now; model is a in the state, b now
     """
-    wrong = [name for name in dict.fromkeys(names) if found.get(name) != now[name]]
+    wrong = [name for name in dict.fromkeys(names) if stored.get(name) != now[name]]
     if wrong:
         raise StateError(
-            "; ".join(f"{name} is {found.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong)
+            "; ".join(f"{name} is {stored.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong)
         )
 
 
@@ -68,9 +68,9 @@ class Copied:
 
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copied(one) for one in value]
+        return [_copied(item) for item in value]
     return value.copy() if isinstance(value, (Copied, np.ndarray, set)) else value
 
 
@@ -275,19 +275,19 @@ class State(Copied):
 
     def plain(self) -> dict[str, Any]:
         """The scalars by name, for JSON."""
-        found = {name: attrgetter(name)(self) for name in self.scalars}
-        return {name: sorted(one.items()) if isinstance(one, dict) else one for name, one in found.items()}
+        values = {name: attrgetter(name)(self) for name in self.scalars}
+        return {name: sorted(value.items()) if isinstance(value, dict) else value for name, value in values.items()}
 
     def changes(self, name: str = "") -> Entries:
         """The entries changed since the last call, at first all; without the scalars."""
         entries: Entries = {}
-        for attribute, its in self.documents.items():
+        for attribute, entry_name in self.documents.items():
             if (value := getattr(self, attribute)) is not None:
                 data = value if isinstance(value, bytes) else value.tobytes()
-                entries |= self._log_of(attribute).changes(_joined_name(name, its), data)
-        for attribute, its in self.parts.items():
+                entries |= self._log_of(attribute).changes(_joined_name(name, entry_name), data)
+        for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:
-                entries |= part.changes(_joined_name(name, its))
+                entries |= part.changes(_joined_name(name, entry_name))
         return entries
 
     def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
@@ -297,18 +297,18 @@ class State(Copied):
         """
         for path, value in zip(self.scalars, scalars, strict=bool(scalars)):
             owner, _, attribute = f".{path}".rpartition(".")
-            one = attrgetter(owner[1:])(self) if owner else self
-            setattr(one, attribute, type(getattr(one, attribute))(value))
+            part_or_self = attrgetter(owner[1:])(self) if owner else self
+            setattr(part_or_self, attribute, type(getattr(part_or_self, attribute))(value))
         vars(self)["_logs"] = {}
-        for attribute, its in self.documents.items():
+        for attribute, entry_name in self.documents.items():
             if (value := getattr(self, attribute)) is not None:
-                found: Any = self._log_of(attribute).recover(entries, _joined_name(name, its))
+                restored: Any = self._log_of(attribute).recover(entries, _joined_name(name, entry_name))
                 if not isinstance(value, bytes):
-                    found = np.frombuffer(found, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
-                setattr(self, attribute, found)
-        for attribute, its in self.parts.items():
+                    restored = np.frombuffer(restored, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
+                setattr(self, attribute, restored)
+        for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:
-                part.recover(entries, _joined_name(name, its))
+                part.recover(entries, _joined_name(name, entry_name))
         self._recovered()
 
     def _log_of(self, attribute: str) -> Document:

@@ -149,13 +149,13 @@ class Context(State):
         The history changes at once, so p-values no longer refer to outliers; `apply_verdicts` changes the reservoirs
         later.
         """
-        known = [number for number in verdicts if self.history.oldest <= number < self.history.records]
-        given = np.array(known, dtype=np.int64)
-        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in known], dtype=np.int8)
-        before = self.history.verdict(given)
+        numbers = [number for number in verdicts if self.history.oldest <= number < self.history.records]
+        judged = np.array(numbers, dtype=np.int64)
+        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in numbers], dtype=np.int8)
+        before = self.history.verdict(judged)
         new = before != verdict
-        self.history.judge(given[new], verdict[new])
-        for number, old, now in zip(given[new].tolist(), before[new].tolist(), verdict[new].tolist(), strict=True):
+        self.history.judge(judged[new], verdict[new])
+        for number, old, now in zip(judged[new].tolist(), before[new].tolist(), verdict[new].tolist(), strict=True):
             if self._pending.setdefault(number, old) == now:
                 del self._pending[number]  # back to the verdict before: nothing has changed
         return int(new.sum())
@@ -168,9 +168,9 @@ class Context(State):
     @property
     def new_verdicts(self) -> tuple[Int, Int]:
         """Of the waiting verdicts: numbers of records that became outliers, and of those that are none any more."""
-        given = np.array(sorted(self._pending), dtype=np.int64)
-        was_outlier = [self._pending[number] == OUTLIER for number in given.tolist()]
-        return given[self.history.verdict(given) == OUTLIER], given[np.array(was_outlier, dtype=bool)]
+        judged = np.array(sorted(self._pending), dtype=np.int64)
+        was_outlier = [self._pending[number] == OUTLIER for number in judged.tolist()]
+        return judged[self.history.verdict(judged) == OUTLIER], judged[np.array(was_outlier, dtype=bool)]
 
     def apply_verdicts(self) -> None:
         """Update the reservoirs by the verdicts since the last record; call it before the next record is learned.
@@ -180,10 +180,10 @@ class Context(State):
         """
         if not self._pending:
             return
-        given = np.array(sorted(self._pending), dtype=np.int64)
+        judged = np.array(sorted(self._pending), dtype=np.int64)
         self._pending = {}
-        verdict = self.history.verdict(given)
-        outliers, normal = given[verdict == OUTLIER], given[verdict == INLIER]
+        verdict = self.history.verdict(judged)
+        outliers, normal = judged[verdict == OUTLIER], judged[verdict == INLIER]
         self.confirmed = np.union1d(np.setdiff1d(self.confirmed, outliers), normal)
         self._changes[False] += len(self.pool.discard(outliers))
         self._changes[True] += len(self.relatives.discard(outliers))
@@ -199,9 +199,9 @@ class Context(State):
         self._admit_relative(numbers)
 
     def _admit_relative(self, numbers: Int) -> None:
-        known = self.history.knows_relative(numbers)
-        if known.any():
-            entering = self.relatives.may_enter(numbers[known])
+        has_relative = self.history.knows_relative(numbers)
+        if has_relative.any():
+            entering = self.relatives.may_enter(numbers[has_relative])
             self._changes[True] += len(self.relatives.admit(entering, flat(self.history.relative(entering))))
 
     @property

@@ -129,9 +129,9 @@ class Detector:
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        shared, panel, keys = self._shared, self._shared.view_set, self._series.keys
-        age = panel.generation_age(shared.records)
-        counts = self.records, shared.context_rows, panel.trimmed_rows, panel.generation, age
+        shared, view_set, keys = self._shared, self._shared.view_set, self._series.keys
+        age = view_set.generation_age(shared.records)
+        counts = self.records, shared.context_rows, view_set.trimmed_rows, view_set.generation, age
         return DetectorSummary(*counts, shared.drift, len(keys), keys.forgotten, len(self._key_scopes))
 
     def inspect(self) -> Inspection:
@@ -208,10 +208,10 @@ class Detector:
         self._key_scopes.prepare(0, call.k)
         self._score(call, None)
         scores, is_scored = call.results().scores, shared.has_contexts
-        found = shared.next_alerts.judge_apart(scores, shared.history) if is_scored else Results.nothing(scores)
-        call.judged.status[:], call.judged.outlier[:] = is_scored, found.outlier
+        results = shared.next_alerts.judge_apart(scores, shared.history) if is_scored else Results.nothing(scores)
+        call.judged.status[:], call.judged.outlier[:] = is_scored, results.outlier
         self._explain(call, 0, call.k)
-        return replace(found, reasons=self._done(call).reasons)
+        return replace(results, reasons=self._done(call).reasons)
 
     def explain(
         self, rows: Float, keys: Sequence[Key] | None = None, scored: Results | None = None
@@ -226,9 +226,9 @@ class Detector:
         call, scores = self._peek(rows, keys), scored.scores
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn=False)
-        found = [self._reasons(call, i, scores[i : i + 1]) for i in range(len(scored))]
+        reasons = [self._reasons(call, i, scores[i : i + 1]) for i in range(len(scored))]
         self._done(call)
-        return found
+        return reasons
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
@@ -303,8 +303,8 @@ class Detector:
             bulk = self._shared.view_set.bulk(self._shared.records)
             self._series.note(values[part], of_keys, bulk, True, call.work.address)
             is_good = start == 0 or (self._basis == basis and not len(self._key_scopes))
-            its = known if known is None or call.n == n else known[part]
-            self._learn(call, its if is_good else None)
+            part_scores = known if known is None or call.n == n else known[part]
+            self._learn(call, part_scores if is_good else None)
             yield call
             self._keep(call.work)
             start += call.n
@@ -318,7 +318,7 @@ class Detector:
         """What the scores of later records follow from: while it is the same, known ones stay good."""
         shared = self._shared
         return (
-            [(one.current, one.next) for one in shared.view_set.view_contexts],
+            [(contexts.current, contexts.next) for contexts in shared.view_set.view_contexts],
             self._series.keys.forgotten,
             shared.scaled,
         )
@@ -337,12 +337,12 @@ class Detector:
 
         is_bounded: whether room counts.
         """
-        owns, work = self._key_scopes, self._work_for(n)
+        key_scopes, work = self._key_scopes, self._work_for(n)
         if owners is None:
-            owners = np.zeros(n, np.int64) if keys is None else owns.owners(keys.digests)
-        numbers = np.array([scope.records for scope in owns.scopes])
-        rooms = np.array([scope.room for scope in owns.scopes]) if is_bounded and learn else numbers + n + 1
-        k, n = route(work.address, owners, numbers, rooms, owns.are_ready, owns.prior, learn)
+            owners = np.zeros(n, np.int64) if keys is None else key_scopes.owners(keys.digests)
+        numbers = np.array([scope.records for scope in key_scopes.scopes])
+        rooms = np.array([scope.room for scope in key_scopes.scopes]) if is_bounded and learn else numbers + n + 1
+        k, n = route(work.address, owners, numbers, rooms, key_scopes.are_ready, key_scopes.prior, learn)
         return DetectorCall(work, n, k, None if keys is None else keys.digests[:n])
 
     def _work_for(self, n: int) -> Work:
@@ -353,8 +353,8 @@ class Detector:
             work = None
         if work is not None and work.size >= n:
             return work
-        panel = self._shared.view_set
-        shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, panel.columns
+        view_set = self._shared.view_set
+        shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, view_set.columns
         return Work(max(n, MIN_WORK_RECORDS), *shape)
 
     def _keep(self, work: Work) -> None:
@@ -377,77 +377,77 @@ class Detector:
 
     def _learn(self, call: DetectorCall, known: Scores | None) -> None:
         """Score and learn records that there is room for. known: see `_process`."""
-        first, owns, its = self.records, self._key_scopes, self._scopes_of(call)
-        for s, _ in its:
-            if owns.scopes[s].context.has_new_verdicts:
-                owns.scopes[s].apply_verdicts()
+        first, key_scopes, visited = self.records, self._key_scopes, self._scopes_of(call)
+        for s, _ in visited:
+            if key_scopes.scopes[s].context.has_new_verdicts:
+                key_scopes.scopes[s].apply_verdicts()
         self._judge(call, known, learn=True)
-        for s, _ in its:
-            if not owns.scopes[s].has_contexts:
-                owns.scopes[s].admit_first()
+        for s, _ in visited:
+            if not key_scopes.scopes[s].has_contexts:
+                key_scopes.scopes[s].admit_first()
             if s:
-                owns.touch(s)
+                key_scopes.touch(s)
         if self._routes is not None:
             self._apart += call.n - int((call.visits.scope == 0).sum())
-            self._routes.note(first, call.visits, owns.numbers)
+            self._routes.note(first, call.visits, key_scopes.numbers)
 
     def _judge(self, call: DetectorCall, known: Scores | None, learn: bool) -> None:
         """Score and judge records, and keep them if `learn`. known: (n,) their scores."""
-        owns, done = self._key_scopes, 0
-        if len(owns) and call.k:  # it says what is usual for the keys, also if only scopes of keys are visited
-            owns.prepare(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
+        key_scopes, done = self._key_scopes, 0
+        if len(key_scopes) and call.k:  # it says what is usual for the keys, also if only scopes of keys are visited
+            key_scopes.prepare(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
         for s, visits in self._scopes_of(call):
-            owns.prepare(s, visits)
+            key_scopes.prepare(s, visits)
         self._score(call, known)
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
-            start, done = done, settle(call.work.address, call.n, call.k, done, owns.scope_addresses, learn)
+            start, done = done, settle(call.work.address, call.n, call.k, done, key_scopes.scope_addresses, learn)
             self._refer(call, start, done)
             if self.config.explain != "none":
                 self._explain(call, start, done)
-            scope = owns.scopes[last := int(call.work.visits.scope[done - 1])]
+            scope = key_scopes.scopes[last := int(call.work.visits.scope[done - 1])]
             if learn and scope.records == scope.bound:  # before the next visit there is more to do
                 before = scope.shifts
                 scope.arrive()
-                self._shifts += (scope.shifts - before) * bool(owns.are_ready[last])
+                self._shifts += (scope.shifts - before) * bool(key_scopes.are_ready[last])
                 if visits := int((call.visits.scope[done:] == last).sum()):
-                    owns.prepare(last, visits)
+                    key_scopes.prepare(last, visits)
 
     def _score(self, call: DetectorCall, known: Scores | None) -> None:
         """Find the scores of all visits. known: see `_judge`."""
         at, scores = ALL_VISITS, call.work.scores
         if known is not None:
-            given: Int | slice = slice(0, call.n)
+            of_known: Int | slice = slice(0, call.n)
             if call.k > call.n:  # some are learned by a scope that has not scored them
-                given, at = np.flatnonzero(call.visits.given), np.flatnonzero(~call.visits.given)
-            scores.logit[given], scores.by_view[given], scores.by_key[given] = known.logit, known.by_view, known.by_key
-            scores.confidence[given], scores.generation[given] = known.confidence, known.generation
+                of_known, at = np.flatnonzero(call.visits.is_result), np.flatnonzero(~call.visits.is_result)
+            scores.logit[of_known], scores.by_view[of_known], scores.by_key[of_known] = known.logit, known.by_view, known.by_key
+            scores.confidence[of_known], scores.generation[of_known] = known.confidence, known.generation
             if at is ALL_VISITS:
                 return
         if self._look(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
             self._spare_usual(call, at if len(at) else np.arange(call.k))
 
     def _look(self, call: DetectorCall, at: Int, vectors: Float) -> int:
-        """Find the scores of some visits, at (q,), or of ALL; returns how many of the partition's scope are odd.
+        """Find the scores of some visits, at (q,), or of ALL_VISITS; returns how many of the partition's scope are odd.
 
         vectors: of the records, or others to look at.
         """
-        model, panel, owns, work, k = self.model, self._shared.view_set, self._key_scopes, call.work, call.k
+        model, view_set, key_scopes, work, k = self.model, self._shared.view_set, self._key_scopes, call.work, call.k
         if model.kernel == "numba" and not self.categorical:
-            fill_view_columns(work.address, call.n, k, at, vectors, self._spec.numeric, owns.plans)
-            q, columns = len(at) or k, panel.columns
+            fill_view_columns(work.address, call.n, k, at, vectors, self._spec.numeric, key_scopes.plans)
+            q, columns = len(at) or k, view_set.columns
             contexts = work.contexts[: len(columns) * q].reshape(len(columns), q)
-            found = score_in_views(model, work.rows[:q], work.without[:q], columns, contexts)
-            return int(combine(work.address, k, at, found))
-        odd, of_keys, visits, at = 0, panel.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
+            logits_and_votes = score_in_views(model, work.rows[:q], work.without[:q], columns, contexts)
+            return int(combine(work.address, k, at, logits_and_votes))
+        odd, of_keys, visits, at = 0, view_set.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
         for s in np.unique(visits.scope[at]).tolist():
             mine = at[visits.scope[at] == s]
             asked = call.batch, vectors, visits.at[mine], visits.number[mine], visits.shared[mine]
-            looks = owns.scopes[s].view_set.inputs(*asked)
-            work.scores.generation[mine] = owns.scopes[s].view_set.generations(looks)
-            looks += panel.inputs(*asked)[-1:] if s and of_keys else []
-            odd += combine(work.address, k, mine, np.stack(score_view_inputs(model, looks)))
+            inputs = key_scopes.scopes[s].view_set.inputs(*asked)
+            work.scores.generation[mine] = key_scopes.scopes[s].view_set.generations(inputs)
+            inputs += view_set.inputs(*asked)[-1:] if s and of_keys else []
+            odd += combine(work.address, k, mine, np.stack(score_view_inputs(model, inputs)))
         return odd
 
     def _spare_usual(self, call: DetectorCall, at: Int) -> None:
@@ -469,29 +469,29 @@ class Detector:
             typical[i[changed]] = vectors[changed]
             self._look(call, at, typical)
             like = scores.logit[at]
-            for now, one in zip(scores, before, strict=True):
-                now[at] = one
+            for now, values in zip(scores, before, strict=True):
+                now[at] = values
             scores.logit[at] = np.minimum(before.logit, like)
 
     def _refer(self, call: DetectorCall, start: int, stop: int) -> None:
         """Let some visits have the results that the reference says, if there is one."""
-        if (its := call.by_reference) is None:
+        if (judgement := call.by_reference) is None:
             return
-        given = call.visits.given[start:stop] & ~np.isnan(its.logit[call.visits.at[start:stop]])
-        e, judged = start + np.flatnonzero(given), call.judged
+        has_judgement = call.visits.is_result[start:stop] & ~np.isnan(judgement.logit[call.visits.at[start:stop]])
+        e, judged = start + np.flatnonzero(has_judgement), call.judged
         i = call.visits.at[e]
         still = (call.batch.still[i] > 0).any(axis=1) & (self.config.still == "alert")
-        judged.outlier[e] = its.outlier[i] | still
-        judged.severity[e] = np.maximum(its.severity[i], still * np.int8(Severity.WARNING))
-        judged.score[e], judged.p[e], judged.status[e] = its.score[i], its.p[i], OK
+        judged.outlier[e] = judgement.outlier[i] | still
+        judged.severity[e] = np.maximum(judgement.severity[i], still * np.int8(Severity.WARNING))
+        judged.score[e], judged.p[e], judged.status[e] = judgement.score[i], judgement.p[i], OK
 
     def _explain(self, call: DetectorCall, start: int, stop: int) -> None:
         """Find the reasons of those of some visits that get any."""
         part, judged = slice(start, stop), call.judged
-        wanted = call.visits.given[part] & (judged.status[part] > 0)
+        is_wanted = call.visits.is_result[part] & (judged.status[part] > 0)
         if self.config.explain != "all":
-            wanted &= judged.outlier[part] & (self.config.explain == "alerts")
-        for e in (start + np.flatnonzero(wanted)).tolist():
+            is_wanted &= judged.outlier[part] & (self.config.explain == "alerts")
+        for e in (start + np.flatnonzero(is_wanted)).tolist():
             call.reasons[e] = self._reasons(call, e, call.scores_of(e))
 
     def _reasons(self, call: DetectorCall, e: int, scores: Scores) -> tuple[Reason, ...]:
@@ -500,8 +500,8 @@ class Detector:
         s, i = int(visits.scope[e]), int(visits.at[e])
         if call.by_reference is not None and not np.isnan(call.by_reference.logit[i]):
             return reference_reasons(self._shared.reasons_by(*call.by_reference.compared(call.batch, i), scores))
-        found = self._key_scopes.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
-        return key_reasons(found) if s else found
+        reasons = self._key_scopes.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
+        return key_reasons(reasons) if s else reasons
 
     def _decide(self) -> None:
         """Every `DECIDE` records: which keys have scopes of their own."""
@@ -546,11 +546,11 @@ class Detector:
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
         rows = self._spec.checked(rows)
-        found = self._shared.numbers_of(rows)
+        shared_numbers = self._shared.numbers_of(rows)
         if self._routes is None:
-            return found
+            return shared_numbers
         routes, records = self._routes, self.records
-        all_found = [[routes.numbers(records, 0, numbers)] for numbers in found]
+        all_found = [[routes.numbers(records, 0, numbers)] for numbers in shared_numbers]
         for own in self._key_scopes:
             for numbers, of_own in zip(all_found, own.scope.numbers_of(rows), strict=True):
                 numbers.append(routes.numbers(records, own.number, of_own))
@@ -561,11 +561,11 @@ class Detector:
         if self._routes is None:
             return self._shared.has_verdict(numbers)
         shared, of_own, own_numbers = self._routes.find(numbers)
-        known: NDArray[np.bool_] = self._shared.has_verdict(shared) & (shared != NOT_LEARNED)
+        is_judged: NDArray[np.bool_] = self._shared.has_verdict(shared) & (shared != NOT_LEARNED)
         for own in self._key_scopes:
             at = (of_own == own.number) & (shared == NOT_LEARNED)
-            known[at] = own.scope.has_verdict(own_numbers[at])
-        return known
+            is_judged[at] = own.scope.has_verdict(own_numbers[at])
+        return is_judged
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -606,9 +606,9 @@ class Detector:
             self._routes = self._new_routes()
             self._routes.recover(own, "routes")
         self._key_scopes.recover(own, entered, None if known is None else known._key_scopes)
-        told = self._reference_log.recover(entries, ENTRY)
+        reference_entry = self._reference_log.recover(entries, ENTRY)
         if self._reference is not None:
-            self._reference.decode(told)
+            self._reference.decode(reference_entry)
 
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
@@ -660,24 +660,24 @@ class DetectorCall:
 
     def scores_of(self, e: int) -> Scores:
         """The scores (1,) of a visit."""
-        at, its = slice(e, e + 1), self.work.scores
-        return Scores(its.logit[at], its.by_view[at], its.by_key[at], its.generation[at], its.confidence[at])
+        at, scores = slice(e, e + 1), self.work.scores
+        return Scores(scores.logit[at], scores.by_view[at], scores.by_key[at], scores.generation[at], scores.confidence[at])
 
     def results(self) -> Results:
         """The results of the records."""
-        at = slice(0, self.n) if self.k == self.n else np.flatnonzero(self.visits.given)
-        its, judged = self.work.given(at)
+        at = slice(0, self.n) if self.k == self.n else np.flatnonzero(self.visits.is_result)
+        scores, judged = self.work.copies(at)
         reasons: list[tuple[Reason, ...] | None] = [None] * self.n
         if self.reasons:
             reasons = [self.reasons.get(e) for e in np.arange(self.k)[at].tolist()]
         by_reference = np.full(self.n, np.nan) if self.by_reference is None else self.by_reference.logit
         status = [STATUS_BY_CODE[code] for code in judged.status.tolist()]
-        said = judged.score, judged.remembered, its.logit, its.by_view, its.by_key, judged.p, judged.outlier
+        scalars = judged.score, judged.remembered, scores.logit, scores.by_view, scores.by_key, judged.p, judged.outlier
         return Results(
-            *said,
-            its.generation,
+            *scalars,
+            scores.generation,
             judged.severity,
-            its.confidence,
+            scores.confidence,
             judged.series,
             judged.begins,
             status,
@@ -687,9 +687,9 @@ class DetectorCall:
 
 
 def _check_lengths(rows: Float, **given: Sequence[Key] | Results | None) -> None:
-    for name, one in given.items():
-        if one is not None and len(one) != len(rows):
-            raise SchemaError(f"{len(rows)} rows with {len(one)} {name}; give one for each row")
+    for name, sequence in given.items():
+        if sequence is not None and len(sequence) != len(rows):
+            raise SchemaError(f"{len(rows)} rows with {len(sequence)} {name}; give one for each row")
 
 
 def _new_series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:

@@ -66,8 +66,8 @@ def _vote_by_rank(n: int) -> Float:
 def confidence(votes: list[Float]) -> Float:
     """Confidence (n,) in [0, 1] from votes (n,) each: 1 if all say the same and are sure, 0 if they cancel out."""
     total = votes[0].copy()
-    for one in votes[1:]:
-        total += one
+    for view_votes in votes[1:]:
+        total += view_votes
     return np.asarray(np.abs(total / len(votes)), dtype=np.float64)
 
 
@@ -120,21 +120,21 @@ class ContextSpec:
         }
 
     @classmethod
-    def from_arrays(cls, found: Arrays) -> ContextSpec:
+    def from_arrays(cls, arrays: Arrays) -> ContextSpec:
         """The blueprint from the arrays of `to_arrays`."""
-        number, takes_effect, seed = (int(v) for v in found["counters"][:3])  # format 12 has one more
-        trim, once = (float(v) for v in found["shares"])
-        rest: dict[str, Any] = {name: np.array(found[name]) for name in cls.ARRAYS}
-        categorical = tuple(found["categorical"].tolist())
+        number, takes_effect, seed = (int(v) for v in arrays["counters"][:3])  # format 12 has one more
+        trim, once = (float(v) for v in arrays["shares"])
+        rest: dict[str, Any] = {name: np.array(arrays[name]) for name in cls.ARRAYS}
+        categorical = tuple(arrays["categorical"].tolist())
         return cls(number, takes_effect, seed, categorical, trim, once, **rest)
 
     def equals(self, other: ContextSpec) -> bool:
         """Whether both make the same generation, bit for bit."""
         if (self.number, self.takes_effect) != (other.number, other.takes_effect):
             return False
-        one, two = self.to_arrays(), other.to_arrays()
-        return one.keys() == two.keys() and all(
-            one[name].shape == two[name].shape and one[name].tobytes() == two[name].tobytes() for name in one
+        own, others = self.to_arrays(), other.to_arrays()
+        return own.keys() == others.keys() and all(
+            own[name].shape == others[name].shape and own[name].tobytes() == others[name].tobytes() for name in own
         )
 
 
@@ -177,40 +177,40 @@ class Generation:
     numbers: Int  # records whose rows are the context
     frequencies: Frequencies
     cache: EncodedContext
-    once: float  # see `Blueprint`
+    once: float  # see `ContextSpec`
     ranges: Ranges | None  # of the context; None: it says nothing of extremes
     outliers: EncodedContext | None  # encoding of the known outliers; None: too few
     own: Float  # (n,) ascending: logits of the context's own rows
     first: Float  # of a first generation: (m,) logits of its candidates, each against the half without it; else empty
 
     @classmethod
-    def build(cls, model: Model, blueprint: ContextSpec) -> Generation:
+    def build(cls, model: Model, spec: ContextSpec) -> Generation:
         """Trim and encode the context: the one expensive step of learning."""
-        rows, frequencies = blueprint.rows, blueprint.frequencies
+        rows, frequencies = spec.rows, spec.frequencies
         encoded = frequencies.encode(rows)
-        is_first, once = blueprint.number == 1, blueprint.once
+        is_first, once = spec.number == 1, spec.once
         # leave-one-out logits would be too low for records that are judged by them
         first, far = np.zeros(0), np.zeros(len(rows), dtype=bool)  # rows that do not widen the ranges
         if is_first:
-            first, far = first_scores(model, encoded, ~blueprint.confirmed)
-        elif len(blueprint.logits) < MIN_ROWS_FOR_RANGES:  # later a row that was far outside may be of another time
-            far = far_outside(blueprint.logits) if len(blueprint.logits) else far
-        keep = trimmed(first if is_first else blueprint.logits, ~blueprint.confirmed, blueprint.trim)
+            first, far = first_scores(model, encoded, ~spec.confirmed)
+        elif len(spec.logits) < MIN_ROWS_FOR_RANGES:  # later a row that was far outside may be of another time
+            far = far_outside(spec.logits) if len(spec.logits) else far
+        keep = trimmed(first if is_first else spec.logits, ~spec.confirmed, spec.trim)
         context = encoded[keep]
-        cache = encode_rows(model, context, blueprint.encoded_quantiles(encoded))
+        cache = encode_rows(model, context, spec.encoded_quantiles(encoded))
         own = own_logits(cache)
         own = cross_scores(model, context) if own is None else own
         added = np.zeros(len(rows))
         ranges = outliers = None
-        if once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
+        if once and not spec.trim:  # a trimmed context lacks the ends of the ranges
             ranges = Ranges.of(context[~far])
             added = added + once * ranges.beyond_others(context)
-        if once and len(blueprint.outliers) >= MIN_KNOWN_OUTLIERS:
-            outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
+        if once and len(spec.outliers) >= MIN_KNOWN_OUTLIERS:
+            outliers = encode_rows(model, frequencies.encode(spec.outliers))
             added = added + once * _likeness_to_outliers(model, outliers, encoded)
         first = first + added if is_first else first
-        own, numbers = np.sort(own + added[keep]), blueprint.numbers[keep]
-        return cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, own, first)
+        own, numbers = np.sort(own + added[keep]), spec.numbers[keep]
+        return cls(spec.number, numbers, frequencies, cache, once, ranges, outliers, own, first)
 
     STORED = ("number", "numbers", "cache", "ranges", "outliers", "own", "first")
 
@@ -220,20 +220,20 @@ class Generation:
         return {name: array for part in parts for name, array in part.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, blueprint: ContextSpec, model: Model) -> Generation | None:
+    def from_arrays(cls, arrays: Arrays, spec: ContextSpec, model: Model) -> Generation | None:
         """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
         number, kind, device = int(arrays["number"]), context_type(model), getattr(model, "device", None)
-        if number != blueprint.number:
+        if number != spec.number:
             return None
-        frequencies = blueprint.frequencies
+        frequencies = spec.frequencies
         numbers, own, first = (np.array(arrays[name]) for name in ("numbers", "own", "first"))
-        kept = np.isin(blueprint.numbers, numbers)
-        cache = with_rows(unflatten_arrays(kind, arrays, "cache", device), frequencies.encode(blueprint.rows[kept]))
+        kept = np.isin(spec.numbers, numbers)
+        cache = with_rows(unflatten_arrays(kind, arrays, "cache", device), frequencies.encode(spec.rows[kept]))
         outliers = unflatten_arrays(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
         if outliers is not None:
-            outliers = with_rows(outliers, frequencies.encode(blueprint.outliers))
+            outliers = with_rows(outliers, frequencies.encode(spec.outliers))
         ranges = unflatten_arrays(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
-        return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, own, first)
+        return cls(number, numbers, frequencies, cache, spec.once, ranges, outliers, own, first)
 
     @cached_property
     def usual(self) -> float:
@@ -267,7 +267,7 @@ class Generation:
 
     @property
     def handle(self) -> Handle:
-        """All of it that the compiled kernels need, see `kernels.views.score_views`.
+        """All of it that the compiled kernels need, see `kernels.view_scores.score_views`.
 
         Of several threads that make it, that of one stays: its address is in use.
         """

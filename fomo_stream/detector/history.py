@@ -39,8 +39,8 @@ class Reservoir(State):
     """A random sample of at most `capacity` rows of those admitted, each with its record's number and a logit.
 
     Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
-    HORIZON records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
-    Cormode et al. 2009). So the sample is uniform over about the last HORIZON records, and older ones fade
+    HORIZON_RECORDS records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
+    Cormode et al. 2009). So the sample is uniform over about the last HORIZON_RECORDS records, and older ones fade
     exponentially. The sample depends only on the seed and the set of admitted numbers: the order of
     admissions and how they are split over calls do not matter, and admitting a row again changes nothing. After a row
     is discarded this no longer holds: rows that were dropped earlier do not come back.
@@ -244,14 +244,14 @@ class History(State):
 
     def _recovered(self) -> None:
         """For the compiled step."""
-        (seen, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
-        moves = seen[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
-        said, marked = self._scores.whole(*self._scores)
-        self._score_rings = kernels.ScoreRings._make([*said, marked])
+        (rows, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
+        moves = rows[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
+        scores, marked = self._scores.whole(*self._scores)
+        self._score_rings = kernels.ScoreRings._make([*scores, marked])
         blocks = self._rows.block, self._relative.block, self._scores.size, BLOCK_SCORES
         self.rings = (
             *self._score_rings,
-            *seen[:2],
+            *rows[:2],
             moves,
             written,
             of_keys,
@@ -293,9 +293,9 @@ class History(State):
         self.note_relative(numbers[new], batch.relative[new])
         new = slice(-self._scores.size, None)
         series = batch.slots + BEGINS_FLAG * batch.begins + FAR_FLAG * batch.far + LESS_FLAG * scores.is_less
-        said = {"logits": scores.by_view, "remembered": remembered, "by_key": scores.by_key, "series": series}
-        said = {name: values[new] for name, values in (said | {"outlier": outlier}).items()}
-        self._scores.put(numbers[new] % self._scores.size, verdict=UNKNOWN, **said)
+        values_of = {"logits": scores.by_view, "remembered": remembered, "by_key": scores.by_key, "series": series}
+        values_of = {name: values[new] for name, values in (values_of | {"outlier": outlier}).items()}
+        self._scores.put(numbers[new] % self._scores.size, verdict=UNKNOWN, **values_of)
 
     def vectors(self, numbers: Int) -> Float:
         """Rows (n, vectors, d) of known records."""
@@ -346,8 +346,8 @@ class History(State):
 
     def series(self, first: int, stop: int) -> tuple[Int, NDArray[np.bool_]]:
         """Number of the series (n,) of these records, and whether each is the first of it."""
-        found = self._between("series", first, stop).astype(np.int64)
-        return found % LESS_FLAG, found >= BEGINS_FLAG
+        numbers = self._between("series", first, stop).astype(np.int64)
+        return numbers % LESS_FLAG, numbers >= BEGINS_FLAG
 
     def far(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether any value of known records (n,) is far."""
@@ -390,10 +390,10 @@ class History(State):
         (m,) each, in order, of the known records from `first` to before `stop` that have a score and are no outliers by
         feedback.
         """
-        found: tuple[Int, Float, Float, Bool, Int, Bool] = kernels.scored(
+        records: tuple[Int, Float, Float, Bool, Int, Bool] = kernels.scored(
             self._score_rings, self._scores.size, max(0, first), stop, self._prior
         )
-        return found
+        return records
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""

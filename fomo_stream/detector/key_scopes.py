@@ -1,6 +1,6 @@
 """Contexts of their own for the busiest keys: which keys have a scope of their own, and where records were learned.
 
-Decisions are made every `DECIDE` records, so that they depend on the records alone. How busy a key is: the number of
+Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. How busy a key is: the number of
 its records, of which older ones count half every HALF_LIFE records of the partition. Its logarithm is kept with time
 taken out (forward decay: Cormode et al. 2009), so that nothing needs to be updated while a key is silent.
 """
@@ -123,10 +123,10 @@ class KeyScopes:
         digests = bytearray().join([bytes(16), *self._by_digest])
         self._digests = np.frombuffer(digests, np.uint64).reshape(-1, 2)
         self._table = new_table(self._digests, np.arange(1, len(self._digests)))
-        self.scopes = [self._shared, *(one.scope for one in own)]
-        self.numbers = np.array([0, *(one.number for one in own)])  # as `KeyScope` counts them
-        self._slots = [-1, *(one.slot for one in own)]
-        self.are_ready = np.array([False, *(one.is_ready for one in own)])
+        self.scopes = [self._shared, *(key_scope.scope for key_scope in own)]
+        self.numbers = np.array([0, *(key_scope.number for key_scope in own)])  # as `KeyScope` counts them
+        self._slots = [-1, *(key_scope.slot for key_scope in own)]
+        self.are_ready = np.array([False, *(key_scope.is_ready for key_scope in own)])
         self.scope_addresses = np.zeros((len(self.scopes), N_ADDRESSES), np.int64)  # for the compiled step
         self.scope_addresses[1:, SERIES_OF_SEAT] = SERIES_OFFSET + self.numbers[1:]
         self.plans = np.zeros((len(self.scopes), len(self._shared.views), PLAN_SIZE), np.int64)
@@ -301,6 +301,6 @@ class Routes(State):
     def numbers(self, records: int, own: int, numbers: Int) -> Int:
         """The numbers of those of the last records that have one of these in the detector of a key; 0: the shared."""
         column = self._table["number"] if own else self._table["shared"]
-        found = np.isin(column, numbers) & (self._table["own"] == own if own else column != NOT_LEARNED)
-        at = np.flatnonzero(found)
+        is_same = np.isin(column, numbers) & (self._table["own"] == own if own else column != NOT_LEARNED)
+        at = np.flatnonzero(is_same)
         return np.sort(records - 1 - (records - 1 - at) % self.size)

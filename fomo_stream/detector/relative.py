@@ -44,7 +44,7 @@ class Pooled:
 
     How far a record is from what is usual for its key (`Batch.relative`): how many spreads of the key its values are
     from its level; how many their own level is; and by which factor, as a logarithm, the size of their changes differs
-    from that spread. See `step.follow.compare`.
+    from that spread. See `step.follow.compare_with_key`.
     """
 
     center: Float  # (d,) median
@@ -62,19 +62,19 @@ class Pooled:
     @classmethod
     def fit(cls, columns: tuple[Float, ...], within: Float) -> Pooled:
         """From the values (m,) of each feature in the sample, ascending."""
-        found = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
+        table = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
         for j, column in enumerate(columns):
             if len(column):
                 middle = float(np.median(column))
                 distance = np.abs(column - middle)
                 width = float(np.median(distance)) or float(distance.mean()) or abs(middle) or 1.0
                 scores = np.arcsinh((column - middle) / width)
-                found[j, :4] = middle, width, scores.mean(), scores.std() or 1.0
+                table[j, :4] = middle, width, scores.mean(), scores.std() or 1.0
                 if not np.median(distance):
-                    others = np.abs(scores[column != middle]) / found[j, 3]
-                    found[j, 4] = others.mean() / 2.0 if len(others) else MAX_DEVIATION
-                    found[j, 5] = (column == middle).mean() >= NEARLY_ALL
-        center, unit, mean, deviation, common, steady = found.T.copy()
+                    others = np.abs(scores[column != middle]) / table[j, 3]
+                    table[j, 4] = others.mean() / 2.0 if len(others) else MAX_DEVIATION
+                    table[j, 5] = (column == middle).mean() >= NEARLY_ALL
+        center, unit, mean, deviation, common, steady = table.T.copy()
         return cls(center, unit, mean, deviation, within, common, steady)
 
     def scores(self, rows: Float) -> Float:
@@ -96,19 +96,19 @@ class Pooled:
         """
         level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
         changed = features & ((np.abs(level) > spread) | (doubt > 1.0))
-        found = vectors.copy()
+        out = vectors.copy()
         for v in range(vectors.shape[1]):
             if moves and v == vectors.shape[1] - 1:
                 factor = self._half_width(level, spread) / self._half_width(np.zeros_like(level), np.sqrt(self.within))
                 like = vectors[:, v] - np.log(factor)
             else:
                 like = self.raw((self.scores(vectors[:, v]) - level) / doubt)
-            found[:, v] = np.where(changed, like, vectors[:, v])
+            out[:, v] = np.where(changed, like, vectors[:, v])
         # where most records have one value, that is what all have: few are near the level of all
         is_usual = changed & (self.common > 0.0) & (np.abs(self.scores(vectors[:, 0]) - level) <= spread * doubt)
         n_values = vectors.shape[1] - bool(moves)
-        found[:, :n_values] = np.where(is_usual[:, None], self.center, found[:, :n_values])
-        return found
+        out[:, :n_values] = np.where(is_usual[:, None], self.center, out[:, :n_values])
+        return out
 
     def _half_width(self, level: Float, spread: Float) -> Float:
         """Half of the distance (n, d) between the values one spread below and one above a level."""
@@ -132,8 +132,8 @@ class Pooled:
     def from_arrays(cls, arrays: Mapping[str, Float]) -> Pooled:
         """The same again."""
         zeros = np.zeros_like(arrays["center"])
-        found = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
-        return cls(*(np.array(found[name]) for name in cls.ARRAYS))
+        complete = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
+        return cls(*(np.array(complete[name]) for name in cls.ARRAYS))
 
 
 def distances_between_keys(keys: Float, distances: Float) -> Float:
@@ -151,11 +151,11 @@ def distances_between_keys(keys: Float, distances: Float) -> Float:
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
     """The variance (d,) of scores around the level of their key, from those of n keys (n, d).
 
-    apart: (d,) of `apart_of`; of keys that are not alike, whose variances may be of another order, their logarithms
+    apart: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order, their logarithms
     count.
     """
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
-    each, known = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES
-    mean = ((free * each).sum(axis=0) + PRIOR_VALUES * PRIOR_VARIANCE) / known
+    each, total = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES
+    mean = ((free * each).sum(axis=0) + PRIOR_VALUES * PRIOR_VARIANCE) / total
     logs = (free * np.log(np.maximum(each, MIN_WIDTH))).sum(axis=0) + PRIOR_VALUES * np.log(PRIOR_VARIANCE)
-    return np.asarray(np.where(apart < MAX_ALIKE_DISTANCE, mean, np.exp(logs / known)), dtype=np.float64)
+    return np.asarray(np.where(apart < MAX_ALIKE_DISTANCE, mean, np.exp(logs / total)), dtype=np.float64)

@@ -83,7 +83,7 @@ class Scope:
         self.view_set = ViewSet(self.views, model, executor, config.lags, spec.numeric)
         self.alerts = Alerts(config, series.keys)
         self._shifts = Shifts(config.adapt_after)
-        self._ahead = 0.0  # see `Detector.for_partition`
+        self._ahead = 0.0  # see `Detector.staggered`
         self._keeps_encodings = keeps_encodings
         self.scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
         self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
@@ -162,24 +162,24 @@ class Scope:
 
     def inspect(self) -> Inspection:
         """See `Detector.inspect`."""
-        timelines = self.view_set.view_contexts
-        generations = {each.view.name: each.current.result() for each in timelines if each.current is not None}
-        following = tuple(each.view.name for each in timelines if each.next is not None)
+        view_contexts = self.view_set.view_contexts
+        generations = {each.view.name: each.current.result() for each in view_contexts if each.current is not None}
+        following = tuple(each.view.name for each in view_contexts if each.next is not None)
         return Inspection(self.context.pool.numbers, generations, following, {})
 
     def is_ready(self, n: int) -> bool:
         """Whether the next n records can be processed without waiting for a generation that is being built."""
-        return all(build.done for build in self.view_set.needed(self.records + n))
+        return all(builder.done for builder in self.view_set.needed(self.records + n))
 
     # -- the compiled step ---------------------------------------------------------------------------------------
 
     def has_addresses(self, n: int) -> bool:
-        """Whether what `take_seat` has said is still good for the next n records."""
+        """Whether what `write_addresses` has said is still good for the next n records."""
         # columns get new memory when there are more series
         has_memory = self._memory is not None and self._memory[0][0] is self.series.keys.columns["mean"]
         return has_memory and self.records + n <= self.addressed_until
 
-    def write_addresses(self, seat: Int, plan: Int, n: int) -> None:
+    def write_addresses(self, addresses: Int, plan: Int, n: int) -> None:
         """Say in seat (SEAT,) and plan (views, VIEW) where the compiled step finds all that it needs for n records."""
         self.view_set.plan(plan, self.records + n)
         if self.has_contexts:
@@ -190,8 +190,8 @@ class Scope:
             self._memory = columns, Handle(columns)
         if self._fixed is None:
             self._fixed = Handle(*self.history.rings, *self.alerts.kernel_arrays)
-        seat[FIXED], seat[MEMORY_OF_SERIES] = self._fixed.address, self._memory[1].address
-        seat[STANDARDS] = self.next_alerts.standards(self.history).address if self.has_contexts else 0
+        addresses[FIXED], addresses[MEMORY_OF_SERIES] = self._fixed.address, self._memory[1].address
+        addresses[STANDARDS] = self.next_alerts.standards(self.history).address if self.has_contexts else 0
         self.history.tally[BOUND] = self._bound
         self.addressed_until = self.view_set.planned_until(self.records + n)
 
@@ -250,8 +250,8 @@ class Scope:
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
         numbers, first = self.view_set.first_scores(self.records)
-        known = np.flatnonzero(numbers >= self.history.oldest_scored)  # of a seed context perhaps not all
-        numbers, first = numbers[known], first[known]
+        kept = np.flatnonzero(numbers >= self.history.oldest_scored)  # of a seed context perhaps not all
+        numbers, first = numbers[kept], first[kept]
         if not len(first):
             return Results.nothing(first)
         slots, begins = self._series_of(numbers)
@@ -264,12 +264,12 @@ class Scope:
 
     def reasons(self, batch: Batch, i: int, scores: Scores, number: int) -> tuple[Reason, ...]:
         """The reasons of the i-th record of a batch, which has this number here; scores: (1,) what this scope says."""
-        one = batch.part(np.array([i]))
-        return self.explainer.reasons(one, 0, scores, lambda _: self.view_set.builders(number), self.series.pooled)
+        single = batch.part(np.array([i]))
+        return self.explainer.reasons(single, 0, scores, lambda _: self.view_set.builders(number), self.series.pooled)
 
-    def reasons_by(self, one: Batch, builds: Scorers, scores: Scores) -> tuple[Reason, ...]:
+    def reasons_by(self, single: Batch, builders: Scorers, scores: Scores) -> tuple[Reason, ...]:
         """The reasons of a record (1,) against other generations; scores: (1,)."""
-        return self.explainer.reasons(one, 0, scores, lambda _: builds, None)
+        return self.explainer.reasons(single, 0, scores, lambda _: builders, None)
 
     def begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""
@@ -319,10 +319,10 @@ class Scope:
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
-        remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
-        slots, begins = self._series_of(numbers[known])
-        far = self.history.far(numbers[known])
-        remembered[known] = self.alerts.memory.remember(first[known], slots, begins, far=far)
+        remembered, kept = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
+        slots, begins = self._series_of(numbers[kept])
+        far = self.history.far(numbers[kept])
+        remembered[kept] = self.alerts.memory.remember(first[kept], slots, begins, far=far)
         outlier = self.alerts.first_outliers(first, remembered)
         self.context.note_first(numbers, first.by_view, remembered, outlier)
         self.alerts.note(numbers, remembered)
@@ -389,8 +389,8 @@ class Scope:
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
-        known: NDArray[np.bool_] = self.history.verdict(numbers) != UNKNOWN
-        return known
+        is_judged: NDArray[np.bool_] = self.history.verdict(numbers) != UNKNOWN
+        return is_judged
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -415,8 +415,8 @@ class Scope:
         values = json.loads(self._counters_log.recover(entries, "counters"))
         counters = dict(zip(self._counters(), values, strict=True))
         self.context.recover(entries, "", *(counters[name] for name in self.context.scalars))
-        panel = known.view_set if known is not None and known.model is self.model else None
-        self.view_set.recover(entries, counters["views"], self.context, panel)
+        view_set = known.view_set if known is not None and known.model is self.model else None
+        self.view_set.recover(entries, counters["views"], self.context, view_set)
         self.alerts.recover(entries, "", *(counters[name] for name in self.alerts.scalars))
         self._shifts = Shifts(self.config.adapt_after)
         self.view_set.steps, self._has_noted_first = counters["steps"], counters["noted"]
@@ -437,7 +437,7 @@ class Scope:
 
     def stagger(self, number: int) -> None:
         """Let steps and renewals come a part of their period earlier, another one for each number. See
-        `Detector.for_partition`."""
+        `Detector.staggered`."""
         below = 1.0
         self._ahead = 0.0
         while number:  # van der Corput's sequence: 1/2, 1/4, 3/4, 1/8, ...

@@ -259,9 +259,9 @@ class Series(State):
         keyed = np.flatnonzero((slots > UNKEYED) & (self.keys.column("used", slots) > 0))
         if len(keyed):
             unique, at = np.unique(slots[keyed], return_inverse=True)
-            found = relative[keyed]
-            step.learn_usual(self._state(None), values[keyed], at, slots[keyed], found)
-            relative[keyed] = found
+            of_keyed = relative[keyed]
+            step.learn_usual(self._state(None), values[keyed], at, slots[keyed], of_keyed)
+            relative[keyed] = of_keyed
             self.keys.mark(unique)
         return relative
 
@@ -274,9 +274,9 @@ class Series(State):
         known = np.flatnonzero(self.keys.column("has_records", slots))
         if len(known):
             unique, at = np.unique(slots[known], return_inverse=True)
-            found = moves[known]
-            step.learn_moves(self._state(None), bulk.limited(values[known]), at, slots[known], found)
-            moves[known] = found
+            of_known = moves[known]
+            step.learn_moves(self._state(None), bulk.limited(values[known]), at, slots[known], of_known)
+            moves[known] = of_known
             self.keys.mark(unique)
         return moves
 

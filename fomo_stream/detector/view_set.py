@@ -35,9 +35,9 @@ class ContextBuilder:
     """
 
     def __init__(
-        self, model: Model, blueprint: ContextSpec, executor: Executor | None, made: Generation | None = None
+        self, model: Model, spec: ContextSpec, executor: Executor | None, made: Generation | None = None
     ) -> None:
-        self.spec = blueprint
+        self.spec = spec
         # of its context and of another build's, or of none; made when a record is first explained
         self.background: tuple[ContextBuilder | None, BackgroundRows] | None = None
         self._model, self._made = model, made
@@ -100,13 +100,13 @@ class ViewContexts(Copied):
         """Number of the current generation; 0 when there is none."""
         return 0 if self.current is None else self.current.spec.number
 
-    def begin(self, blueprint: ContextSpec) -> None:
+    def begin(self, spec: ContextSpec) -> None:
         """Build a generation that becomes the current one at once."""
-        self.current = ContextBuilder(self._model, blueprint, self._executor)
+        self.current = ContextBuilder(self._model, spec, self._executor)
 
-    def add(self, blueprint: ContextSpec) -> None:
+    def add(self, spec: ContextSpec) -> None:
         """Build the next generation."""
-        self.next = ContextBuilder(self._model, blueprint, self._executor)
+        self.next = ContextBuilder(self._model, spec, self._executor)
 
     def advance(self, records: int) -> None:
         """Make the next generation the current one if it scores the record of number `records`."""
@@ -119,7 +119,7 @@ class ViewContexts(Copied):
 
     def needed(self, stop: int) -> list[ContextBuilder]:
         """The generations that score the records before number `stop`."""
-        return [one for one in self._builders if one is not self.next or stop > one.spec.takes_effect]
+        return [builder for builder in self._builders if builder is not self.next or stop > builder.spec.takes_effect]
 
     def builder_of(self, number: int) -> ContextBuilder | None:
         """The generation that scores the record of this number; None without a generation."""
@@ -130,16 +130,16 @@ class ViewContexts(Copied):
         """Which records (n,), of these numbers, have a generation, and which one."""
         is_later = np.zeros(len(numbers), bool) if self.next is None else numbers >= self.next.spec.takes_effect
         parts = (np.flatnonzero(~is_later), self.current), (np.flatnonzero(is_later), self.next)
-        return [(at, build.result()) for at, build in parts if build is not None and len(at)]
+        return [(at, builder.result()) for at, builder in parts if builder is not None and len(at)]
 
     def plan(self, row: Int, stop: int, lags: int) -> None:
-        """Put what `step.look` has to know of the view for the records before number `stop` into row (VIEW,)."""
+        """Put what `step.view_columns` has to know of the view for the records before number `stop` into row (VIEW,)."""
         is_needed = self.next is not None and stop > self.next.spec.takes_effect
         takes_effect = NEVER_REACHED if self.next is None else self.next.spec.takes_effect
         now = None if self.current is None else self.current.result()
         later = self.next.result() if self.next is not None and is_needed else None
-        addresses = [0 if one is None else one.handle.address for one in (now, later)]
-        numbers = [0 if one is None else one.number for one in (now, later)]
+        addresses = [0 if generation is None else generation.handle.address for generation in (now, later)]
+        numbers = [0 if generation is None else generation.number for generation in (now, later)]
         row[:] = INPUT_CODES[self.view.input], self.view.n_vectors(lags), takes_effect, *addresses, *numbers
 
     # -- log -----------------------------------------------------------------------------------------------------
@@ -150,25 +150,25 @@ class ViewContexts(Copied):
 
     @property
     def _builders(self) -> list[ContextBuilder]:
-        return [build for build in (self.current, self.next) if build is not None]
+        return [builder for builder in (self.current, self.next) if builder is not None]
 
     def plain(self) -> list[Any]:
         """The plain numbers of the state: those of the current and the next generation, and what they are made from."""
-        numbers = [0 if build is None else build.spec.number for build in (self.current, self.next)]
-        return [*numbers, [] if self._is_stored else [_numbers_of_recent(build.spec) for build in self._builders]]
+        numbers = [0 if builder is None else builder.spec.number for builder in (self.current, self.next)]
+        return [*numbers, [] if self._is_stored else [_numbers_of_recent(builder.spec) for builder in self._builders]]
 
     def changes(self, last: int, encoded: bool) -> Entries:
-        """Entries that the log does not have yet; not the plain numbers. See `Panel.changes`."""
+        """Entries that the log does not have yet; not the plain numbers. See `ViewSet.changes`."""
         entries: Entries = {}
-        for build in self._builders if self._is_stored else ():
-            number, parity = build.spec.number, build.spec.number % 2
+        for builder in self._builders if self._is_stored else ():
+            number, parity = builder.spec.number, builder.spec.number % 2
             name = f"generation/{self.view.name}/{parity}"
             if self._planned[parity] != number:
-                entries |= self._spec_logs[parity].changes(name, save(build.spec.to_arrays()))
+                entries |= self._spec_logs[parity].changes(name, save(builder.spec.to_arrays()))
                 self._planned[parity] = number
-            is_lasting = encoded and build.spec.takes_effect <= last
-            if self._built[parity] != number and is_lasting and build.is_made:
-                made = save(build.result().to_arrays())
+            is_lasting = encoded and builder.spec.takes_effect <= last
+            if self._built[parity] != number and is_lasting and builder.is_made:
+                made = save(builder.result().to_arrays())
                 entries |= self._generation_logs[parity].changes(f"{name}/encoded", made)
                 self._built[parity] = number
         return entries
@@ -185,35 +185,35 @@ class ViewContexts(Copied):
         at_hand = [] if known is None else known._builders
         made_from = iter(plain[2])
         for name, number in zip(("current", "next"), plain, strict=False):
-            build = None
+            builder = None
             if number and self._is_stored:
-                build = self._stored(entries, number, at_hand)
+                builder = self._stored(entries, number, at_hand)
             elif number:
                 number, takes_effect, first, stop, *missing = next(made_from)
                 numbers = np.setdiff1d(np.arange(first, stop), np.array(missing, dtype=np.int64))
-                blueprint = context.spec_of_recent(at, number, takes_effect, numbers)
-                build = self._match(blueprint, None, at_hand)
-            setattr(self, name, build)
+                spec = context.spec_of_recent(at, number, takes_effect, numbers)
+                builder = self._match(spec, None, at_hand)
+            setattr(self, name, builder)
 
     def _stored(self, entries: StoredEntries, number: int, at_hand: list[ContextBuilder]) -> ContextBuilder:
         name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
-        blueprint = ContextSpec.from_arrays(load(self._spec_logs[parity].recover(entries, name)))
-        if blueprint.number != number:
-            raise DamagedStateError(f"the state is damaged: it has generation {blueprint.number} in place of {number}")
+        spec = ContextSpec.from_arrays(load(self._spec_logs[parity].recover(entries, name)))
+        if spec.number != number:
+            raise DamagedStateError(f"the state is damaged: it has generation {spec.number} in place of {number}")
         self._planned[parity] = number
         made = None
         if f"{name}/encoded/0" in entries:
             arrays = load(self._generation_logs[parity].recover(entries, f"{name}/encoded"))
             try:
-                made = Generation.from_arrays(arrays, blueprint, self._model)
+                made = Generation.from_arrays(arrays, spec, self._model)
             except KeyError as error:
                 raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
             self._built[parity] = int(arrays["number"])
-        return self._match(blueprint, made, at_hand)
+        return self._match(spec, made, at_hand)
 
-    def _match(self, blueprint: ContextSpec, made: Generation | None, at_hand: list[ContextBuilder]) -> ContextBuilder:
-        same = (build for build in at_hand if build.spec.equals(blueprint))
-        return next(same, None) or ContextBuilder(self._model, blueprint, self._executor, made)
+    def _match(self, spec: ContextSpec, made: Generation | None, at_hand: list[ContextBuilder]) -> ContextBuilder:
+        same = (builder for builder in at_hand if builder.spec.equals(spec))
+        return next(same, None) or ContextBuilder(self._model, spec, self._executor, made)
 
     def _recovered(self) -> None:
         """Start with an empty log."""
@@ -221,13 +221,13 @@ class ViewContexts(Copied):
         self._planned, self._built = [0, 0], [0, 0]  # numbers of the blueprints and generations in the log
 
 
-def _numbers_of_recent(blueprint: ContextSpec) -> list[int]:
+def _numbers_of_recent(spec: ContextSpec) -> list[int]:
     """What a blueprint of recent records is made from: its number, when it takes effect, and its records' numbers."""
-    first, stop = int(blueprint.numbers[0]), int(blueprint.numbers[-1]) + 1
+    first, stop = int(spec.numbers[0]), int(spec.numbers[-1]) + 1
     missing: Int = np.zeros(0, dtype=np.int64)
-    if len(blueprint.numbers) < stop - first:  # outliers by feedback
-        missing = np.setdiff1d(np.arange(first, stop), blueprint.numbers)
-    return [blueprint.number, blueprint.takes_effect, first, stop, *missing.tolist()]
+    if len(spec.numbers) < stop - first:  # outliers by feedback
+        missing = np.setdiff1d(np.arange(first, stop), spec.numbers)
+    return [spec.number, spec.takes_effect, first, stop, *missing.tolist()]
 
 
 class ViewSet(Copied):
@@ -258,122 +258,122 @@ class ViewSet(Copied):
     @property
     def views(self) -> tuple[View, ...]:
         """The views, in order."""
-        return tuple(timeline.view for timeline in self.view_contexts)
+        return tuple(contexts.view for contexts in self.view_contexts)
 
     @property
     def generation(self) -> int:
         """Counts the contexts that took effect after the first ones, from 1; 0 while there are none."""
-        numbers = [timeline.number for timeline in self.view_contexts]
+        numbers = [contexts.number for contexts in self.view_contexts]
         return sum(numbers) - len(self._shared) + 1 if numbers[0] else 0
 
     @property
     def _shared(self) -> list[ViewContexts]:
         """Those of the views of all records together."""
-        return [timeline for timeline in self.view_contexts if not timeline.view.is_of_keys]
+        return [contexts for contexts in self.view_contexts if not contexts.view.is_of_keys]
 
     @property
     def trimmed_rows(self) -> int:
         """Rows that the current trimmed contexts have left out."""
-        builds = [timeline.current for timeline in self.view_contexts if timeline.view.trim]
-        made = [build for build in builds if build is not None and build.is_made]
-        return sum(len(build.spec.numbers) - len(build.result().numbers) for build in made)
+        builders = [contexts.current for contexts in self.view_contexts if contexts.view.trim]
+        made = [builder for builder in builders if builder is not None and builder.is_made]
+        return sum(len(builder.spec.numbers) - len(builder.result().numbers) for builder in made)
 
     def generation_age(self, records: int) -> int:
         """Records since the newest context took effect. records: number of the next record."""
-        builds = [timeline.current for timeline in self.view_contexts]
-        return records - max((b.spec.takes_effect for b in builds if b is not None), default=records)
+        builders = [contexts.current for contexts in self.view_contexts]
+        return records - max((b.spec.takes_effect for b in builders if b is not None), default=records)
 
     def begin(self, context: Context) -> None:
         """Build the first generations, which take effect at once."""
-        for at, timeline in enumerate(self.view_contexts):
-            if not timeline.view.is_of_keys or context.is_due(at):
-                timeline.begin(context.context_spec(at, 1, context.history.records))
+        for at, contexts in enumerate(self.view_contexts):
+            if not contexts.view.is_of_keys or context.is_due(at):
+                contexts.begin(context.context_spec(at, 1, context.history.records))
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """At a step: build the next generation of one view if it is due."""
         n = len(self.view_contexts) if context.knows_keys else len(self._shared)
         for turn in range(n):
             at = (self.steps + turn) % n
-            timeline = self.view_contexts[at]
-            if timeline.next is None and context.is_due(at):
-                timeline.add(context.context_spec(at, timeline.number + 1, takes_effect))
+            contexts = self.view_contexts[at]
+            if contexts.next is None and context.is_due(at):
+                contexts.add(context.context_spec(at, contexts.number + 1, takes_effect))
                 break  # one at a step, so that no two take effect together
         self.steps += 1
 
     def advance(self, records: int) -> None:
         """Make the next generations current that score the record of number `records`."""
-        for timeline in self.view_contexts:
-            timeline.advance(records)
+        for contexts in self.view_contexts:
+            contexts.advance(records)
 
     def until_next(self, records: int) -> int | None:
         """How many records from number `records` on the current generations still score; None: no end is known."""
-        return min((n for one in self.view_contexts if (n := one.until_next(records)) is not None), default=None)
+        return min((n for contexts in self.view_contexts if (n := contexts.until_next(records)) is not None), default=None)
 
     def needed(self, stop: int) -> list[ContextBuilder]:
         """The generations that score the records before number `stop`."""
-        return [build for timeline in self.view_contexts for build in timeline.needed(stop)]
+        return [builder for contexts in self.view_contexts for builder in contexts.needed(stop)]
 
     def _choose_bulk_view(self) -> None:
         """The timeline of the widest context of records."""
-        plain = [one for one in self.view_contexts if one.view.input == "record"]
-        self._bulk_view = min(plain, key=lambda one: (one.view.sample != "history", one.view.trim), default=None)
+        plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
+        self._bulk_view = min(plain, key=lambda contexts: (contexts.view.sample != "history", contexts.view.trim), default=None)
 
     def plan(self, plan: Int, stop: int) -> None:
-        """Put what `step.look` has to know for the records before number `stop` into plan (views, VIEW)."""
+        """Put what `step.view_columns` has to know for the records before number `stop` into plan (views, VIEW)."""
         if self._model.kernel != "numba" or not self._numeric.all():
             return
-        for row, timeline in zip(plan, self.view_contexts, strict=False):
-            timeline.plan(row, stop, self._lags)
+        for row, contexts in zip(plan, self.view_contexts, strict=False):
+            contexts.plan(row, stop, self._lags)
 
     def planned_until(self, stop: int) -> int:
         """Up to which number of a record the plan for those before `stop` is good."""
         return min((t for t in self._next_effects() if t >= stop), default=NEVER_REACHED)
 
     def _next_effects(self) -> list[int]:
-        return [one.next.spec.takes_effect for one in self.view_contexts if one.next is not None]
+        return [contexts.next.spec.takes_effect for contexts in self.view_contexts if contexts.next is not None]
 
     def inputs(self, batch: Batch, vectors: Float, at: Int, numbers: Int, of_keys: Int) -> list[ViewInput]:
         """What each view looks at of some records of a batch, at (q,).
 
         vectors: those of the batch, or others to look at; numbers: (q,) of the records here, and in the view of keys.
         """
-        categorical, looks = tuple(np.flatnonzero(~self._numeric).tolist()), []
-        for timeline in self.view_contexts:
-            view = timeline.view
+        categorical, inputs = tuple(np.flatnonzero(~self._numeric).tolist()), []
+        for contexts in self.view_contexts:
+            view = contexts.view
             rows = view.columns((batch.relative if view.is_of_keys else vectors)[at], self._lags, categorical)
-            parts = timeline.parts(of_keys if view.is_of_keys else numbers)
-            looks.append(ViewInput(rows, view.gaps(batch.gaps[at], self._lags), parts, view.is_of_keys))
-        return looks
+            parts = contexts.parts(of_keys if view.is_of_keys else numbers)
+            inputs.append(ViewInput(rows, view.gaps(batch.gaps[at], self._lags), parts, view.is_of_keys))
+        return inputs
 
-    def generations(self, looks: list[ViewInput]) -> Int:
+    def generations(self, inputs: list[ViewInput]) -> Int:
         """How many contexts took effect before records (q,) that these views look at; see `generation`."""
-        found = np.full(len(looks[0].rows), 1 - len(self._shared) if self.view_contexts[0].number else 0)
-        for one in looks:
-            for part, its in one.parts:
-                found[part] += its.number
-        return found
+        counts = np.full(len(inputs[0].rows), 1 - len(self._shared) if self.view_contexts[0].number else 0)
+        for view_input in inputs:
+            for part, generation in view_input.parts:
+                counts[part] += generation.number
+        return counts
 
     def bulk(self, number: int) -> Bulk | None:
         """Which values are far, as of the record of this number; None: that is not known."""
-        build = None if self._bulk_view is None else self._bulk_view.builder_of(number)
-        return None if build is None else build.bulk
+        builder = None if self._bulk_view is None else self._bulk_view.builder_of(number)
+        return None if builder is None else builder.bulk
 
     def builders(self, number: int) -> list[tuple[View, ContextBuilder]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
-        return [(one.view, build) for one in self.view_contexts if (build := one.builder_of(number)) is not None]
+        return [(contexts.view, builder) for contexts in self.view_contexts if (builder := contexts.builder_of(number)) is not None]
 
     def first_scores(self, records: int) -> tuple[Int, Scores]:
         """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later.
 
         Each is scored against the half of a context that does not have it.
         """
-        builds = [timeline.current for timeline in self._shared if timeline.number == 1]
-        first = [build for build in builds if build is not None and records == build.spec.takes_effect]
+        builders = [contexts.current for contexts in self._shared if contexts.number == 1]
+        first = [builder for builder in builders if builder is not None and records == builder.spec.takes_effect]
         if len(first) < len(self._shared):
             return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self._shared))
-        numbers = reduce(np.intersect1d, [build.spec.numbers for build in first])
-        parts = [build.result().first[np.isin(build.spec.numbers, numbers)] for build in first]
-        votes = [build.result().vote(logits) for build, logits in zip(first, parts, strict=True)]
+        numbers = reduce(np.intersect1d, [builder.spec.numbers for builder in first])
+        parts = [builder.result().first[np.isin(builder.spec.numbers, numbers)] for builder in first]
+        votes = [builder.result().vote(logits) for builder, logits in zip(first, parts, strict=True)]
         return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(votes))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
@@ -391,15 +391,15 @@ class ViewSet(Copied):
         return odd[0], odd[1]
 
     def _usual(self, at: int) -> float:
-        build = self.view_contexts[at].current
-        assert build is not None
-        return build.result().usual
+        builder = self.view_contexts[at].current
+        assert builder is not None
+        return builder.result().usual
 
     # -- log -----------------------------------------------------------------------------------------------------
 
     def plain(self) -> list[list[Any]]:
         """The plain numbers of the state."""
-        return [timeline.plain() for timeline in self.view_contexts]
+        return [contexts.plain() for contexts in self.view_contexts]
 
     def changes(self, last: int, encoded: bool) -> Entries:
         """Entries that the log does not have yet; not the plain numbers.
@@ -408,15 +408,15 @@ class ViewSet(Copied):
         built again by a detector that recovers.
         """
         entries: Entries = {}
-        for timeline in self.view_contexts:
-            entries |= timeline.changes(last, encoded)
+        for contexts in self.view_contexts:
+            entries |= contexts.changes(last, encoded)
         return entries
 
     def recover(self, entries: StoredEntries, plain: list[list[Any]], context: Context, known: ViewSet | None) -> None:
         """Take the state from entries, plain numbers, and the context, which has recovered. Raises StateError."""
         others = {} if known is None else {each.view: each for each in known.view_contexts}
-        for at, timeline in enumerate(self.view_contexts):
-            timeline.recover(entries, plain[at], context, at, others.get(timeline.view))
+        for at, contexts in enumerate(self.view_contexts):
+            contexts.recover(entries, plain[at], context, at, others.get(contexts.view))
 
     def _recovered(self) -> None:
         self._choose_bulk_view()

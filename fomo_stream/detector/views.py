@@ -103,10 +103,10 @@ def named_views(names: Iterable[Name]) -> tuple[str, ...]:
     names = list(names)
     unknown = [name for name in names if name not in VIEWS and name not in GROUPS]
     if unknown or not names:
-        known = ", ".join([*GROUPS, *VIEWS])
-        raise ValueError(f"there is no view {', '.join(map(str, unknown)) or 'named'}; name some of {known}")
-    wanted = {view for name in names for view in GROUPS.get(name, (name,))}
-    return tuple(view for view in VIEWS if view in wanted)
+        choices = ", ".join([*GROUPS, *VIEWS])
+        raise ValueError(f"there is no view {', '.join(map(str, unknown)) or 'named'}; name some of {choices}")
+    requested = {view for name in names for view in GROUPS.get(name, (name,))}
+    return tuple(view for view in VIEWS if view in requested)
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ def fitting(
     views, left_out = [], []
     for view in (VIEWS[name] for name in names):
         width = view.n_vectors(lags) * n_features
-        most = limit if view.input == "record" else min(limit or view.widest, view.widest)
-        if most and width > most:
-            left_out.append(LeftOut(view.name, width, most))
+        max_columns = limit if view.input == "record" else min(limit or view.widest, view.widest)
+        if max_columns and width > max_columns:
+            left_out.append(LeftOut(view.name, width, max_columns))
         else:
             views.append(view)
     return tuple(views), tuple(left_out)

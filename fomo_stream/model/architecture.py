@@ -112,17 +112,17 @@ class ModelConfig:
         """The configuration from the output of `asdict`; unknown names mean another format version."""
         if not isinstance(values, dict):
             raise CheckpointError(f"configuration must be an object of settings, not {values!r}")
-        known = asdict(cls())
-        unknown = set(values) - set(known)
+        defaults = asdict(cls())
+        unknown = set(values) - set(defaults)
         if unknown:
             raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
         for name, value in values.items():
-            wanted, text = type(known[name]), repr(value)[:60]
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise CheckpointError(f"configuration has {name} = {text}, expected {wanted.__name__}")
-            most = MAX_LAYERS if name == "layers" else MAX_SIZE if wanted is int else 1
-            if wanted is not str and not 0 <= value <= most:
-                raise CheckpointError(f"configuration has {name} = {text}, expected 0 to {most}")
+            kind, text = type(defaults[name]), repr(value)[:60]
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise CheckpointError(f"configuration has {name} = {text}, expected {kind.__name__}")
+            limit = MAX_LAYERS if name == "layers" else MAX_SIZE if kind is int else 1
+            if kind is not str and not 0 <= value <= limit:
+                raise CheckpointError(f"configuration has {name} = {text}, expected 0 to {limit}")
         return cls(**values)
 
 

@@ -65,10 +65,10 @@ def attention_weights(model: Model, context: Float, queries: Float) -> Float:
         tiles = (
             [torchs.attention_weights(cache, tile[None])[0] for tile in torch.split(rows, TILE)] if len(rows) else []
         )
-    found = np.empty((len(rows), len(context)))
+    weights = np.empty((len(rows), len(context)))
     if tiles:  # columns are in the order of the cache's rows
-        found[:, order] = torch.cat(tiles).cpu().numpy()
-    return found
+        weights[:, order] = torch.cat(tiles).cpu().numpy()
+    return weights
 
 
 def _models_that_attend() -> list[str]:

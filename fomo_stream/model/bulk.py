@@ -3,7 +3,7 @@
 A few such values would decide the mean, the standard deviation and the covariance of a context, and so hide all other
 outliers of their column. Heavy tails and bursts have gaps, too, but what is beyond them is spread as widely. A closer
 bound, limits at quantiles, and to leave out bursts all cost accuracy on real streams. Where a stream moves, and where
-its ranges end, a value says something unless the gap is WIDER: with 20 ranges there, too, the average precision of
+its ranges end, a value says something unless the gap is WIDE_GAP: with 20 ranges there, too, the average precision of
 some streams fell by a third.
 """
 
@@ -35,9 +35,9 @@ class Bulk(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[Float], gap: float = GAP) -> Bulk:
-        """Of columns of known values, each ascending (m,). gap: see `_end`."""
-        found = np.array([[-np.inf, np.inf, -np.inf, np.inf, np.nan]] * len(columns)).reshape(len(columns), 5)
-        for ends, values in zip(found, columns, strict=True):
+        """Of columns of known values, each ascending (m,). gap: see `_end_and_bound`."""
+        bounds = np.array([[-np.inf, np.inf, -np.inf, np.inf, np.nan]] * len(columns)).reshape(len(columns), 5)
+        for ends, values in zip(bounds, columns, strict=True):
             if len(values):
                 m = len(values)
                 aside = int(MAX_FAR_SHARE * m)
@@ -48,14 +48,14 @@ class Bulk(NamedTuple):
                 if values[m // 10] == middle == values[m - 1 - m // 10]:  # else far fewer are equal
                     equal = np.searchsorted(values, middle, "right") - np.searchsorted(values, middle)
                     ends[4] = middle if equal >= NEARLY_ALL * m else np.nan
-        return cls(*found.T.copy())
+        return cls(*bounds.T.copy())
 
     @classmethod
     def of_rows(cls, rows: Float) -> Bulk:
-        """Of the columns of rows (n, d), NaN = missing, with gaps that are WIDER."""
+        """Of the columns of rows (n, d), NaN = missing, with gaps that are WIDE_GAP."""
         ordered = np.sort(rows, axis=0)
-        known = (~np.isnan(rows)).sum(axis=0).tolist()
-        return cls.of([column[:m] for column, m in zip(ordered.T, known, strict=True)], WIDE_GAP)
+        counts = (~np.isnan(rows)).sum(axis=0).tolist()
+        return cls.of([column[:m] for column, m in zip(ordered.T, counts, strict=True)], WIDE_GAP)
 
     def far(self, rows: Float) -> Bool:
         """Which values of rows (n, d) are far; NaN is not."""
@@ -94,7 +94,7 @@ def _end_and_bound(values: Float, aside: int, gap: float) -> tuple[float, float]
             upper = values[last - aside :]
             ranges, widths, end = upper[:-1] - first, np.diff(upper), aside
             is_gap = (widths > gap * ranges) & (ranges > 0)
-            while len(found := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
-                end = int(found[0])
+            while len(nearer := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
+                end = int(nearer[0])
             high = upper.item(end)
     return high, high + gap * (high - first) if high > first and aside else math.inf

@@ -44,12 +44,12 @@ def shipped_models() -> list[str]:
 
 def _weights_digest(config: str, training: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 over the configuration, the training summary and every weight, by name."""
-    seen = hashlib.sha256(f"{config}\n{training}\n".encode())
+    hashed = hashlib.sha256(f"{config}\n{training}\n".encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        seen.update(f"{name} torch.{array.dtype} {arrays[name].shape}".encode())  # as torch writes it
-        seen.update(array.tobytes())
-    return seen.hexdigest()
+        hashed.update(f"{name} torch.{array.dtype} {arrays[name].shape}".encode())  # as torch writes it
+        hashed.update(array.tobytes())
+    return hashed.hexdigest()
 
 
 def save_model(model: Model, path: str | Path, training: Mapping[str, Any] | None = None, half: bool = False) -> None:
@@ -88,9 +88,9 @@ def _read_checkpoint(path: Path, weights: bool = True) -> tuple[dict[str, Any], 
         raise CheckpointError(
             f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
         ) from None
-    found = metadata.get("format")
-    if found != FORMAT:
-        raise CheckpointError(f"{path} has format {found!r}, this version of fomo-stream reads {FORMAT!r}")
+    version = metadata.get("format")
+    if version != FORMAT:
+        raise CheckpointError(f"{path} has format {version!r}, this version of fomo-stream reads {FORMAT!r}")
     if weights and _weights_digest(metadata.get("config", ""), metadata.get("training", ""), tensors) != metadata.get(
         "digest"
     ):
@@ -160,8 +160,8 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
     Raises CheckpointError for an unknown name and for a file that is missing.
     """
     text = DEFAULT_MODEL if str(name_or_path) == "default" else str(name_or_path)
-    known = shipped_models()
-    path = SHIPPED / f"{text}.safetensors" if text in known else Path(text)
+    shipped = shipped_models()
+    path = SHIPPED / f"{text}.safetensors" if text in shipped else Path(text)
     if path.suffix != ".safetensors":
         where = "a .safetensors file"
         if text == "paper-100":  # 9 MB, left out of the wheel and the image
@@ -170,10 +170,10 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
             f"; it is gone: for tables use {TABLE_MODEL}, for streams {DEFAULT_MODEL}" if text in GONE_MODELS else ""
         )
         raise CheckpointError(
-            f"no model named {text!r}{instead}; shipped: {', '.join(known)}; or give the path of {where}"
+            f"no model named {text!r}{instead}; shipped: {', '.join(shipped)}; or give the path of {where}"
         )
     if not path.exists():
-        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(known)}")
+        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped)}")
     return path
 
 
@@ -202,10 +202,10 @@ def _checked_checkpoint(path: Path) -> tuple[str, ModelConfig, Arrays]:
     config = ModelConfig.from_dict(metadata["config"])
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise CheckpointError(f"{path} contains weights that are not finite: its training failed; use another one")
-    wanted, found = parameter_shapes(config), {name: array.shape for name, array in arrays.items()}
-    if wanted != found:
-        differ = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-        what = f"{differ[0]} has the shape {found.get(differ[0])}, not {wanted.get(differ[0])}"
+    expected, shapes = parameter_shapes(config), {name: array.shape for name, array in arrays.items()}
+    if expected != shapes:
+        differ = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
+        what = f"{differ[0]} has the shape {shapes.get(differ[0])}, not {expected.get(differ[0])}"
         raise CheckpointError(f"{path} does not hold the weights its configuration asks for ({what})")
     name = f"{path.stem}@{metadata['digest'][:8]}"
     return name, config, {key: array.astype(np.float32) for key, array in arrays.items()}

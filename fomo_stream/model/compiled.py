@@ -58,18 +58,18 @@ class CompiledContext:
     n_rows: int
     transform: kernels.Transform
     described: kernels.Described | AttentionContext
-    read: Single  # what queries read of routers, see `kernels.attention.attend_rows`
+    read: Single  # what queries read of routers, see `kernels.router_attention.attend_rows`
     own: Float  # (n,) logits of the context's own rows, leave-one-out
     completion: Completion | None = None  # completes the rows that are scored; None: their gaps are the medians
 
     @cached_property
     def handle(self) -> Handle:
-        """It alone, for `score`."""
+        """It alone, for `score_queries`."""
         return context_handle(self, 0.0, None, None, None, np.zeros(1), None, 0.0, 0.0)
 
 
 def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> CompiledContext:
-    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score`.
+    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score_queries`.
 
     quantiles: of each column the values, ascending, that give its quantile map; None: those of the rows.
     """
@@ -78,7 +78,7 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
         raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
     finite = np.isfinite(rows)
     columns = [ascending(column) for column in np.where(finite, rows, np.nan).T]
-    known = np.array([len(column) > 0 for column in columns])
+    has_values = np.array([len(column) > 0 for column in columns])
     medians = [column[(len(column) - 1) // 2] if len(column) else 0.0 for column in columns]
     fill = np.clip(medians, -VALUE_LIMIT, VALUE_LIMIT)
     complete = np.clip(np.where(finite, rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
@@ -90,7 +90,7 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     else:
         quantiles = [without_far(column) for column in (of_rows if quantiles is None else quantiles)]
     far = bulk.far(complete)
-    transform = _fit_transform(uses, complete, far, fill, known, *knots_of(quantiles))
+    transform = _fit_transform(uses, complete, far, fill, has_values, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
     weights = weights_of(model)
     if isinstance(weights, AttentionWeights):
@@ -117,14 +117,14 @@ def score_queries(model: Model, context: CompiledContext, rows: Float) -> Float:
 
 
 def score_in_views_compiled(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
-    """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
+    """Logits and votes (2, v, q), see `kernels.view_scores.score_views`. contexts: addresses of `context_handle`."""
     weights_of(model)
-    found: Float = score_views(rows, without, views, contexts, model.compiled[1].address)
-    return found
+    scored: Float = score_views(rows, without, views, contexts, model.compiled[1].address)
+    return scored
 
 
 def context_handle(context: CompiledContext, *added: Any) -> Handle:
-    """A context for `kernels.views.score_views`. added, of a view: weight of extremes and of likeness; low and high
+    """A context for `kernels.view_scores.score_views`. added, of a view: weight of extremes and of likeness; low and high
     ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
     outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
     return Handle(context.transform, context.described, context.read, _completion_rows(context), added)
@@ -156,12 +156,12 @@ def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
 def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
     """Evidence channels (q, C) of rows (q, d), raw units, NaN = missing."""
     assert isinstance(context.described, kernels.Described)
-    found: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
-    return found
+    described: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
+    return described
 
 
 def _fit_transform(
-    uses: Bool, rows: Float, far: Bool, fill: Float, known: Bool, values: Float, levels: Float
+    uses: Bool, rows: Float, far: Bool, fill: Float, has_values: Bool, values: Float, levels: Float
 ) -> kernels.Transform:
     """The transform of complete rows (n, d) with knots of these values and levels (d, k).
 
@@ -177,11 +177,11 @@ def _fit_transform(
     z = np.where(far, 0.0, (rows - center) / scale)
     whiten = whitening_matrix(z) if rows.shape[1] <= MAX_FEATURES else wide_whitening_matrix(z)
     ends = kernels.outer_quantiles(levels)
-    return kernels.Transform(uses, fill, known, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
+    return kernels.Transform(uses, fill, has_values, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
 
 
 def numpy_constant_scale(center: Float, deviation: Float, n_rows: int) -> Float:
-    """Spread (d,) to divide by, see `preprocessing.constant_scale`."""
+    """Spread (d,) to divide by, see `preprocessing.numpy_constant_scale`."""
     size = np.abs(center)
     stand_in = np.where(size > 0, size, 1.0) / math.sqrt(n_rows)
     return np.maximum(np.where(deviation > NOISE * size, deviation, stand_in), 1e-200)
@@ -240,10 +240,10 @@ def weights_of(model: Model) -> FusionWeights | AttentionWeights:
     with LOCK:  # else another thread could replace a handle whose address is in use
         if model.compiled is None:
             kernel = model.config.attention == "kernel"
-            weights = weights_of_attention(model.config, model.arrays()) if kernel else _fusion(model.arrays())
-            model.compiled = weights, Handle(weights)
-    found: FusionWeights | AttentionWeights = model.compiled[0]
-    return found
+            made = weights_of_attention(model.config, model.arrays()) if kernel else _fusion(model.arrays())
+            model.compiled = made, Handle(made)
+    weights: FusionWeights | AttentionWeights = model.compiled[0]
+    return weights
 
 
 def _fusion(arrays: Arrays) -> FusionWeights:

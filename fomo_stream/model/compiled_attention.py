@@ -1,4 +1,4 @@
-"""Contexts and weights of kernel attention for the compiled kernels; see `kernels.attention`."""
+"""Contexts and weights of kernel attention for the compiled kernels; see `kernels.router_attention`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def encode_by_attention(views: Float, far: Bool, weights: AttentionWeights) -> t
     for layer in range(layers):
         read = np.zeros((0, weights.router_key.shape[2] + z.shape[1]), np.float32)
         if layer:
-            found, of_heads, read = keys_of_layer(z, layer, weights)
+            of_rows, of_heads, read = keys_of_layer(z, layer, weights)
             at = slice((layer - 1) * spaces, layer * spaces)
-            coordinates[at] = in_blocks(found.reshape(n, spaces, -1).transpose(1, 0, 2), 0.0)
+            coordinates[at] = in_blocks(of_rows.reshape(n, spaces, -1).transpose(1, 0, 2), 0.0)
             values[(layer - 1) * heads : layer * heads, :, :n] = of_heads.reshape(n, heads, VALUES).transpose(1, 2, 0)
         reads.append(read)
         densities, mixed = own_densities(x, z, layer, weights, context)

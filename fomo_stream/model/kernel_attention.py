@@ -114,15 +114,15 @@ class KernelLayer(nn.Module):
 
     def weights(self, z: Tensor, d2: Tensor, context: KernelContext) -> Tensor:
         """Attention weights (B, H, q, n) of queries as in `read`."""
-        found: Tensor = self._logits(d2, self._coordinates(z), context.keys).softmax(-1)
-        return found
+        weights: Tensor = self._logits(d2, self._coordinates(z), context.keys).softmax(-1)
+        return weights
 
     def _coordinates(self, z: Tensor) -> Tensor:
         """(B, S, n, COORDINATES)"""
         if self.first:
             return z.new_zeros(len(z), self.spaces, z.shape[1], 0)
-        found: Tensor = self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
-        return found
+        coordinates: Tensor = self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
+        return coordinates
 
     def _logits(self, d2: Tensor, x: Tensor, keys: Tensor) -> Tensor:
         """(B, H, q, n): -s |q - k|^2 of each head."""
@@ -148,8 +148,8 @@ class KernelLayer(nn.Module):
             _negative_distances(self.routers.expand(len(z), -1, -1), self.router_key(z))
             * self.log_router_precision.exp()
         )
-        found: Tensor = likeness.softmax(-1) @ self.router_value(z)
-        return found
+        messages: Tensor = likeness.softmax(-1) @ self.router_value(z)
+        return messages
 
     def _finish(
         self, z: Tensor, odd: Tensor, mixed: Tensor, context: KernelContext, itself: int, shown: Tensor | None
@@ -211,9 +211,9 @@ class KernelNetwork(nn.Module):
         layers, densities = [], []
         for layer in self.layers:
             assert isinstance(layer, KernelLayer)
-            context, z, found = layer.encode(z, views, far, shown)
+            context, z, of_layer = layer.encode(z, views, far, shown)
             layers.append(context)
-            densities.append(found)
+            densities.append(of_layer)
         return KernelCache(views, tuple(layers), self._logits(z, densities))
 
     def forward(self, views: Tensor, cache: KernelCache, shown: Tensor | None = None) -> Tensor:
@@ -235,11 +235,11 @@ class KernelNetwork(nn.Module):
         d2, densities = squared_distances(views, cache.views), []
         for layer, context in zip(self.layers[:layers], cache.layers, strict=False):
             assert isinstance(layer, KernelLayer)
-            z, found = layer.read(z, d2, context, shown)
-            densities.append(found)
+            z, of_layer = layer.read(z, d2, context, shown)
+            densities.append(of_layer)
         return z, densities, d2
 
     def _logits(self, z: Tensor, densities: list[Tensor]) -> Tensor:
         base = (torch.cat(densities, -1) * self.weight.relu()).sum(-1) + self.bias
-        found: Tensor = base + self.head(self.norm(z)).squeeze(-1)
-        return found
+        logits: Tensor = base + self.head(self.norm(z)).squeeze(-1)
+        return logits

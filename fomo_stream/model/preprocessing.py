@@ -86,10 +86,10 @@ def _end_before_gap(rows: Tensor) -> Tensor:
     below, above, end = upper[..., :-1, :], upper[..., 1:, :], upper[..., -1:, :]
     is_gap = (above - below > GAP * (below - first)) & (below > first)
     while is_gap.any():
-        found = is_gap & (above <= end) & (end - above <= above - below)
-        if not found.any():
+        is_end = is_gap & (above <= end) & (end - above <= above - below)
+        if not is_end.any():
             break
-        end = torch.where(found, below, end).amin(-2, keepdim=True)
+        end = torch.where(is_end, below, end).amin(-2, keepdim=True)
     return end
 
 
@@ -101,8 +101,8 @@ def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
     ordered = rows.transpose(-1, -2).contiguous().sort(dim=-1).values
     if far is not None:  # columns of several lengths
         columns = [without_far(column) for column in ordered.flatten(0, -2).cpu().numpy()]
-        found = (torch.from_numpy(part).to(rows) for part in knots_of(columns, n_knots))
-        values, levels = (part.reshape(*ordered.shape[:-1], -1) for part in found)
+        parts = (torch.from_numpy(part).to(rows) for part in knots_of(columns, n_knots))
+        values, levels = (part.reshape(*ordered.shape[:-1], -1) for part in parts)
     elif n > n_knots:
         at = torch.linspace(0, n - 1, n_knots, dtype=rows.dtype, device=rows.device)
         low = at.floor().long().clamp(max=n - 2)

@@ -36,7 +36,7 @@ MAX_COUNTED_VALUES = 255  # values of a key that are counted
 LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its level ...
 SPREAD_COUNTS = 8.0  # ... and in its spread
 MAX_ALIKE_DISTANCE = (
-    2.0  # how far apart keys are, see `apart_of`, so that the spread of one says nothing of that of others
+    2.0  # how far apart keys are, see `distance_between_keys`, so that the spread of one says nothing of that of others
 )
 MAX_SPREADS = 3.0  # spreads: what follows a value that is further off counts as if it were so far
 MAX_DEVIATION = 1e6
@@ -60,15 +60,15 @@ MIN_VARIANCE = 1e-3  # of scores around the mean: else a value that never change
 PRIOR_VISITS = 4.0  # visits that count as much as all bins in the spread of a bin
 RECENT_BINS = 6.0  # bins: as far as the last ones were off the profile, spreads are wider
 
-CENTER, UNIT, MEAN, DEVIATION, WITHIN, COMMON, STEADY = range(7)  # rows of `Given.pooled`
-LOW, HIGH, MIN_NEAR, MAX_NEAR, NEARLY_ALL = range(5)  # rows of `Given.bulk`
+CENTER, UNIT, MEAN, DEVIATION, WITHIN, COMMON, STEADY = range(7)  # rows of `FixedInputs.pooled`
+LOW, HIGH, MIN_NEAR, MAX_NEAR, NEARLY_ALL = range(5)  # rows of `FixedInputs.bulk`
 
 
 class Rows(NamedTuple):
     """What is kept of each of K series; all zeros of one without records. d features, c counters, l lags."""
 
     has_records: NDArray[np.bool_]  # (K,) belong to it; at first a key's record may belong to that of the partition
-    known: NDArray[np.uint8]  # (K, d) number of known values, at most MOST_COUNTED
+    known: NDArray[np.uint8]  # (K, d) number of known values, at most MAX_COUNTED_VALUES
     age: NDArray[np.uint8]  # (K, d) records since the last one
     last: Float  # (K, d) the last one
     equal: NDArray[np.uint16]  # (K, d) values before that one which are equal to it
@@ -119,7 +119,7 @@ class Counts(NamedTuple):
 
     values: Int  # (d,) known ones
     equal: Int  # (d,) those that are equal to the one before in their series
-    runs: Int  # (SIZES, d) of equal values that have ended, by the power of 2 that they reached
+    runs: Int  # (RUN_SIZES, d) of equal values that have ended, by the power of 2 that they reached
     firsts: Float  # (2, d) keys with a value, and the sum of how far their first ones were off
 
 
@@ -130,7 +130,7 @@ class FixedInputs(NamedTuple):
     bulk: Float  # (5, d) which values are far, see `Bulk`; (5, 0): not known yet
     numeric: NDArray[np.bool_]  # (d,) features that are no categories
     counters: Int  # (c,) columns of counters
-    weights: Float  # (2, MOST_COUNTED + 2) sums of the weights of n values, by HALF_LIFE and by USUAL_HALF_LIFE
+    weights: Float  # (2, MAX_COUNTED_VALUES + 2) sums of the weights of n values, by HALF_LIFE and by USUAL_HALF_LIFE
     places: Int  # (1,) columns with places in cycles
     does: NDArray[np.bool_]  # (2,) whether records have level and spread, and are compared with what is usual for keys
 
@@ -232,7 +232,7 @@ def _state(address):
     counts = Counts(
         row(words, 38, np.int64), row(words, 39, np.int64), table(words, 40, np.int64), table(words, 41, np.float64)
     )
-    given = FixedInputs(
+    fixed = FixedInputs(
         table(words, 42, np.float64),
         table(words, 43, np.float64),
         row(words, 44, np.bool_),
@@ -241,7 +241,7 @@ def _state(address):
         row(words, 47, np.int64),
         row(words, 48, np.bool_),
     )
-    return rows, profiles, counts, given
+    return rows, profiles, counts, fixed
 
 
 @exact_kernel
@@ -323,7 +323,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
     whether the record belongs to it: at first one of a key is added to the series of the partition, too. (0,): all are
     added to that series alone. learn: else the state stays as it is. state: the address of a handle, see `Series`.
     """
-    rows, profiles, counts, given = _state(state)
+    rows, profiles, counts, fixed = _state(state)
     out = batch_at(batch, len(values))
     if len(at) == 0:
         at, numbers, belongs = np.arange(len(values)), np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
@@ -342,15 +342,15 @@ def follow(state, values, at, numbers, belongs, learn, batch):
             profiles.error_of_mean.copy(), profiles.counted.copy(), profiles.summed.copy(),
             profiles.summed_of_mean.copy(), profiles.of_mean.copy(), profiles.of_variance.copy(),
         )  # fmt: skip
-    d, n_cycles, weights = out.gaps.shape[1], given.places[0], given.weights
-    moving, compares = given.does[0], given.does[1]
+    d, n_cycles, weights = out.gaps.shape[1], fixed.places[0], fixed.weights
+    moving, compares = fixed.does[0], fixed.does[1]
     x, near, limited, filled = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-    known, far, is_expected = np.empty(d, np.bool_), np.empty(d, np.bool_), np.empty(d, np.bool_)
+    is_known, far, is_expected = np.empty(d, np.bool_), np.empty(d, np.bool_), np.empty(d, np.bool_)
     count, taken, season = np.empty(d, np.int64), np.empty(d), np.empty((3, d))
     level, spread, score, near_score, doubt = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     alike, moves = np.empty(d, np.bool_), np.empty((2, d))
     n_vectors, lags = out.vectors.shape[1], rows.past.shape[1]
-    has_pooled, has_bulk = given.pooled.shape[1] > 0, given.bulk.shape[1] > 0
+    has_pooled, has_bulk = fixed.pooled.shape[1] > 0, fixed.bulk.shape[1] > 0
     has_seasons = len(profiles.inner) > 0
     for i in range(len(values)):
         for j in range(d):
@@ -365,30 +365,30 @@ def follow(state, values, at, numbers, belongs, learn, batch):
         for j in range(d):
             x[j] = values[i, j]
             taken[j] = np.nan
-        if len(given.counters):
-            _grow(x, taken, time, s, rows, given.counters)
+        if len(fixed.counters):
+            _grow(x, taken, time, s, rows, fixed.counters)
         for j in range(d):
-            known[j] = not np.isnan(x[j])
+            is_known[j] = not np.isnan(x[j])
             count[j] = rows.known[s, j]
-            far[j] = has_bulk and (x[j] < given.bulk[MIN_NEAR, j] or x[j] > given.bulk[MAX_NEAR, j])
+            far[j] = has_bulk and (x[j] < fixed.bulk[MIN_NEAR, j] or x[j] > fixed.bulk[MAX_NEAR, j])
             is_expected[j] = False
         knows_usual = has_pooled and is_compared
         if knows_usual:
             if has_seasons:
-                _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, score, season)
+                _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season)
             else:
                 season[0], season[1], season[2] = 0.0, 0.0, 1.0
             for j in range(d):
                 if of_key:
-                    is_expected[j] = known[j] and count[j] > 0
+                    is_expected[j] = is_known[j] and count[j] > 0
                     _expect(
-                        x[j], known[j], count[j], season[1, j], s, j, rows, counts, given,
+                        x[j], is_known[j], count[j], season[1, j], s, j, rows, counts, fixed,
                         level, spread, score, near_score, doubt, alike,
                     )  # fmt: skip
                 else:
-                    is_expected[j], alike[j], doubt[j] = known[j] and season[0, j] > 0.0, True, 1.0
+                    is_expected[j], alike[j], doubt[j] = is_known[j] and season[0, j] > 0.0, True, 1.0
                     level[j], spread[j] = season[1, j], season[2, j]
-                    score[j] = score_of(x[j], j, given.pooled) if known[j] else 0.0
+                    score[j] = score_of(x[j], j, fixed.pooled) if is_known[j] else 0.0
                     near_score[j] = min(
                         max(score[j], level[j] - MAX_SPREADS * spread[j]), level[j] + MAX_SPREADS * spread[j]
                     )
@@ -397,16 +397,16 @@ def follow(state, values, at, numbers, belongs, learn, batch):
         for j in range(d):
             any_far = any_far or far[j]
             any_expected = any_expected or is_expected[j]
-            near[j] = min(max(x[j], given.bulk[LOW, j]), given.bulk[HIGH, j]) if far[j] else x[j]
+            near[j] = min(max(x[j], fixed.bulk[LOW, j]), fixed.bulk[HIGH, j]) if far[j] else x[j]
             limited[j] = near[j]
             if is_expected[j] and near_score[j] != score[j]:
-                limited[j] = raw_of(near_score[j], j, given.pooled)
+                limited[j] = raw_of(near_score[j], j, fixed.pooled)
         if moving or is_compared:
-            update_movement(near, limited, known, count, s, rows, weights, moves)
-        _count_runs(near, known, count, belonging, i, s, rows, counts, given.numeric, out.still)
+            update_movement(near, limited, is_known, count, s, rows, weights, moves)
+        _count_runs(near, is_known, count, belonging, i, s, rows, counts, fixed.numeric, out.still)
         for j in range(d):
             filled[j] = x[j]
-            if known[j]:
+            if is_known[j]:
                 rows.last[s, j], rows.age[s, j] = near[j], 0
             else:
                 rows.age[s, j] = min(rows.age[s, j], STAND_IN_RECORDS) + 1
@@ -421,16 +421,16 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                     out.vectors[i, 1 + lag, j] = rows.past[s, lag, j] if lag < rows.records[s] else np.nan
                 if moving:
                     out.vectors[i, n_vectors - 2, j], out.vectors[i, n_vectors - 1, j] = moves[0, j], moves[1, j]
-                out.gaps[i, j] = not known[j]
+                out.gaps[i, j] = not is_known[j]
                 if taken[j] > MAX_SINGLE_GROWTH and (moving or is_compared):  # a mean need not go with the rest
-                    out.gaps[i, j] = _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not known[j]
-                out.ordinary[i, j] = has_bulk and x[j] == given.bulk[NEARLY_ALL, j]
+                    out.gaps[i, j] = _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not is_known[j]
+                out.ordinary[i, j] = has_bulk and x[j] == fixed.bulk[NEARLY_ALL, j]
             if knows_usual and (of_key or any_expected):
                 for j in range(d):
                     out.usual[i, 0, j], out.usual[i, 1, j], out.usual[i, 2, j] = level[j], spread[j], doubt[j]
-                    if is_expected[j] and given.numeric[j]:
-                        its = score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j
-                        compare_with_key(*its, given.pooled, out.relative[i])
+                    if is_expected[j] and fixed.numeric[j]:
+                        comparison = score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j
+                        compare_with_key(*comparison, fixed.pooled, out.relative[i])
                         if not of_key:  # a season says nothing of level and spread
                             out.relative[i, 1, j] = out.relative[i, 2, j] = np.nan
         for j in range(d):
@@ -438,7 +438,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                 rows.past[s, lag, j] = rows.past[s, lag - 1, j] if lag - 1 < rows.records[s] else np.nan
             if lags:
                 rows.past[s, 0, j] = filled[j]
-            rows.known[s, j] = min(count[j] + known[j], MAX_COUNTED_VALUES)
+            rows.known[s, j] = min(count[j] + is_known[j], MAX_COUNTED_VALUES)
         if lags:
             rows.records[s] += 1
 
@@ -484,15 +484,15 @@ def _grow(x, taken, time, s, rows, counters):
 @exact_kernel
 def skip_records(state, values, at, slots):
     """Let the counters of series go on from the totals of records of which nothing else is learned; see `follow`."""
-    rows, _, _, given = _state(state)
+    rows, _, _, fixed = _state(state)
     x, taken = np.empty(rows.known.shape[1]), np.empty(rows.known.shape[1])
-    last = len(x) + given.places[0]
+    last = len(x) + fixed.places[0]
     for k in range(len(at)):
         for j in range(len(x)):
             x[j] = values[at[k], j]
             taken[j] = np.nan
         time = values[at[k], last] if values.shape[1] > last else np.nan
-        _grow(x, taken, time, slots[k], rows, given.counters)
+        _grow(x, taken, time, slots[k], rows, fixed.counters)
 
 
 @exact_kernel
@@ -518,22 +518,22 @@ def distance_between_keys(keys, distances):
 
 
 @exact_kernel
-def _expect(x, known, count, season, s, j, rows, counts, given, level, spread, score, near_score, doubt, alike):
+def _expect(x, is_known, count, season, s, j, rows, counts, fixed, level, spread, score, near_score, doubt, alike):
     """Put what is expected of feature j from the past of its key into level, spread, score, near_score, ...: (d,) each.
 
     Level and spread are those of the `count` values before, shrunk to those of all keys while these are few (empirical
     Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it. near_score is at most
-    FARTHEST spreads off: so it counts in what is expected of later values. doubt: how far off the level may be, in
+    MAX_SPREADS spreads off: so it counts in what is expected of later values. doubt: how far off the level may be, in
     deviations of all records; alike: whether the spread of keys is like that of others. season: the score that is usual
     at the time, which is no level of a key.
     """
     apart = distance_between_keys(counts.firsts[0, j], counts.firsts[1, j])
-    if known and count == 0:
+    if is_known and count == 0:
         counts.firsts[0, j] += 1.0
-        counts.firsts[1, j] += abs(score_of(x, j, given.pooled))
-    n = given.weights[1, count]
+        counts.firsts[1, j] += abs(score_of(x, j, fixed.pooled))
+    n = fixed.weights[1, count]
     own_level, own_variance = np.float64(rows.level[s, j]), np.float64(rows.variance[s, j])
-    share, of_own, within = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS), given.pooled[WITHIN, j]
+    share, of_own, within = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS), fixed.pooled[WITHIN, j]
     expected, off = share * own_level, (1.0 - share) * apart
     doubt[j], alike[j] = max(off, 1.0), apart < MAX_ALIKE_DISTANCE
     if apart < MAX_ALIKE_DISTANCE or n < 2.0:
@@ -542,10 +542,10 @@ def _expect(x, known, count, season, s, j, rows, counts, given, level, spread, s
         own = math.log(max(own_variance, MIN_WIDTH)) * of_own
         mixed = math.exp(own + math.log(within) * (1.0 - of_own))
     width = math.sqrt(mixed * (1.0 + 1.0 / (n + 1.0)) + off * off)
-    value = (score_of(x, j, given.pooled) if known else 0.0) - season
+    value = (score_of(x, j, fixed.pooled) if is_known else 0.0) - season
     near = min(max(value, expected - MAX_SPREADS * width), expected + MAX_SPREADS * width)
-    if known:
-        gain, change = 1.0 / given.weights[1, count + 1], near - own_level
+    if is_known:
+        gain, change = 1.0 / fixed.weights[1, count + 1], near - own_level
         rows.level[s, j] = own_level + change * gain
         rows.variance[s, j] = own_variance + (change * (near - rows.level[s, j]) - own_variance) * gain
     level[j], spread[j], score[j], near_score[j] = expected + season, width, value + season, near + season
@@ -582,14 +582,14 @@ def compare_with_key(score, level, spread, alike, moved_level, moved_spread, j, 
 
 
 @exact_kernel
-def update_movement(near, limited, known, count, s, rows, weights, out):
+def update_movement(near, limited, is_known, count, s, rows, weights, out):
     """Move level and spread of a series on by a record, into out (2, d); NaN = not known yet.
 
     near, limited: (d,) its values as later ones know them, and as they count here; count: (d,) known ones before.
     """
     for j in range(len(near)):
         root, level = rows.root[s, j], rows.last[s, j] + rows.offset[s, j]
-        if known[j]:
+        if is_known[j]:
             change, square = limited[j] - level, np.float64(root) * np.float64(root)
             if count[j] > 0:  # the first value is no change
                 square += (change * change - square) / max(weights[0, count[j]], 1.0)
@@ -598,7 +598,7 @@ def update_movement(near, limited, known, count, s, rows, weights, out):
             offset = np.float32(min(max(level - near[j], -MAX_SINGLE), MAX_SINGLE))
             rows.root[s, j], rows.offset[s, j] = root, offset
             level = near[j] + offset
-        after = count[j] + known[j]
+        after = count[j] + is_known[j]
         out[0, j] = out[1, j] = np.nan
         if after > 0:
             out[0, j] = np.float64(np.float32(min(max(level, -MAX_SINGLE), MAX_SINGLE)))
@@ -609,7 +609,7 @@ def update_movement(near, limited, known, count, s, rows, weights, out):
 
 @exact_kernel
 def _is_near_level(x, level, spread, count, weights):
-    """Whether a value is at most FARTHEST spreads off the level before it, by that and the spread after it."""
+    """Whether a value is at most MAX_SPREADS spreads off the level before it, by that and the spread after it."""
     share = 1.0 / weights[0, min(count, MAX_COUNTED_VALUES - 1) + 1]
     change = (x - level) / (1.0 - share)
     square = (math.exp(2.0 * spread) - share * change * change) / (1.0 - share)
@@ -617,13 +617,13 @@ def _is_near_level(x, level, spread, count, weights):
 
 
 @exact_kernel
-def _count_runs(near, known, count, belonging, i, s, rows, counts, numeric, still):
+def _count_runs(near, is_known, count, belonging, i, s, rows, counts, numeric, still):
     """Count equal values that follow each other; put into still (n, d) how many, where a feature stands still.
 
-    It does if its run of equal values is improbable, and if at most LONG_BEFORE runs of it were half as long.
+    It does if its run of equal values is improbable, and if at most MAX_LONG_RUNS runs of it were half as long.
     """
     for j in range(len(near)):
-        if not known[j]:
+        if not is_known[j]:
             continue
         before = int(rows.equal[s, j])
         is_equal = count[j] > 0 and near[j] == rows.last[s, j]
@@ -647,7 +647,7 @@ def _count_runs(near, known, count, belonging, i, s, rows, counts, numeric, stil
 
 @exact_kernel
 def _power(n):
-    """The power of 2 that a length reaches, at most SIZES - 1."""
+    """The power of 2 that a length reaches, at most RUN_SIZES - 1."""
     power = 0
     while n > 1 and power < RUN_SIZES - 1:
         n //= 2
@@ -656,14 +656,14 @@ def _power(n):
 
 
 @exact_kernel
-def _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, score, season):
+def _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season):
     """Put what is usual at the time of a record into season (3, d), see `_season_of`, and learn it.
 
     score: (d,) to work with. Of a key, its own slow mean is taken out of its scores first.
     """
     for j in range(len(x)):
-        score[j] = score_of(x[j], j, given.pooled) if known[j] else np.nan
-        if known[j] and of_key:
+        score[j] = score_of(x[j], j, fixed.pooled) if is_known[j] else np.nan
+        if is_known[j] and of_key:
             mean = np.float64(rows.slow[s, j])
             rows.seen[s, j] = min(int(rows.seen[s, j]) + 1, 4294967295)
             rows.slow[s, j] = mean + (score[j] - mean) / min(max(rows.seen[s, j], 1), MAX_SLOW_VALUES)
@@ -672,7 +672,7 @@ def _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, 
     if belonging:
         _season_of(score, places, profiles, season)
     for j in range(len(x)):
-        if not given.numeric[j]:
+        if not fixed.numeric[j]:
             season[0, j] = 0.0
         if season[0, j] == 0.0:
             season[1, j] = 0.0
@@ -835,28 +835,28 @@ def learn_usual(state, values, at, slots, out):
     slots: (n,) numbers of their series, at: (n,) counted from 0. Puts how far each is from that into out (n, RELATIVE,
     d).
     """
-    rows, _, counts, given = _state(state)
+    rows, _, counts, fixed = _state(state)
     start = _copy_rows(at + len(rows.known), np.empty_like(at), rows)
     n, d = values.shape
-    known, limited, moves, count = np.empty(d, np.bool_), np.empty(d), np.empty((2, d)), np.empty(d, np.int64)
+    is_known, limited, moves, count = np.empty(d, np.bool_), np.empty(d), np.empty((2, d)), np.empty(d, np.int64)
     level, spread, score, near_score, alike = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d, np.bool_)
     doubt = np.empty(d)
     for i in range(n):
         for j in range(d):
-            known[j], count[j], limited[j] = not np.isnan(values[i, j]), start.known[at[i], j], values[i, j]
+            is_known[j], count[j], limited[j] = not np.isnan(values[i, j]), start.known[at[i], j], values[i, j]
             _expect(
-                values[i, j], known[j], count[j], 0.0, slots[i], j, rows, counts, given,
+                values[i, j], is_known[j], count[j], 0.0, slots[i], j, rows, counts, fixed,
                 level, spread, score, near_score, doubt, alike,
             )  # fmt: skip
-            if known[j] and count[j] > 0 and near_score[j] != score[j]:
-                limited[j] = raw_of(near_score[j], j, given.pooled)
-        update_movement(values[i], limited, known, count, at[i], start, given.weights, moves)
+            if is_known[j] and count[j] > 0 and near_score[j] != score[j]:
+                limited[j] = raw_of(near_score[j], j, fixed.pooled)
+        update_movement(values[i], limited, is_known, count, at[i], start, fixed.weights, moves)
         for j in range(d):
-            if known[j] and count[j] > 0 and given.numeric[j]:
+            if is_known[j] and count[j] > 0 and fixed.numeric[j]:
                 compare_with_key(
-                    score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j, given.pooled, out[i]
+                    score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j, fixed.pooled, out[i]
                 )
-        _keep_last(values[i], known, count, at[i], start)
+        _keep_last(values[i], is_known, count, at[i], start)
 
 
 @exact_kernel
@@ -865,17 +865,17 @@ def learn_moves(state, values, at, slots, out):
 
     slots, at: see `learn_usual`; the series go on from there.
     """
-    rows, _, _, given = _state(state)
+    rows, _, _, fixed = _state(state)
     start = _copy_rows(at + len(rows.known), np.empty_like(at), rows)
     moves = rows.offset.shape[1] > 0
     n, d = values.shape
-    known, count = np.empty(d, np.bool_), np.empty(d, np.int64)
+    is_known, count = np.empty(d, np.bool_), np.empty(d, np.int64)
     for i in range(n):
         for j in range(d):
-            known[j], count[j] = not np.isnan(values[i, j]), start.known[at[i], j]
+            is_known[j], count[j] = not np.isnan(values[i, j]), start.known[at[i], j]
         if moves:
-            update_movement(values[i], values[i], known, count, at[i], start, given.weights, out[i])
-        _keep_last(values[i], known, count, at[i], start)
+            update_movement(values[i], values[i], is_known, count, at[i], start, fixed.weights, out[i])
+        _keep_last(values[i], is_known, count, at[i], start)
     for i in range(n):
         s, k = slots[i], at[i]
         for j in range(d):
@@ -885,7 +885,7 @@ def learn_moves(state, values, at, slots, out):
 
 
 @exact_kernel
-def _keep_last(values, known, count, s, rows):
+def _keep_last(values, is_known, count, s, rows):
     for j in range(len(values)):
-        if known[j]:
+        if is_known[j]:
             rows.last[s, j], rows.known[s, j] = values[j], min(count[j] + 1, MAX_COUNTED_VALUES)

@@ -40,7 +40,7 @@ FAR_FLAG = 2**30  # ... and if any value of it is far, see `Bulk`
 LESS_FLAG = 2**29  # ... and if it is odd among all, but usual for its key: then its own logit is the remembered one
 
 
-# What some earlier logits reach, at least ODD: the largest; how far it is above the median; what is clear above it, in
+# What some earlier logits reach, at least ODD_LOGIT: the largest; how far it is above the median; what is clear above it, in
 # heights; what is clear above the largest of those that were no outliers; and the median.
 TOP, HEIGHT, CLEAR, USUAL, MEDIAN = range(5)
 
@@ -62,7 +62,7 @@ class ScoreRings(NamedTuple):
     logits: Single  # (s, views)
     remembered: Float  # (s,) NaN: no score
     by_key: Single  # (s,)
-    series: NDArray[np.uint32]  # (s,) number of the series, and BEGINS, FAR, LESS
+    series: NDArray[np.uint32]  # (s,) number of the series, and BEGINS_FLAG, FAR_FLAG, LESS_FLAG
     verdict: NDArray[np.int8]  # (s,)
     outlier: Bool  # (s,)
     written: Bool  # (blocks,)
@@ -81,7 +81,7 @@ class RowRings(NamedTuple):
 
 # The seat of a scope: addresses of handles, and the number of its series in results
 FIXED, STANDARDS, MEMORY, SERIES, N_ADDRESSES = range(5)
-# Of FIXED, after the fields of `Scored` and of `Seen`
+# Of FIXED, after the fields of `ScoreRings` and of `RowRings`
 RING = 13  # how many rows, and how many to an entry of the log; those relative to the key; the same of scores
 TALLY = 14  # records so far, and the number of them where `settle` stops
 OF_MEAN = 15  # (most + 2,) see `_remembered`
@@ -220,11 +220,11 @@ def share_above(logit, above):
     """P of a logit: see `Rarity.above`."""
     at = bin_position(logit)
     bin_ = int(at)
-    found = above[bin_ + 1]
+    count = above[bin_ + 1]
     # the two outer bins have no width: all logits in one are above, or below, all records in it
     if 0 < bin_ <= BINS:
-        found += (above[bin_] - above[bin_ + 1]) * (1.0 - (at - bin_))
-    return (found + ASSUMED * assumed_above(logit)) / (above[0] + ASSUMED)
+        count += (above[bin_] - above[bin_ + 1]) * (1.0 - (at - bin_))
+    return (count + ASSUMED * assumed_above(logit)) / (above[0] + ASSUMED)
 
 
 @exact_kernel
@@ -270,14 +270,14 @@ def greedy_of(top, series, least, times):
     first, counts = first_of_series(top), np.zeros(len(top), np.int64)
     for i in range(len(top)):
         counts[first[i]] += 1
-    found = np.zeros(len(top), np.bool_)
+    is_greedy = np.zeros(len(top), np.bool_)
     for i in range(len(top)):
         if top[i] > 0 and counts[i] > least:
             of_all = 0
-            for one in series:
-                of_all += one == top[i]
-            found[i] = counts[i] > len(top) * (times * (of_all / len(series)))
-    return top[found]
+            for number in series:
+                of_all += number == top[i]
+            is_greedy[i] = counts[i] > len(top) * (times * (of_all / len(series)))
+    return top[is_greedy]
 
 
 @exact_kernel
@@ -299,11 +299,11 @@ def severities(outlier, score, alert_rate):
 
 
 @exact_kernel
-def settle(work, n, k, start, seats, learn):
+def settle(work, n, k, start, scope_addresses, learn):
     """Judge k visits of n records from `start` on, and keep them if `learn`, until a scope has to do more; returns
     where it ends.
 
-    work: the address of `Work`; seats: (scopes, SEAT), see there. See `Alerts` for the rules. Without `learn` nothing
+    work: the address of `Work`; seats: (scopes, N_ADDRESSES), see there. See `Alerts` for the rules. Without `learn` nothing
     changes, and all are judged.
     """
     batch, visits, scores, out = batch_at(work, n), visits_at(work, k), scores_at(work, k), judged_at(work, k)
@@ -314,20 +314,20 @@ def settle(work, n, k, start, seats, learn):
             ids[e - start] = batch.slots[visits.at[e]]
     first = first_of_series(ids)
     mean, count, left = np.zeros(k - start, np.float32), np.zeros(k - start, np.uint8), np.zeros(k - start, np.uint8)
-    outliers = np.full(len(seats), -1, np.int64)  # since the last step of each scope; -1: not looked up yet
+    outliers = np.full(len(scope_addresses), -1, np.int64)  # since the last step of each scope; -1: not looked up yet
     for e in range(start, k):
         i, s, f = visits.at[e], visits.scope[e], first[e - start]
-        fixed, slot = words_at(seats[s, FIXED]), np.int64(0)
+        fixed, slot = words_at(scope_addresses[s, FIXED]), np.int64(0)
         begins, weight = visits.number[e] == 0, scores.weight[e]
         if s == 0:
             slot, begins = batch.slots[i], batch.begins[i]
         tally, limits = row(fixed, TALLY, np.int64), row(fixed, LIMITS, np.float64)
-        out.series[e], out.begins[e] = slot if s == 0 else seats[s, SERIES], begins
-        is_judged = seats[s, STANDARDS] != 0 and visits.judged[e]
+        out.series[e], out.begins[e] = slot if s == 0 else scope_addresses[s, SERIES], begins
+        is_judged = scope_addresses[s, STANDARDS] != 0 and visits.judged[e]
         out.status[e] = WARMING_UP
         if is_judged:
-            its = words_at(seats[s, MEMORY])
-            means, counts, lefts = row(its, 0, np.float32), row(its, 1, np.uint8), row(its, 2, np.uint8)
+            memory = words_at(scope_addresses[s, MEMORY])
+            means, counts, lefts = row(memory, 0, np.float32), row(memory, 1, np.uint8), row(memory, 2, np.uint8)
             if f == e - start and slot < len(means):
                 mean[f], count[f], left[f] = means[slot], counts[slot], lefts[slot]
             if outliers[s] < 0:
@@ -348,7 +348,7 @@ def settle(work, n, k, start, seats, learn):
                 outliers[s],
                 batch,
                 scores,
-                _standards_at(seats[s, STANDARDS]),
+                _standards_at(scope_addresses[s, STANDARDS]),
                 limits,
                 out,
             )

@@ -21,7 +21,7 @@ def fill_view_columns(work, n, k, at, vectors, numeric, plans):
     values; the addresses of their contexts; and the number of contexts that took effect before.
 
     at: (q,) these visits; (0,): all; vectors: of the records, or others to look at; numeric: (d,) features that are no
-    categories; plans: (scopes, v, VIEW). That of what is usual for keys is the last view, of the partition's scope.
+    categories; plans: (scopes, v, PLAN_SIZE). That of what is usual for keys is the last view, of the partition's scope.
     """
     at = np.arange(k) if len(at) == 0 else at
     batch, visits, generation = batch_at(work, n), visits_at(work, k), scores_at(work, k).generation
@@ -30,26 +30,26 @@ def fill_view_columns(work, n, k, at, vectors, numeric, plans):
     for q in range(len(at)):
         generation[at[q]] = 0
     for v in range(plans.shape[1]):
-        what, count = plans[0, v, INPUT], plans[0, v, VECTORS]
+        view_input, count = plans[0, v, INPUT], plans[0, v, VECTORS]
         for q in range(len(at)):
             e = at[q]
-            i, its = visits.at[e], plans[0 if what == RELATIVE else visits.scope[e], v]
-            number = visits.shared[e] if what == RELATIVE else visits.number[e]
-            is_next = number >= its[TAKES_EFFECT]
-            contexts[v * len(at) + q] = its[NEXT if is_next else NOW]
-            if what != RELATIVE or visits.scope[e] == 0:
-                generation[e] += its[NEXT_NUMBER if is_next else NUMBER]
+            i, plan = visits.at[e], plans[0 if view_input == RELATIVE else visits.scope[e], v]
+            number = visits.shared[e] if view_input == RELATIVE else visits.number[e]
+            is_next = number >= plan[TAKES_EFFECT]
+            contexts[v * len(at) + q] = plan[NEXT if is_next else NOW]
+            if view_input != RELATIVE or visits.scope[e] == 0:
+                generation[e] += plan[NEXT_NUMBER if is_next else NUMBER]
             for a in range(count):
                 for j in range(d):
-                    if what == RELATIVE:
+                    if view_input == RELATIVE:
                         x = batch.relative[i, a, j]
-                    elif what == MOVEMENT:
+                    elif view_input == MOVEMENT:
                         x = vectors[i, vectors.shape[1] - count + a, j] if numeric[j] else np.nan
                     else:
                         x = vectors[i, a, j]
                     column = end + a * d + j
                     rows[q, column] = x
-                    without[q, column] = np.nan if what == RECORD and a == 0 and batch.gaps[i, j] else x
+                    without[q, column] = np.nan if view_input == RECORD and a == 0 and batch.gaps[i, j] else x
         end += count * d
     shared = plans.shape[1] - int(plans[0, plans.shape[1] - 1, INPUT] == RELATIVE)
     for q in range(len(at)):
@@ -57,7 +57,7 @@ def fill_view_columns(work, n, k, at, vectors, numeric, plans):
 
 
 @exact_kernel
-def combine(work, k, at, found):
+def combine(work, k, at, logits_and_votes):
     """Put the logits and votes found of some of k visits (2, v, q) into `Work`, which has their weights.
 
     at: (q,) these visits; (0,): all. Returns how many of the partition's scope are odd among all.
@@ -68,9 +68,9 @@ def combine(work, k, at, found):
     for q in range(len(at)):
         e, votes = at[q], 0.0
         for v in range(n_views):
-            scores.by_view[e, v] = found[0, v, q]
-            votes += found[1, v, q]
-        scores.by_key[e] = found[0, n_views, q] if found.shape[1] > n_views else np.nan
+            scores.by_view[e, v] = logits_and_votes[0, v, q]
+            votes += logits_and_votes[1, v, q]
+        scores.by_key[e] = logits_and_votes[0, n_views, q] if logits_and_votes.shape[1] > n_views else np.nan
         scores.logit[e] = combined(scores.by_view, e, scores.by_key[e], scores.weight[e], False)
         scores.confidence[e] = abs(votes / n_views)
         odd += visits.scope[e] == 0 and scores.logit[e] > ODD_LOGIT

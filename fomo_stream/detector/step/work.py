@@ -26,7 +26,7 @@ class Visits(NamedTuple):
     number: Int  # (k,) the record's in its scope
     shared: Int  # (k,) number of the record of the partition's scope that comes next
     judged: Bool  # (k,) whether its scope judges it; else it only learns it
-    given: Bool  # (k,) whether what this scope says is the record's result
+    is_result: Bool  # (k,) whether what this scope says is the record's result
 
 
 class VisitScores(NamedTuple):
@@ -73,7 +73,7 @@ class Work:
         self._handle = Handle(self.batch, self.visits, self.scores, self.judged, self.rows, self.without, self.contexts)
         self.address = self._handle.address
 
-    def given(self, at: Int | slice) -> tuple[VisitScores, VisitResults]:
+    def copies(self, at: Int | slice) -> tuple[VisitScores, VisitResults]:
         """Copies of what is said of some visits."""
         whole, real, flag, grade = (block[:, at].copy() for block in self._blocks)
         scores = VisitScores(real[0], self.scores.by_view[at].copy(), real[1], real[2], real[3], whole[4])
@@ -135,5 +135,5 @@ def judged_at(address, k):
 def view_arrays_at(address, q):
     """The rows of q visits in all views, without what stands in for missing values, and the contexts, view by view."""
     w = words_at(address)
-    found = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
-    return found[0], found[1], row(w, CONTEXTS, np.int64)
+    arrays = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
+    return arrays[0], arrays[1], row(w, CONTEXTS, np.int64)

@@ -142,24 +142,24 @@ def _new_memory(w, m):
 @kernel
 def _closest(d2):
     """The smallest of d2 (m,), m a multiple of LANES."""
-    found = lanes_at(d2, 0)
+    smallest = lanes_at(d2, 0)
     for start in range(LANES, d2.shape[0], LANES):
-        found = least(found, lanes_at(d2, start))
-    return least_across(found)
+        smallest = least(smallest, lanes_at(d2, start))
+    return least_across(smallest)
 
 
 @kernel
 def _weigh(d2, closest, factor, weights, sums):
     """As `kernel_sums`, with the kernels themselves in weights (BANDWIDTHS, m), narrowest first."""
     m = d2.shape[0]
-    one, two, three, four = span(weights, 0, m), span(weights, m, m), span(weights, 2 * m, m), span(weights, 3 * m, m)
+    narrowest, narrow, wide, widest = span(weights, 0, m), span(weights, m, m), span(weights, 2 * m, m), span(weights, 3 * m, m)
     s1 = s4 = s16 = s64 = np.float32(0)
     for i in range(m):
         e = exp_of_negative((closest - d2[i]) * factor)
         e4 = fourth_power(e)
         e16 = fourth_power(e4)
         e64 = fourth_power(e16)
-        four[i], three[i], two[i], one[i] = (
+        widest[i], wide[i], narrow[i], narrowest[i] = (
             max(e, MIN_KERNEL_WEIGHT),
             max(e4, MIN_KERNEL_WEIGHT),
             max(e16, MIN_KERNEL_WEIGHT),
@@ -286,9 +286,9 @@ def _add_learned_distances(z, size, layer, w, c, memory, d2):
                 in_space[t, i] = learned[t, s * count + i]
         block_distances(in_space, size, c.coordinates[(layer - 1) * spaces + s], extra)
         for t in range(size):
-            near, more = span(d2, (s * TILE + t) * m, m), span(extra, t * m, m)
+            near, learned_part = span(d2, (s * TILE + t) * m, m), span(extra, t * m, m)
             for i in range(m):
-                near[i] += more[i]
+                near[i] += learned_part[i]
 
 
 @kernel
@@ -301,9 +301,9 @@ def _attend_all(d2, size, layer, n, w, c, memory, densities):
         for s in range(spaces):
             of_row = span(d2, (s * TILE + t) * m, m)
             values = span(c.values, (first * spaces + s) * count * m, count * m)
-            found = span(densities, t * heads + s * BANDWIDTHS, BANDWIDTHS)
+            of_heads = span(densities, t * heads + s * BANDWIDTHS, BANDWIDTHS)
             read = span(mixed, t * mixed.shape[1] + s * count, count)
-            _attend(of_row, w.precision[layer, s], n, values, memory.weights, memory.sums, found, read)
+            _attend(of_row, w.precision[layer, s], n, values, memory.weights, memory.sums, of_heads, read)
 
 
 @kernel
@@ -312,14 +312,14 @@ def _finish(z, size, layer, densities, w, c, rarity, read, memory, logits):
 
     rarity: as of `channels_of`. read: (R, K + width) what is read of routers.
     """
-    heads, seen = densities.shape[1], memory.seen
+    heads, inputs = densities.shape[1], memory.seen
     a, b = layer * heads, (layer + 1) * heads
     for t in range(size):
-        channels_of(densities[t], c.median[a:b], c.spread[a:b], c.ordered[a:b], c.last_ordered[a:b], rarity, seen[t])
+        channels_of(densities[t], c.median[a:b], c.spread[a:b], c.ordered[a:b], c.last_ordered[a:b], rarity, inputs[t])
         for i in range(2 * heads):
-            logits[t] += seen[t, i] * w.weight[layer, i]
-            seen[t, i] = min(max(seen[t, i], -INPUT_LIMIT), INPUT_LIMIT)
-    linear(seen, size, w.mix[layer], w.mix_bias[layer], memory.y)
+            logits[t] += inputs[t, i] * w.weight[layer, i]
+            inputs[t, i] = min(max(inputs[t, i], -INPUT_LIMIT), INPUT_LIMIT)
+    linear(inputs, size, w.mix[layer], w.mix_bias[layer], memory.y)
     _add_rows(z, size, memory.y)
     if layer:
         linear(memory.mixed, size, w.mix_values[layer - 1], w.no_bias, memory.y)
@@ -409,7 +409,7 @@ def own_densities(x, z, layer, w, c):
     spaces, n = x.shape[:2]
     m, heads = c.columns.shape[1] * c.columns.shape[3], w.weight.shape[1] // 2
     memory, d2 = _new_memory(w, m), np.empty((spaces, TILE, m), np.float32)
-    found, part = np.empty((n, heads)), np.empty((TILE, heads))
+    densities, part = np.empty((n, heads)), np.empty((TILE, heads))
     read = np.empty((n, memory.mixed.shape[1]), np.float32)
     for start in range(0, n, TILE):
         size = min(TILE, n - start)
@@ -418,9 +418,9 @@ def own_densities(x, z, layer, w, c):
         if layer:
             _add_learned_distances(z[start : start + size], size, layer, w, c, memory, d2)
         _attend_all(d2, size, layer, n - 1, w, c, memory, part)
-        found[start : start + size] = part[:size]
+        densities[start : start + size] = part[:size]
         read[start : start + size] = memory.mixed[:size]
-    return found, read
+    return densities, read
 
 
 @kernel

@@ -132,7 +132,7 @@ def _eigen(matrix):
 
 @kernel
 def whitening_matrix(z):
-    """Inverse square root (d, d) of the shrunk covariance of z-scores (n, d), d <= MOST_FEATURES."""
+    """Inverse square root (d, d) of the shrunk covariance of z-scores (n, d), d <= MAX_FEATURES."""
     d = z.shape[1]
     vectors, values = _eigen(_shrunk_covariance(z))
     out = np.zeros((d, d))

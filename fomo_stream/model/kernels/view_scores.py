@@ -188,13 +188,13 @@ def _add_likeness(like, h, logits):
 
 
 @exact_kernel
-def _combine_entries(found, counts, h, logits, votes):
+def _combine_entries(entry_logits, counts, h, logits, votes):
     """The logits (q,) of records from those found of their rows, and the votes (q,) of the context on them."""
     own, by_rank = row(h, OWN, np.float64), row(h, VOTES, np.float64)
     n = 0
     for i in range(counts.shape[0]):
         if counts[i]:
-            logits[i] = found[n] if counts[i] == 1 else min(found[n], found[n + 1])
+            logits[i] = entry_logits[n] if counts[i] == 1 else min(entry_logits[n], entry_logits[n + 1])
             votes[i] = by_rank[smaller(own, logits[i])]
         n += counts[i]
 
@@ -224,18 +224,18 @@ def score_views(rows, without, views, contexts, weights):
                 entries, counts = _entries(rows[start:stop, first:last], without[start:stop, first:last], views[v, 2])
                 completed = np.empty(entries.shape)
                 # Twice at most, first in the context and then among known outliers: a loop, as the code of
-                # `_score` is compiled once more wherever it is called.
+                # `_score_rows` is compiled once more wherever it is called.
                 at, logits = contexts[v, start], np.empty(0)
                 while at:
                     c = words_at(at)
                     complete(entries, _completion_rows_at(c), none, completed)
-                    found = _score_rows(completed, c, of_model)
+                    entry_logits = _score_rows(completed, c, of_model)
                     if at == contexts[v, start]:
-                        logits = found
+                        logits = entry_logits
                         _add_extremes(entries, h, logits)
                         at = h[OUTLIERS * WORDS]
                     else:
-                        _add_likeness(found, h, logits)
+                        _add_likeness(entry_logits, h, logits)
                         at = 0
                 _combine_entries(logits, counts, h, out[0, v, start:stop], out[1, v, start:stop])
             start = stop
