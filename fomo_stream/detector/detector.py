@@ -159,14 +159,21 @@ class Detector:
         return self._shared.room
 
     @property
+    def ahead(self) -> int:
+        """How many of the next records can be processed at most, so that `is_ready` knows all that they wait for."""
+        return self._shared.ahead
+
+    @property
     def reference(self) -> Reference | None:
         """The rows that are called good, if there are any."""
         return self._reference
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
+        if all(scope.is_ready(len(keys)) for scope in self._owns.scopes):  # which is usual, and cheap to find out
+            return True
         if not len(self._owns):
-            return self._shared.is_ready(len(keys))
+            return False
         call = self._visited(len(keys), Digests.of(keys), learn=True, is_bounded=False)
         is_ready = all(self._owns.scopes[s].is_ready(n) for s, n in self._scopes_of(call))
         self._keep(call.work)

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 POSTPONE_S = 2.0  # less than the shortest session timeout
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
 MAX_RETRY_S = 10.0
+BEHIND_S = 0.5  # between commits while records have piled up: a commit costs as much as many records
 
 
 class Membership:
@@ -87,7 +88,8 @@ class Commits:
     1. **Open.** Scores and dead letters are sent as records are scored. With exactly-once,
        readers of committed records do not see them yet.
     2. **Stage.** When the commit interval is over or the delivery is full, every partition sends the changes of
-       its state, and its offsets are noted (`Pipeline.stage`).
+       its state, and its offsets are noted (`Pipeline.stage`). While the service is behind, its records are late
+       anyway: commits are then rare, so that it catches up sooner.
     3. **Commit.** The delivery commits outputs, state and offsets: with exactly-once in one transaction, with
        at-least-once the offsets last. The broker may take many turns to answer; outputs sent meanwhile belong to the
        next commit.
@@ -135,15 +137,18 @@ class Commits:
         """Return whether reading must pause until the commit, or the abort, is done."""
         return self._delivery.is_full or self.must_abort
 
-    def turn(self, now: float) -> bool:
-        """Take the next step, if its time has come. Returns whether a commit was due."""
+    def turn(self, now: float, is_behind: bool = False) -> bool:
+        """Take the next step, if its time has come. Returns whether a commit was due.
+
+        is_behind: since a commit was due, there were always more records than were read.
+        """
         if self._delivery.is_committing:
             self._conclude(self._delivery.proceed())
         elif self.must_abort:
             self._abort()
         elif self._delivery.has_failed:
             self._conclude(CommitOutcome.FAILED)
-        elif now >= self._due or self._delivery.is_full:
+        elif self._delivery.is_full or (now >= self._due and not (is_behind and now < self._began + BEHIND_S)):
             self._due = now + (self._interval_s if self.begin() else 0)
             return True
         return False

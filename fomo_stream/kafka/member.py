@@ -80,6 +80,7 @@ class Poller:
     def __init__(self, consumer: Any, seconds: float) -> None:
         self._consumer, self._seconds = consumer, seconds
         self._most = 1
+        self.is_behind: bool | None = None  # whether all calls since it was None gave as many as were asked for
 
     def poll(self, patience: float) -> list[Message]:
         """Wait up to `patience` seconds for a message; returns it and others that are there. Some may be errors."""
@@ -90,6 +91,8 @@ class Poller:
 
     def handled(self, n: int, seconds: float) -> None:
         """The caller has handled the n messages of the last call in `seconds`."""
+        if self.is_behind is not False:
+            self.is_behind = n >= self._most
         if seconds > self._seconds:
             self._most = max(1, self._most // 2)
         elif n >= self._most:
@@ -205,8 +208,9 @@ class GroupMember:
         if self.pipeline.schema is None:
             self.search.proceed(now)
         self.pipeline.score_due(now)
-        if self.commits.turn(now):
+        if self.commits.turn(now, bool(self._poller.is_behind)):
             self.has_joined = bool(self._consumer.memberid())
+            self._poller.is_behind = None
         self._keep_in_step(now)
         self.activate()
         self.control_flow()
