@@ -95,7 +95,7 @@ class RedriveProgress:
 
     @classmethod
     def committed(cls, committed: TopicPartition, first: int, end: int) -> RedriveProgress:
-        """Return the committed progress; begin at `first` without one, or if a new topic is shorter."""
+        """Return the committed progress; that at `first` without one, or if the topic is a new, shorter one."""
         try:
             ahead = json.loads(committed.metadata or "{}")
             steps = zlib.decompress(b64decode(ahead.pop(LEFT_KEY))) if LEFT_KEY in ahead else b"[]"
@@ -107,7 +107,7 @@ class RedriveProgress:
         return cls(committed.offset, ahead, left) if is_usable else cls(first)
 
     def as_offset(self, topic: str, partition: int) -> TopicPartition:
-        """Return the offset to commit, with the rest as metadata. Raises TopicError if the broker takes less."""
+        """Return the offset to commit, with the rest as metadata. Raises TopicError if the metadata is too long."""
         rest: dict[str, int | str] = dict(self.ahead)
         if self.left:
             steps = [after - before for before, after in pairwise([0, *sorted(self.left)])]
@@ -130,7 +130,7 @@ class RedriveProgress:
         return min([min(map(self._end, reasons), default=self.offset), *self.left])
 
     def advanced(self, to: int, reasons: Sequence[str], left: frozenset[int] = frozenset()) -> RedriveProgress:
-        """Return the progress when a run for these reasons (none: any) handled all letters below `to` but `left`."""
+        """Return the progress after a run for these reasons (none: any) that has left only `left` below `to`."""
         offset = self.offset if reasons else to
         ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
         return RedriveProgress(offset, {reason: end for reason, end in ahead.items() if end > offset}, left)
@@ -311,9 +311,7 @@ class _Redrive:
         def delivered(error: KafkaError | None, _message: object = None) -> None:
             what = f"topic {topic} does not take dead letter {letter.where()}"
             if error is not None:
-                code = (
-                    error.code()
-                )  # positive: refused by the broker; a missing permission is not the fault of the letter
+                code = error.code()  # a positive code is a refusal; permissions are not the letter's fault
                 is_refused = code not in NOT_PERMITTED and (code > 0 or code == KafkaError._INVALID_DIFFERENT_RECORD)
                 errors.append(
                     RefusedError(f"{what} ({error.str()})") if is_refused else broker_error(error, what, RUN_AGAIN)
@@ -341,7 +339,7 @@ def _letter_reason(letter: Record) -> str:
 
 
 def _letter_attempts(letter: Record) -> int:
-    """Return how often a letter was sent back; 0 if its header is not a number. Limited, as anybody can write one."""
+    """Return how often a letter was sent back; 0 without a number. Anybody can write the header, so it is limited."""
     return min(_header_number(dict(letter.headers).get(ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
 
 

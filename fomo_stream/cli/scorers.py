@@ -1,7 +1,7 @@
-"""How `fomo-stream score` compares records: with a fixed context, or with the records before them.
+"""The scorers of `fomo-stream score`: they compare records with a fixed context, or with the records before them.
 
-A scorer takes lines and gives them back with results, in the same order. `add` may hold lines back; `finish` gives
-back the rest at the end of the input.
+A scorer takes lines and returns them with results, in the same order. `add` may hold lines back; `finish` returns the
+rest at the end of the input.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
 
 Float = NDArray[np.float64]
-MAX_HELD = 20  # times min_context: maximum number of unusable lines, and of records, held in memory
+MAX_HELD = 20  # times min_context: limit of unusable lines, and of records, held in memory
 
 
 Batch = tuple[list[Line], ScoredBatch]
 
 
 class _LineScorer:
-    """Scores lines."""
+    """The parts that both scorers share."""
 
     def __init__(self, settings: ScoreSettings, note: Note) -> None:
         self._settings, self._note = settings, note
         self._partition: Running | None = None
-        self.unused: UnusedFields | None = None  # of features that are inferred from the input
+        self.unused: UnusedFields | None = None  # only if features are inferred from the input
         self._now = round(time.time() * 1000)  # no record is later
 
     @property
     def partition(self) -> Running:
-        """It is there once there is a batch."""
+        """The partition; it exists from the first batch on."""
         assert self._partition is not None
         return self._partition
 
     @property
     def schema(self) -> Schema:
-        """The features that are scored."""
+        """The schema of the features that are scored."""
         return self.partition.schema
 
     def _begin(self, first: Detector, schema: Schema) -> None:
@@ -96,7 +96,7 @@ class FixedContextScorer(_LineScorer):
             file = RecordFile(stream, "auto", str(path), text, note=note, **settings.csv_settings())
             records = trusted_records(file)
             sample = list(islice(records, BLOCK_RECORDS))
-            # with them the first records are checked
+            # used to check the first records of the input
             self._fields: set[str] | None = {path for record in sample for path, _ in leaves_of(record)}
             self._table, self._source = table, f"the first {counted(len(sample), 'record')} of --context {path}"
             schema, _ = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
@@ -112,15 +112,15 @@ class FixedContextScorer(_LineScorer):
             raise SchemaError(f"--context {path} has {has}; at least {LEAST_CONTEXT} are needed")
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
-        # one view, and no memory: the input need not be a stream
+        # one view, and no memory: the input may be unordered
         config = replace(config, views=("all",), memory=0.0)
         self._detector = Detector(model, rows.shape[1], config, categorical=schema.categorical_columns)
         self._detector.seed_context(rows)
         self._begin(self._detector, schema)
         if self._detector.score_apart(rows[:1]).status[0] is Status.CALIBRATING:
-            few = counted(self._detector.context_rows, "row")
+            rows_text = counted(self._detector.context_rows, "row")
             note(
-                f"nothing will be flagged: {few} of {path} are too few for an alert rate of "
+                f"nothing will be flagged: {rows_text} of {path} are too few for an alert rate of "
                 f"{config.alert_rate:g}; give more rows, or raise --alert-rate"
             )
 
@@ -133,13 +133,13 @@ class FixedContextScorer(_LineScorer):
         """Raise SchemaError if the first records have a feature that the context has no field for."""
         if self._fields is None:
             return
-        known, self._fields, table = self._fields, None, self._table
+        fields, self._fields, table = self._fields, None, self._table
         try:
             schema, _ = infer_from_file(self._settings, table.format, records, table.name, roles_of(self._settings))
         except NoFeaturesError:
             return
-        if lacking := [name for name in schema.features if name not in known]:
-            hint = did_you_mean(lacking[0], sorted(known))
+        if lacking := [name for name in schema.features if name not in fields]:
+            hint = did_you_mean(lacking[0], sorted(fields))
             raise SchemaError(
                 f"{self._source} have no field {shown_names(lacking, MAX_NAMES_SHOWN)}, which {table.name} has{hint}",
                 f"add it to that file, or name the features to compare: --features {shown_names(self.schema.features)}",
@@ -160,7 +160,7 @@ class PrequentialScorer(_LineScorer):
         self._model, self._table = model, table
         self._min_context = settings.min_context
         self._held: list[Line] = []
-        self._wanted = self._min_context  # records to hold before the next attempt to begin
+        self._needed = self._min_context  # records to hold before the next attempt to begin
         self._n_records = 0
         self._features: Schema | None = None
         self._has_scored_first = False
@@ -177,7 +177,7 @@ class PrequentialScorer(_LineScorer):
                 f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records",
                 FORMAT_HINT,
             )
-        return None if self._n_records < self._wanted else self._try_to_begin(at_end=False)
+        return None if self._n_records < self._needed else self._try_to_begin(at_end=False)
 
     def finish(self) -> Batch | None:
         return None if self._partition is not None else self._try_to_begin(at_end=True)
@@ -190,12 +190,14 @@ class PrequentialScorer(_LineScorer):
                 self._settings, self._table.format, records, name, roles_of(self._settings), self._note
             )
             if self._settings.features is None:
-                known = (*self._features.features, *self._features.untaken, self._settings.result_field)
-                self.unused = UnusedFields(known, left_out, self._settings.marks)
+                names = (*self._features.features, *self._features.untaken, self._settings.result_field)
+                self.unused = UnusedFields(names, left_out, self._settings.marks)
                 self.unused.follow(numbered_records(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])
         n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
-        if {*self._features.features} <= {*self._settings.derive}:  # they are known later
+        if {*self._features.features} <= {
+            *self._settings.derive
+        }:  # derived features are known only when records are scored
             n_usable = self._n_records
         if n_usable < self._min_context and not at_end:
             if self._n_records > MAX_HELD * self._min_context:
@@ -203,7 +205,7 @@ class PrequentialScorer(_LineScorer):
                     f"only {n_usable} of the first {self._n_records} records of {name} have a value of any "
                     "feature; name other features with --features"
                 )
-            self._wanted = self._n_records + self._min_context - n_usable
+            self._needed = self._n_records + self._min_context - n_usable
             return None
         schema, config = self._features, self._settings.detector_config()
         columns = schema.categorical_columns, schema.counter_columns
@@ -212,8 +214,8 @@ class PrequentialScorer(_LineScorer):
             self._note(f"left out: the view {view}")
         if self._settings.reference is not None:
             reference = set_reference(self._settings, first, schema)
-            own = f"{counted(reference.keys, 'key')} with enough of their own"
-            self._note(f"--reference: {counted(reference.records, 'good record')}, {own}")
+            keys = f"{counted(reference.keys, 'key')} with enough of their own"
+            self._note(f"--reference: {counted(reference.records, 'good record')}, {keys}")
         self._begin(first, schema)
         held, self._held = self._held, []
         return self._batch(held, self._first_scores)
@@ -237,12 +239,12 @@ class PrequentialScorer(_LineScorer):
 
 
 def numbered_records(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of lines, with the numbers of these."""
+    """Return the records of lines, with the line numbers."""
     return ((line.number, line.record) for line in lines if line.record is not None)
 
 
 def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
-    """Name the features with cells that are text, and count as missing."""
+    """Note the features with cells that are text and therefore count as missing."""
     for name, (count, first) in table.texts.items():
         if name in schema.features and name not in schema.categorical:
             other = next((mark for mark in reversed(DECIMAL_MARKS) if number_in(first, mark) is not None), "")

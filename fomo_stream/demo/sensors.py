@@ -30,7 +30,7 @@ FAULT_READINGS = {"spike": 1, "stuck": 10, "drift": 16, "broken correlation": 5,
 
 @dataclass(frozen=True)
 class Sensor:
-    """How one quantity behaves, in its own unit."""
+    """The behaviour of one quantity, in its own unit."""
 
     name: str
     centre: float  # at half load
@@ -91,7 +91,7 @@ def sensor_stream(seed: int = 0, fault_every: float = 1500.0, first_fault: int =
 
 
 def ordinary_readings(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless blocks of (load (BLOCK,) in [0, 1], values (BLOCK, n_sensors) without faults)."""
+    """Yield endless blocks of (load (BLOCK,) in [0, 1], values (BLOCK, n_sensors) without faults)."""
     centre, load_gain, cycle_gain, noise = (
         np.array([getattr(s, part) for s in PUMP]) for part in ("centre", "load", "cycle", "noise")
     )
@@ -139,7 +139,7 @@ class Faults:
         self.size = 0.0
 
     def apply(self, number: int, load: float, values: np.ndarray) -> tuple[np.ndarray, str | None]:
-        """values: (n_sensors,) of reading `number`, without faults. Returns them with the fault, and its name."""
+        """Return the values (n_sensors,) of reading `number` with a fault if one is due, and its name or None."""
         if not self.left and number >= self.next_start:
             self._begin(load, values)
         if not self.left:

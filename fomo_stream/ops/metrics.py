@@ -1,7 +1,7 @@
 """Every metric of the service, with its type, unit and description.
 
-`Metrics` counts while the service works, a micro-batch at a time. What the service knows by itself, such as the
-positions of partitions, is asked for when the metrics are.
+`Metrics` counts while the service works, a micro-batch at a time. Values that the service holds anyway, such as the
+positions of partitions, are read only when the metrics are requested.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ METRICS = (
         "How long a partition has waited for its next context; 0: not.",
         PARTITION_LABEL,
     ),
-    Metric("keys", "gauge", "Keys of which is known what is usual for them.", PARTITION_LABEL),
+    Metric("keys", "gauge", "Keys whose usual values are known.", PARTITION_LABEL),
     Metric(
         "keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION_LABEL
     ),
     Metric("own_contexts", "gauge", "Keys that have contexts of their own.", PARTITION_LABEL),
-    Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", PARTITION_LABEL),
+    Metric("context_rows", "gauge", "Rows of the history that contexts are made of.", PARTITION_LABEL),
 )
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -89,7 +89,7 @@ BOUNDS = {
     "end_to_end_seconds": LONG_BOUNDS,
     "restore_seconds": LONG_BOUNDS,
 }
-# Values of labels that are known before: a rate is known from the first event on.
+# Label values that are exposed from the start: then a rate is known from the first event on.
 LABELS = {
     "dead_letters": REASONS,
     "alerts": ("info", "warning", "critical"),
@@ -97,15 +97,15 @@ LABELS = {
     "commits": ("committed", "aborted"),
     "rebalances": ("assigned", "revoked", "lost"),
 }
-BY_FEEDBACK = "feedback"  # in place of the names of windows that labels tell of: there may be any number
+BY_FEEDBACK = "feedback"  # stands for all windows that labels name: there may be any number
 REALISED_RATE_RECORDS = 10_000  # calibrated records over which the realised alert rate is taken
-MIN_REALISED_RATE_RECORDS = 1_000  # fewer say too little
+MIN_REALISED_RATE_RECORDS = 1_000  # calibrated records for a meaningful rate
 
 
 class Metrics(Observer):
     """Counts what the service does, for `exposition`.
 
-    named: the rules and windows of maintenance whose names are a value of a label; all others share one.
+    named: the rules and windows of maintenance whose names become label values; all others share one value.
     """
 
     def __init__(self, named: Collection[str] = ()) -> None:
@@ -115,7 +115,7 @@ class Metrics(Observer):
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for name, kind, text, labels in METRICS:
-            if kind == "counter" and name != "restore_retries":  # which the snapshot has
+            if kind == "counter" and name != "restore_retries":  # the snapshot counts these
                 counter = self._counters[name] = Counter(PREFIX + name, text, labels, registry=self._registry)
                 for value in LABELS.get(name, ()):
                     counter.labels(value)
@@ -130,20 +130,20 @@ class Metrics(Observer):
         self._observe("decode_seconds", max(0.0, seconds - self._working_s))
         self._working_s = 0.0
 
-    def scored(self, seen: Observation) -> None:
-        self._count("records", n=seen.n_records)
-        self._count("missing_values", n=seen.missing)
-        self._observe("score", *[result["score"] for result in seen.results if result["score"] is not None])
-        for name in [result["suppressed"] for result in seen.results if "suppressed" in result]:
+    def scored(self, observation: Observation) -> None:
+        self._count("records", n=observation.n_records)
+        self._count("missing_values", n=observation.missing)
+        self._observe("score", *[result["score"] for result in observation.results if result["score"] is not None])
+        for name in [result["suppressed"] for result in observation.results if "suppressed" in result]:
             self._count("suppressed", name if name in self._named else BY_FEEDBACK)
-        for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
+        for severity in [result["severity"] for result in observation.results if result["severity"] is not None]:
             self._count("alerts", severity)
-        self._count("incidents", "opened", n=seen.opened)
-        self._count("incidents", "closed", n=len(seen.closed))
-        self._calibrated(seen.calibrated, len(seen.outliers))
-        self._observe("score_seconds", seen.score_s)
-        self._observe("produce_seconds", seen.produce_s)
-        self._working_s += seen.score_s + seen.produce_s
+        self._count("incidents", "opened", n=observation.opened)
+        self._count("incidents", "closed", n=len(observation.closed))
+        self._calibrated(observation.calibrated, len(observation.outliers))
+        self._observe("score_seconds", observation.score_s)
+        self._observe("produce_seconds", observation.produce_s)
+        self._working_s += observation.score_s + observation.produce_s
 
     def dead_letter(self, reason: str) -> None:
         self._count("dead_letters", reason)
@@ -183,7 +183,7 @@ class Metrics(Observer):
         self._observe("build_seconds", seconds)
 
     def turned(self, now: float) -> None:
-        self._working_s = 0.0  # micro-batches that a turn scored are no part of the next poll
+        self._working_s = 0.0  # micro-batches scored in this turn do not belong to the next poll
 
     def _count(self, name: str, *labels: str, n: int = 1) -> None:
         counter = self._counters[name]
@@ -207,14 +207,14 @@ class Metrics(Observer):
             self._recent_outliers -= old_outliers
 
     def exposition(self, snapshot: Snapshot) -> bytes:
-        """All metrics in the text format of Prometheus. Safe from any thread."""
+        """Return all metrics in the text format of Prometheus. Safe from any thread."""
         registry = CollectorRegistry()
         values = self._of_snapshot(snapshot)
         for name, kind, text, labels in METRICS:
             if samples := values.get(name):
                 metric = (Gauge if kind == "gauge" else Counter)(PREFIX + name, text, labels, registry=registry)
-                for its_labels, value in samples:
-                    (metric.labels(*its_labels) if labels else metric).inc(value)
+                for label_values, value in samples:
+                    (metric.labels(*label_values) if labels else metric).inc(value)
         return generate_latest(self._registry) + generate_latest(registry)
 
     @property
@@ -224,7 +224,7 @@ class Metrics(Observer):
         return outliers / records if records >= MIN_REALISED_RATE_RECORDS else None
 
     def _of_snapshot(self, snapshot: Snapshot) -> dict[str, list[tuple[tuple[str, ...], float]]]:
-        """What the snapshot has of each metric: values of the labels, and the number."""
+        """Return the values of metrics that the snapshot has: label values and number, by metric."""
         values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
 
         def note(name: str, value: float | None, *labels: str) -> None:

@@ -33,10 +33,10 @@ class ProgressLog(Observer):
         self._seconds: deque[float] = deque(maxlen=10_000)  # from poll to commit
         self._due: float | None = None
 
-    def scored(self, seen: Observation) -> None:
-        self.counts["records"] += seen.n_records
-        self.counts["outliers"] += len(seen.outliers)
-        self.counts["missing"] += seen.missing
+    def scored(self, observation: Observation) -> None:
+        self.counts["records"] += observation.n_records
+        self.counts["outliers"] += len(observation.outliers)
+        self.counts["missing"] += observation.missing
 
     def dead_letter(self, reason: str) -> None:
         self.counts["dead_letters"] += 1
@@ -75,7 +75,7 @@ class Monitor(Observers):
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._host, self._port = settings.http_host, settings.health_port
-        named = [one.name for one in (*settings.all_rules, *settings.windows)]
+        named = [table.name for table in (*settings.all_rules, *settings.windows)]
         self._metrics, self._board = Metrics(named), StatusBoard(show_keys=settings.show_keys)
         served: list[Observer] = [] if self._port is None else [self._metrics, self._board]
         super().__init__([ProgressLog(), *served])
@@ -84,10 +84,10 @@ class Monitor(Observers):
         """Answer requests about `service`, if there is a --health-port. Raises ConfigError when it cannot listen."""
         if self._port is None:
             return nullcontext()
-        sources = Endpoints(
+        endpoints = Endpoints(
             live=service.not_live,
             ready=service.not_ready,
             metrics=lambda: self._metrics.exposition(service.snapshot()),
             status=lambda: self._board.status(service.snapshot(), self._metrics.realised_rate),
         )
-        return HttpServer(self._host, self._port, sources)
+        return HttpServer(self._host, self._port, endpoints)

@@ -1,4 +1,4 @@
-"""The report of a replay, put together: what was counted, and where it came from."""
+"""Makes the report of a replay from what was counted, with its source, settings, versions and timing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fomo_stream.replaying.report_files import json_value
 from fomo_stream.settings.replay import ReplaySettings, option_values
 from fomo_stream.settings.sources import settings_of_scope
 
-# Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
+# Settings that no number of a report depends on: locations, display, and the delivery of the service.
 NOT_IN_REPORT = frozenset(settings_of_scope(ReplaySettings, "outputs", "running"))
 
 
 def make_report(plan: Plan, outcomes: Sequence[PartitionOutcome], started: datetime) -> dict[str, Any]:
-    """The report: the same for the same plan, except `timing`. outcomes: of all partitions, in their order."""
+    """Return the report, which is the same for the same plan except for `timing`. outcomes: of all partitions."""
     measured = measure([outcome.recorded for outcome in outcomes], measure_spec(plan))
     source = {**_source_report(plan, outcomes), **measured.pop("source")}
     report = {
@@ -46,7 +46,7 @@ def make_report(plan: Plan, outcomes: Sequence[PartitionOutcome], started: datet
 
 
 def report_settings(settings: ReplaySettings) -> dict[str, Any]:
-    """The settings that numbers of a report depend on."""
+    """Return the settings that the numbers of a report depend on."""
     unused = NOT_IN_REPORT if settings.is_given("group") else NOT_IN_REPORT | {"group"}
     return {name: value for name, value in option_values(settings).items() if name not in unused}
 
@@ -58,7 +58,8 @@ def _source_report(plan: Plan, outcomes: Sequence[PartitionOutcome]) -> dict[str
         "kind": source.kind,
         "partitions": len(source.partitions),
         "ranges": [
-            {"partition": one.partition, "from": source.start(one.partition), "to": one.position} for one in outcomes
+            {"partition": outcome.partition, "from": source.start(outcome.partition), "to": outcome.position}
+            for outcome in outcomes
         ],
         "axis": plan.axis,
         "features": list(plan.schema.features),
@@ -79,16 +80,16 @@ def _replay_notes(plan: Plan, outcomes: Sequence[PartitionOutcome], records: int
 
 
 def _kind_and_settings(name: str, plan: Plan) -> dict[str, Any]:
-    """What kind of detector it is, and its settings; of a variant, those that differ."""
+    """Return the kind of a detector, and its settings; for a variant, those that differ."""
     own = asdict(plan.settings.detector_config())
     if name == OWN_DETECTOR:
         return {"kind": "own", "settings": own}
-    its = dict(variants(plan.settings)).get(name)
-    if its is None:
+    variant = dict(variants(plan.settings)).get(name)
+    if variant is None:
         return {"kind": "rival", "settings": None}
-    differing = {key: value for key, value in asdict(its.detector_config()).items() if value != own[key]}
-    if its.model != plan.settings.model:
-        differing["model"] = its.model
+    differing = {key: value for key, value in asdict(variant.detector_config()).items() if value != own[key]}
+    if variant.model != plan.settings.model:
+        differing["model"] = variant.model
     return {"kind": "variant", "settings": differing}
 
 
@@ -106,13 +107,13 @@ def _versions(plan: Plan, outcomes: Sequence[PartitionOutcome]) -> dict[str, str
 
 
 def _timing(outcomes: Sequence[PartitionOutcome], started: datetime, source: dict[str, Any]) -> dict[str, Any]:
-    """How long it took."""
+    """Return how long the replay and each detector took."""
     spent: Counter[str] = Counter()
     for outcome in outcomes:
         spent.update(outcome.seconds)
     names = sorted(spent, key=lambda name: (name != OWN_DETECTOR, name))
     elapsed = sum(outcome.ended - outcome.began for outcome in outcomes)
-    seconds = max(one.ended for one in outcomes) - min(one.began for one in outcomes)
+    seconds = max(outcome.ended for outcome in outcomes) - min(outcome.began for outcome in outcomes)
     n = source["scored"] + source["warming_up"]
     timing: dict[str, Any] = json_value(
         {

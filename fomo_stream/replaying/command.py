@@ -1,4 +1,4 @@
-"""The flow of a replay, from settings to a report."""
+"""Runs a replay, from settings to a report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CTRL_C = 130  # exit code
 
 
 def run_replay(settings: ReplaySettings) -> int:
-    """Replay, write the report, and print a summary; returns the exit code."""
+    """Replay, write the report, and print a summary; return the exit code."""
     html = _html_path(settings)
     plan, progress = _checked_plan(settings, None), shown_progress()
     with stopped_by_ctrl_c() as is_stopped:  # also while the report is made and written
@@ -61,9 +61,9 @@ def run_replay(settings: ReplaySettings) -> int:
 def replay_settings(
     settings: ReplaySettings, progress: Progress | None = None, data: InMemory | None = None
 ) -> ReplayResult:
-    """Replay as these settings say; the reports that they name are left to the caller. Raises FomoError.
+    """Replay as these settings say; the caller writes the reports that they name. Raises FomoError.
 
-    data: records in memory, in place of those of a file.
+    data: records in memory, instead of those of a file.
 
     Ctrl-C ends it early, with the result so far: then `report["source"]["is_complete"]` is False.
     """
@@ -73,7 +73,7 @@ def replay_settings(
 
 
 def _checked_plan(settings: ReplaySettings, data: InMemory | None) -> Plan:
-    """The plan; mistakes in the settings are named before anything is read."""
+    """Return the plan. Raises the errors of wrong settings before anything is read."""
     variants(settings)
     check_rivals(settings.compare)
     outputs = {"--report": _html_path(settings), "--json": settings.json_, "--scores-file": settings.scores_file}
@@ -91,9 +91,9 @@ def _checked_plan(settings: ReplaySettings, data: InMemory | None) -> Plan:
 
 
 def make_plan(settings: ReplaySettings, data: InMemory | None = None) -> Plan:
-    """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong.
+    """Return the plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong.
 
-    data: records in memory, in place of those of a file.
+    data: records in memory, instead of those of a file.
     """
     now_ms = time.time_ns() // 1_000_000
     named = (*(settings.features or ()), *settings.categorical, *settings.counter_names)
@@ -113,18 +113,18 @@ def _html_path(settings: ReplaySettings) -> Path | None:
 def _replay_with_suggestions(
     plan: Plan, path: Path, progress: Progress, is_stopped: Callable[[], bool]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The report of a replay with the fields in the roles that the records suggest, and what to try next.
+    """Replay with the roles of fields that the records suggest; return the report, and lines about what to try next.
 
     Writes the configuration.
     """
-    given = plan.settings
-    found = suggest_roles(given, plan.source)
-    plan = make_plan(with_suggestions(given, found))
+    settings = plan.settings
+    suggestions = suggest_roles(settings, plan.source)
+    plan = make_plan(with_suggestions(settings, suggestions))
     report, parts = _replay(plan, progress, is_stopped)
     source, has_labels = report["source"], plan.has_labels
-    advice = advise(parts, given, days_of(source), has_labels)
-    lines = proposals(given, found, advice, has_labels)
-    text = configuration(given, found, advice, lines, source["name"], source["scored"] + source["warming_up"])
+    advice = advise(parts, settings, days_of(source), has_labels)
+    lines = proposals(settings, suggestions, advice, has_labels)
+    text = configuration(settings, suggestions, advice, lines, source["name"], source["scored"] + source["warming_up"])
     write_whole(path, text.encode())
     return report, lines
 
@@ -132,7 +132,7 @@ def _replay_with_suggestions(
 def _replay(
     plan: Plan, progress: Progress, is_stopped: Callable[[], bool]
 ) -> tuple[dict[str, Any], list[PartitionAlerts]]:
-    """The report, and with --suggest the records and alerts of each partition."""
+    """Replay; return the report, and with --suggest the records and alerts of each partition."""
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
     totals = [source.total(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""What changed between two replays, and whether by more than chance."""
+"""Compares two replays: what changed, and whether by more than chance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict"
 
 
 def compare_files(before: Path, after: Path) -> str:
-    """The comparison of two JSON reports, as text.
+    """Return the comparison of two JSON reports, as text.
 
     Raises ConfigError if one of the files cannot be read, or is not a report.
     """
@@ -31,12 +31,12 @@ def compare_files(before: Path, after: Path) -> str:
 
 
 def is_paired(before: Report, after: Report, names: tuple[str, ...] = ("records", "outliers")) -> bool:
-    """Whether both have the same windows, with the same numbers of records and of outliers, or of what `names` says."""
+    """Return whether both have the same windows with the same counts, by default of records and of outliers."""
     return all(before["windows"][name] == after["windows"][name] for name in ("start", "end", *names))
 
 
 def matching_detectors(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The detectors that both have: the first ones, which are fomo-stream itself, and the others by name."""
+    """Return the pairs of detectors that both have: first fomo-stream itself, then the others by name."""
     others = {detector["name"]: detector for detector in after["detectors"][1:]}
     named = [(detector, others[detector["name"]]) for detector in before["detectors"][1:] if detector["name"] in others]
     return [(before["detectors"][0], after["detectors"][0]), *named]
@@ -85,7 +85,7 @@ def _range_text(report: Report) -> str:
 
 
 def _about_inputs(first: Report, second: Report) -> Iterator[str]:
-    """Sentences about settings, versions and labels that differ."""
+    """Yield sentences about settings, versions and labels that differ."""
     for what in ("settings", "versions"):
         old, new = first.get(what) or {}, second.get(what) or {}
         differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
@@ -103,19 +103,19 @@ def _about_inputs(first: Report, second: Report) -> Iterator[str]:
 
 
 def _metric_lines(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...]) -> Iterator[str]:
-    """A line for each metric that one of two detectors has."""
+    """Yield a line for each metric that one of two detectors has."""
     rows = [_HEADER]
     for name in METRICS:
         metrics = [detector["metrics"].get(name) for detector in (before, after)]
         if metrics == [None, None]:
             continue
         change = difference(before, after, name, name in paired)
-        said = ("-", "-", "not in both")
+        cells = ("-", "-", "not in both")
         if change is not None:
             ends = "-" if change.ends is None else f"{change.ends[0]:+.3g} to {change.ends[1]:+.3g}"
-            said = (f"{change.value:+.3g}", ends, change.verdict)
+            cells = (f"{change.value:+.3g}", ends, change.verdict)
         numbers = ["-" if metric is None else f"{metric['value']:.4g}" for metric in metrics]
-        rows.append((name.replace("_", " "), numbers[0], numbers[1], *said))
+        rows.append((name.replace("_", " "), numbers[0], numbers[1], *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()

@@ -13,7 +13,7 @@ from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
 
 MAX_VARIANTS = 32  # detectors at the same time
-# The settings of a detector that takes the same rows as the first one.
+# Settings that can vary while detectors take the same rows.
 VARIABLE_SETTINGS = (
     "alert_rate",
     "context_size",
@@ -28,10 +28,10 @@ VARIABLE_SETTINGS = (
 
 
 def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
-    """Name and settings of each combination of the values in `settings.grid`, in their order.
+    """Return name and settings of each combination of the values in `settings.grid`, in their order.
 
-    A name is such as "alert_rate=0.001 context_size=5000". A combination that equals the settings themselves is left
-    out. Raises ConfigError, in one sentence, for an unknown name or an invalid value.
+    A name is, for example, "alert_rate=0.001 context_size=5000". A combination that equals the settings themselves is
+    left out. Raises ConfigError, in one sentence, for an unknown name or an invalid value.
     """
     grid = _parse_grid(settings.grid)
     if (count := prod(map(len, grid.values()))) > MAX_VARIANTS:
@@ -47,20 +47,20 @@ def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
 
 
 def _parse_grid(words: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each setting as they are written."""
+    """Return the values of each setting as they are written."""
     grid: dict[str, list[str]] = {}
     for word in " ".join(words).split():
-        given, equals, text = word.partition("=")
+        written, equals, text = word.partition("=")
         values = [value for value in text.split(",") if value]
         if not equals or not values:
             raise ConfigError(f"--grid {word}: write a setting and its values, such as alert_rate=0.01,0.001")
-        name = given.lstrip("-").replace("-", "_")
+        name = written.lstrip("-").replace("-", "_")
         if name not in VARIABLE_SETTINGS:
-            known = (
+            hint = (
                 did_you_mean(name, VARIABLE_SETTINGS)
                 or f"; it may name {', '.join(VARIABLE_SETTINGS)}; replay once for each value of others"
             )
-            raise ConfigError(f"--grid {given}: it takes no such setting{known}")
+            raise ConfigError(f"--grid {written}: it does not take this setting{hint}")
         if name in grid:
             raise ConfigError(f"--grid names {name} twice; write all its values in one word: {name}=A,B")
         grid[name] = list(dict.fromkeys(values))
@@ -68,11 +68,11 @@ def _parse_grid(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _with_values(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings:
-    """The settings with some values replaced. Values are checked and explained as those of the flags themselves."""
+    """Return the settings with some values replaced, which are checked and explained like values of flags."""
     changed = {name: value.replace("+", ",") if name == "views" else value for name, value in values.items()}
     every = {name: getattr(settings, name) for name in type(settings).model_fields if name != "config"}
-    least = type(settings).model_fields["min_context"].default
-    if not settings.is_given("min_context") and settings.min_context == min(least, settings.context_size):
+    default = type(settings).model_fields["min_context"].default
+    if not settings.is_given("min_context") and settings.min_context == min(default, settings.context_size):
         every.pop("min_context")  # the default, which follows the size of the context
     try:
         checked = load(type(settings), {**every, **changed})
