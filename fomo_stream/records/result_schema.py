@@ -30,7 +30,7 @@ _REASON = _record(
     _field("cause", "string", "what is odd about it: value, category and so on"),
     _field("share", "double", "its share of what makes the record odd, from 0 to 1"),
     _field("value", "double", "value of the record; of text, see `text`"),
-    _field("text", "string", "value of the record where it is no number"),
+    _field("text", "string", "value of the record if it is not a number"),
     _field("usual", "double", "median of the records that it was compared with"),
     _field("low", "double", "1st percentile of them"),
     _field("high", "double", "99th percentile of them"),

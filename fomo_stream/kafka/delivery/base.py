@@ -218,7 +218,7 @@ class Delivery(ABC):
             log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
 
     def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> CommitOutcome:
-        """Commit the outputs sent, with these offsets of the group of which `consumer` is a member.
+        """Commit the outputs sent, with these offsets of the group of `consumer`.
 
         member: the membership under which it owns the partitions (`Membership.now`).
         """
