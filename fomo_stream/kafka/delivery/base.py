@@ -201,7 +201,10 @@ class Delivery(ABC):
         return self._commit is not None
 
     def refusal(self, output: Output) -> str:
-        """Return why its topic will refuse an output; empty if it will accept it, as far as known."""
+        """Return why its topic will refuse an output; empty if it will accept it, as far as known.
+
+        An output that is known to be refused costs a dead letter; a refusal by the broker costs an abort of the commit.
+        """
         if (limits := self._limits.get(output.topic)) is None:
             return ""
         if limits.needs_key and output.key is None:
@@ -249,7 +252,8 @@ class Delivery(ABC):
         """
         with suppress(KafkaException):  # a fatal error, which `_undo` gets, too
             self._producer.poll(0)
-            # _STATE only means that an earlier output failed. Its report, with the reason, is still on its way.
+            # _STATE only means that an earlier output failed. Its report, with the reason, is still on its way. Without this
+            # wait, the abort would drop it, the refused output would not be known, and every commit would fail.
             for _ in range(REPORT_TRIES):
                 if self._failure is None or self._failure.code() != KafkaError._STATE:
                     break
