@@ -252,8 +252,8 @@ class Delivery(ABC):
         """
         with suppress(KafkaException):  # a fatal error, which `_undo` gets, too
             self._producer.poll(0)
-            # _STATE only means that an earlier output failed. Its report, with the reason, is still on its way. Without this
-            # wait, the abort would drop it, the refused output would not be known, and every commit would fail.
+            # _STATE only means that an earlier output failed. Its report, with the reason, is still on its way. Without
+            # this wait, the abort would drop it, the refused output would stay unknown, and every commit would fail.
             for _ in range(REPORT_TRIES):
                 if self._failure is None or self._failure.code() != KafkaError._STATE:
                     break
