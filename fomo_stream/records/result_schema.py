@@ -100,11 +100,11 @@ def as_written(result: dict[str, Any]) -> dict[str, Any]:
 
 def _written_reason(reason: dict[str, Any]) -> dict[str, Any]:
     value, limits = reason.get("value"), reason.get("range") or (None, None)
-    made = {name: own for name, own in reason.items() if name not in ("value", "range")}
-    made |= {"low": limits[0], "high": limits[1]}
+    written = {name: own for name, own in reason.items() if name not in ("value", "range")}
+    written |= {"low": limits[0], "high": limits[1]}
     if value is not None:
-        made |= {"text": value} if isinstance(value, str) else {"value": float(value)}
-    return made
+        written |= {"text": value} if isinstance(value, str) else {"value": float(value)}
+    return written
 
 
 def json_schema(node: Any = RESULT) -> dict[str, Any]:
