@@ -120,7 +120,7 @@ class MarkCandidates:
         return counts
 
     def notes(self, prefix: str = "") -> Iterator[str]:
-        """Yield one sentence about the candidates whose count changed since the last call. prefix: before their number."""
+        """Yield one sentence about candidates whose count changed since the last call. prefix: of their number."""
         earlier, self._noted = self._noted, self.candidates()
         new = [(*place, n) for place, n in self._noted.items() if earlier.get(place) != n][:MAX_NOTED_MARKS]
         if new:
