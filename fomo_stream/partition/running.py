@@ -99,6 +99,7 @@ class Running(Partition):
         self.late_since: float | None = None  # since then records wait for a context
         self.batch: list[Pending] = []  # the records of the last step
         self._zone = ZoneInfo(config.timezone)
+        self._has_learned = True  # since the last call of `changes`
         self._index_name = f"{INDEX}/{memory}"  # an index of another size has another name and is not restored
         self._schema_log = Entry()
         self._generation = 0  # of the last scored record
@@ -157,6 +158,7 @@ class Running(Partition):
         process: scores and learns rows (n, d) instead of the detector's own method. now: milliseconds since 1970; all
         records have arrived before.
         """
+        self._has_learned = True
         fields = self._with_derived(items)
         values = self._values(fields)
         missing = np.isnan(values).sum(axis=1)
@@ -336,13 +338,16 @@ class Running(Partition):
             announced = with_zone(due.windows, self.config.timezone)
             self.rules.change(self.rules.now.with_feedback(announced, due.cancelled), self.position or 0)
         outlier = np.array([is_outlier for _, _, is_outlier in due.labels], dtype=bool)
+        self._has_learned = True
         changed = self.detector.feedback(np.array(due.numbers, dtype=np.int64), outlier)
         return replace(due, new_verdicts=changed)
 
     # -- state ---------------------------------------------------------------------------------------------------
 
     def _learned(self) -> Entries:
-        entries = _prefixed(self.detector.changes(), DETECTOR)
+        # A partition without new records is asked at every commit of the others, too.
+        entries = _prefixed(self.detector.changes(), DETECTOR) if self._has_learned else {}
+        self._has_learned = False
         entries |= self.index.changes(self._index_name)
         entries |= _prefixed(self.incidents.changes(), INCIDENTS)
         entries |= _prefixed(self.silence.changes(), SILENCE)

@@ -20,6 +20,7 @@ from pipelines import QuickSettings
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
+from fomo_stream.kafka.commits import BEHIND_S
 from fomo_stream.kafka.member import Poller
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_flags import NO_TOPIC
@@ -146,6 +147,21 @@ def test_more_are_taken_while_they_are_handled_quickly_and_fewer_when_not() -> N
         pass
 
 
+@given(asked=st.lists(st.integers(0, 9), max_size=8))
+def test_a_poller_is_behind_until_a_poll_gives_fewer_than_were_asked_for(asked: list[int]) -> None:
+    consumer = Full()
+    poller, is_full = Poller(consumer, seconds=1.0), None
+    for left in asked:
+        consumer.left, most = left, poller._most
+        n = len(poller.poll(LONG_S))
+        poller.handled(n, 0.5)
+        is_full = (is_full is not False) and n == most
+        assert poller.is_behind == is_full
+    poller.is_behind = None
+    poller.handled(poller._most, 0.5)
+    assert poller.is_behind
+
+
 @pytest.fixture
 def broker() -> Iterator[MemoryBroker]:
     broker = service_broker(1)
@@ -215,6 +231,14 @@ def test_when_a_topic_was_recreated_partitions_are_restored_before_more_is_read(
         assert after.learned_until == 0
     else:
         assert after.position == after.learned_until == 30
+
+
+def test_while_the_service_is_behind_commits_are_rare(member: Instance) -> None:
+    now = time.monotonic()
+    assert member.commits.turn(now)
+    assert not member.commits.turn(now + BEHIND_S / 2, is_behind=True)
+    assert member.commits.turn(now + BEHIND_S / 2)
+    assert member.commits.turn(now + BEHIND_S + LONG_S, is_behind=True)
 
 
 def test_while_a_rebalance_completes_a_commit_waits_and_nothing_is_read_again(
