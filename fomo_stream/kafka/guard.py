@@ -46,7 +46,7 @@ class Guard:
             self._until[place] = max(offsets[-1], self._until.get(place, -1))
             log.debug(kv("searching", topic=place[0], partition=place[1], error=type(error).__name__), exc_info=error)
 
-    def most(self, place: PartitionId, offset: int) -> int | None:
+    def max_together(self, place: PartitionId, offset: int) -> int | None:
         """Return how many records may be handled together, beginning with this offset; None: any number."""
         is_alone = offset <= self._until.get(place, -1) or (place, offset) in self._found
         if is_alone:

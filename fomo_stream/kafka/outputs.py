@@ -73,13 +73,13 @@ class Outputs:
             while ahead and ahead[0].offset == item.record.offset:
                 notice = ahead.popleft()
                 outputs += self._notice(notice, item.record.partition, item.fields, item.record.timestamp_or_now)
-            made = self._outputs(item, result)
-            if isinstance(made, DeadLetter):
+            produced = self._outputs(item, result)
+            if isinstance(produced, DeadLetter):
                 self._delivery.send(*outputs)
                 outputs.clear()
-                self.dead_letter(item.record, *made)
+                self.dead_letter(item.record, *produced)
             else:
-                outputs += made
+                outputs += produced
         self._delivery.send(*outputs)
 
     def _outputs(self, item: Pending, result: Result | None) -> list[Output] | DeadLetter:

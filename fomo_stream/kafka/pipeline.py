@@ -341,14 +341,14 @@ class Pipeline:
                     log.info(kv("schema_of_writer", **change.about))
                     self._observer.schema_seen(change.new_fields)
 
-    def _log_presence(self, partition: Running, items: Sequence[Pending], made: ScoredBatch) -> None:
+    def _log_presence(self, partition: Running, items: Sequence[Pending], batch: ScoredBatch) -> None:
         """Log once the features that have lost their values, or have them again, and new fields with numbers."""
         sound = [item.fields for item in items if item.error is None]
         if not sound:
             return
         features, place = partition.schema.features, {"topic": self._settings.topic, "partition": partition.number}
-        n_empty = int((made.missing == len(features)).sum()) - (len(items) - len(sound))
-        changed = self.presence.follow(made.rows, n_empty).tolist()
+        n_empty = int((batch.missing == len(features)).sum()) - (len(items) - len(sound))
+        changed = self.presence.follow(batch.rows, n_empty).tolist()
         gone = [features[column] for column in changed if self.presence.gone[column]]
         if gone:
             now = sorted({VALUE_KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
@@ -421,10 +421,12 @@ class Pipeline:
                 continue
             clock, began = round(time.time() * 1000), time.perf_counter()
             try:
-                made = partition.step(time.monotonic(), clock, lambda first: self.guard.most(place, first.offset))
-                is_done = made is None
-                if made is not None:
-                    self._send(partition, made, began)
+                batch = partition.step(
+                    time.monotonic(), clock, lambda first: self.guard.max_together(place, first.offset)
+                )
+                is_done = batch is None
+                if batch is not None:
+                    self._send(partition, batch, began)
             except FomoError:
                 raise
             except Exception as error:
@@ -452,32 +454,34 @@ class Pipeline:
         self.guard.blame(place, offsets, error)
         partition.position = None
 
-    def _send(self, partition: Running, made: ScoredBatch, began: float) -> None:
+    def _send(self, partition: Running, batch: ScoredBatch, began: float) -> None:
         """Send the outputs of scored records, in their order, and report them to the observer."""
         items = partition.batch
         if self._sample is not None and self.schema is not None:
             self._sample += [item.fields for item in items if item.error is None]
             if len(self._sample) >= INFER_RECORDS:
                 self._check_features(self.schema, self._sample)
-        self._log_presence(partition, items, made)
+        self._log_presence(partition, items, batch)
         scored = time.perf_counter()
         now = _after_warm_up(partition, items)
         n_warm = len(items) - len(now)
         # Alerts of the warm-up are not sent. So neither is the end of an incident whose last alert was there.
-        made = made._replace(closed=[end for end in made.closed if end.summary["to"]["offset"] >= partition.warm.stop])
+        batch = batch._replace(
+            closed=[end for end in batch.closed if end.summary["to"]["offset"] >= partition.warm.stop]
+        )
         if now:
-            self._outputs.send(now, made.results[n_warm:], made.notices)
-            self._log_silence(partition, made.silence)
+            self._outputs.send(now, batch.results[n_warm:], batch.notices)
+            self._log_silence(partition, batch.silence)
             sound = [item.fields for item in now if item.error is None]
             self._last_fields |= {partition.number: sound[-1]} if sound else {}
         if n_warm:
             self._log_warm_up(partition)
         sent = time.perf_counter()
-        for _ in range(made.shifts):
+        for _ in range(batch.shifts):
             self._observer.regime_changed()
             place = {"topic": self._settings.topic, "partition": partition.number, "offset": items[-1].offset}
             log.warning(kv("regime", **place, reason="unlike the history"))
-        done = [(item, result) for item, result in zip(now, made.results[n_warm:], strict=True) if result is not None]
+        done = [(item, result) for item, result in zip(now, batch.results[n_warm:], strict=True) if result is not None]
         self._observer.scored(
             Observation(
                 self._settings.topic,
@@ -486,8 +490,8 @@ class Pipeline:
                 outliers=[Outlier(item.fields, result, item.key) for item, result in done if result["outlier"]],
                 context_rows=partition.detector.context_rows,
                 generation=partition.detector.generation,
-                opened=0 if n_warm else made.opened,
-                closed=[end.summary["incident"] for end in made.closed],
+                opened=0 if n_warm else batch.opened,
+                closed=[end.summary["incident"] for end in batch.closed],
                 score_s=scored - began,
                 produce_s=sent - scored,
             )
@@ -497,8 +501,8 @@ class Pipeline:
         """Pass an answer about the ends of the input on; see `Silence.poll`."""
         fields = self._last_fields.get(partition.number)
         # A notice is written with the schema of a record, so it needs one.
-        can_tell = fields is not None or self._settings.output_format == "json"
-        notices = partition.silence.poll(ends.asked, is_read, ends.total, ends.partitions, can_tell)
+        can_notify = fields is not None or self._settings.output_format == "json"
+        notices = partition.silence.poll(ends.asked_ms, is_read, ends.total, ends.partitions, can_notify)
         self._outputs.tell(partition.number, notices, fields or {})
         self._log_silence(partition, notices)
 
@@ -522,7 +526,7 @@ class Pipeline:
     def _apply_labels(self, partition: Running) -> None:
         place = self._settings.feedback or "", partition.number
         while offsets := partition.due_labels():
-            max_labels = self.guard.most(place, min(offsets))
+            max_labels = self.guard.max_together(place, min(offsets))
             try:
                 due = partition.apply_labels(max_labels)
             except Exception as error:

@@ -137,7 +137,8 @@ class StateReader:
             self._has_waited(partition, state)
             raise NotYetError(waits)
         entries = self._read_entries(state)
-        # The last transaction may be committed, but its marker may not be in this partition yet.
+        # A broker that has just come back may report an old end: the last transaction may be committed, but its marker
+        # is not in this partition yet.
         if self._is_behind(entries, committed) and not self._has_waited(partition, state):
             raise NotYetError(waits)
         return entries
@@ -154,6 +155,7 @@ class StateReader:
         if waited <= BEHIND_S:
             return False
         if self._watch.cluster.has_open_transaction(state):
+            # A single broker that restarts can lose a marker (KAFKA-20734). Then only a person can end the transaction.
             longest = session_timeout_ms(self._settings) / 1000 + HANGING_S
             if waited > longest and self._throttle.allow(f"hanging {state.partition}") is not None:
                 place = {"topic": state.topic, "partition": state.partition, "waited_s": waited}

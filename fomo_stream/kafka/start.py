@@ -129,7 +129,8 @@ def _close(consumer: Any, settings: ServiceSettings) -> None:
         log.warning(kv("group_not_left", reason="group.protocol is consumer", effect=LATE))
 
     def close() -> None:
-        if settings.instance_id is not None and not keeps_place:  # `close` alone keeps its place
+        # `close` alone keeps the place of an instance with an id, and its partitions would wait for its return.
+        if settings.instance_id is not None and not keeps_place:
             with suppress(KafkaException):  # it was fenced, so it has no place any more
                 consumer.unsubscribe()
                 while consumer.assignment():

@@ -305,38 +305,39 @@ class LabelQueue:
         """Begin at offset `start` of the feedback topic: the labels before it are finished."""
         self._last = max(start, 0) - 1
 
-    def open(self, at: int) -> bool:
-        """Note that the record at offset `at` of the feedback topic was read.
+    def open(self, label_offset: int) -> bool:
+        """Note that the record at this offset of the feedback topic was read.
 
         False: this label waits or is finished already. A client may read records twice when a broker comes back.
         """
-        if at <= self._last:
+        if label_offset <= self._last:
             return False
-        self._open.append(at)
-        self._last = at
-        if at in self._finished:
-            self.close(at)
+        self._open.append(label_offset)
+        self._last = label_offset
+        if label_offset in self._finished:
+            self.close(label_offset)
             return False
         return True
 
-    def close(self, at: int) -> None:
-        """Finish the label at offset `at`."""
-        self._closed.add(at)
+    def close(self, label_offset: int) -> None:
+        """Finish the label at this offset."""
+        self._closed.add(label_offset)
         while self._open and self._open[0] in self._closed:
             first = self._open.popleft()
             self._closed.remove(first)
             self.committable = first + 1
 
-    def add(self, at: int, label: Label) -> None:
-        """Add the label at offset `at`, which waits for its record."""
+    def add(self, label_offset: int, label: Label) -> None:
+        """Add the label at this offset, which waits for its record."""
         offset = label.offset if isinstance(label, Verdict) and label.offset is not None else -1
-        heapq.heappush(self._waiting, (offset, at, label))
+        heapq.heappush(self._waiting, (offset, label_offset, label))
 
     def due(self, position: int | None) -> list[int]:
         """Return the own offsets of the labels on records before offset `position`, in the order of `take_due`."""
         if position is None or not self._waiting or self._waiting[0][0] >= position:
             return []
-        return [at for _, at in sorted((about, at) for about, at, _ in self._waiting if about < position)]
+        due = sorted((offset, own) for offset, own, _ in self._waiting if offset < position)
+        return [own for _, own in due]
 
     def take_due(self, index: RecordIndex, position: int | None, max_labels: int | None = None) -> DueLabels:
         """Remove the labels on records before offset `position`, at most `max_labels`, and close their offsets."""
@@ -344,15 +345,15 @@ class LabelQueue:
         due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later one wins
         numbers, labels, mutes, too_late = [], [], list[tuple[bytes, bool]](), 0
         windows: dict[str, Window | str] = {}  # by name: the last label about a window wins
-        for at, label in due:
-            self.close(at)
+        for label_offset, label in due:
+            self.close(label_offset)
             if isinstance(label, Mute):
                 mutes.append(label)
             elif isinstance(label, WindowLabel):
                 windows[label.window if isinstance(label.window, str) else label.window.name] = label.window
             elif (record := index.find(label)) is not None:
                 numbers.append(record[0])
-                labels.append((at, record[1], label.outlier))
+                labels.append((label_offset, record[1], label.outlier))
             else:
                 too_late += 1
         announced = [window for window in windows.values() if isinstance(window, Window)]

@@ -104,10 +104,10 @@ class ResultBuilder:
         number of the next record of the partition.
         """
         results, columns, n = *judged[:2], len(offsets)
-        again, new = slice(0, n_again), slice(n_again, None)
+        reread, new = slice(0, n_again), slice(n_again, None)
         if n_again:
             incidents = self._incidents.copy()
-            incidents.follow(results[again], columns.part(again), keys[again], offsets[again], first)
+            incidents.follow(results[reread], columns.part(reread), keys[reread], offsets[reread], first)
         if n_again >= n:
             return []
         return self._incidents.follow(results[new], columns.part(new), keys[new], offsets[new], first)

@@ -125,26 +125,26 @@ class Running(Partition):
     # -- records -------------------------------------------------------------------------------------------------
 
     def step(
-        self, now: float, clock: int | None = None, most: Callable[[Pending], int | None] = lambda first: None
+        self, now: float, clock: int | None = None, max_records: Callable[[Pending], int | None] = lambda first: None
     ) -> ScoredBatch | None:
         """Score and learn the first waiting records: as many as can all be scored before any is learned.
 
         None: without waiting records, inactive, or the context for the records is not built yet. now: seconds,
-        monotonic; clock: milliseconds since 1970. most: returns how many records may be taken together, from this one
-        on; None: a whole batch. `batch` has the records, also after an error.
+        monotonic; clock: milliseconds since 1970. max_records: returns how many records may be taken together,
+        from this one on; None: a whole batch. `batch` has the records, also after an error.
         """
         self.batch = self.waiting.items[:1]  # if an error prevents the choice of a batch, the first record is to blame
-        self.batch = items = self._next_batch(now, most)
+        self.batch = items = self._next_batch(now, max_records)
         return self.score(items, now=clock) if items else None
 
-    def _next_batch(self, now: float, most: Callable[[Pending], int | None]) -> list[Pending]:
+    def _next_batch(self, now: float, max_records: Callable[[Pending], int | None]) -> list[Pending]:
         if self.position is None:
             return []
         if self.detector.generation != self._generation:
             self._generation, self.generation_since = self.detector.generation, now
         if not len(self.waiting):
             return []
-        n = min(len(self.waiting), most(self.waiting.items[0]) or self.batch_size, self.detector.ahead)
+        n = min(len(self.waiting), max_records(self.waiting.items[0]) or self.batch_size, self.detector.ahead)
         self.batch = self.waiting.items[:n]
         if not self.detector.is_ready([item.key for item in self.batch]):
             self.late_since = self.late_since or now

@@ -242,18 +242,18 @@ def _with_own_types(node: Node, is_field: bool = False, is_alone: bool = True) -
         node = {"type": "bytes"}
     if not isinstance(node, dict):
         return node
-    made = {HIDDEN_LOGICAL_TYPE if name == "logicalType" else name: value for name, value in node.items()}
-    kind = made.get("type")
+    changed = {HIDDEN_LOGICAL_TYPE if name == "logicalType" else name: value for name, value in node.items()}
+    kind = changed.get("type")
     for name in ("type", "items", "values"):
-        if name in made and (name != "type" or is_field or not isinstance(kind, str)):
-            made[name] = _with_own_types(made[name])
-    if isinstance(made.get("fields"), list):
-        made["fields"] = [_with_own_types(field, is_field=True) for field in made["fields"]]
+        if name in changed and (name != "type" or is_field or not isinstance(kind, str)):
+            changed[name] = _with_own_types(changed[name])
+    if isinstance(changed.get("fields"), list):
+        changed["fields"] = [_with_own_types(field, is_field=True) for field in changed["fields"]]
     if not is_field and (is_alone or kind not in ("int", "long")):
-        logical = _logical_type(made)
+        logical = _logical_type(changed)
         if logical or kind in ("bytes", "fixed"):
-            made["logicalType"] = OWN_PREFIX + logical
-    return made
+            changed["logicalType"] = OWN_PREFIX + logical
+    return changed
 
 
 @cache

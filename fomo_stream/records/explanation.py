@@ -44,16 +44,16 @@ def reasons_of(reasons: Sequence[Reason], schema: Schema, record: Mapping[str, A
 def _json_reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[str, Any]:
     name, cause = schema.features[reason.feature], reason.cause
     value = _rounded(reason.value) if cause in MOVING_CAUSES else reason_value(reason, schema, record)
-    made = {"feature": name, "cause": str(cause), "share": _rounded(reason.share, 3), "value": value}
+    content = {"feature": name, "cause": str(cause), "share": _rounded(reason.share, 3), "value": value}
     if cause is Cause.CATEGORY:
-        made["frequency"] = _rounded(reason.frequency)
+        content["frequency"] = _rounded(reason.frequency)
     else:
         median, low, high, expected = (_rounded(x, _digits(reason, x, REASON_DIGITS)) for x in _context(reason))
-        made |= {"usual": median, "range": None if low is None or high is None else [low, high]}
+        content |= {"usual": median, "range": None if low is None or high is None else [low, high]}
         if cause is Cause.VALUE:
-            made["expected"] = expected
-    made["scope"] = reason.scope
-    return made | ({"with": schema.features[reason.partner]} if reason.partner >= 0 else {})
+            content["expected"] = expected
+    content["scope"] = reason.scope
+    return content | ({"with": schema.features[reason.partner]} if reason.partner >= 0 else {})
 
 
 def reason_value(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> Any:

@@ -145,8 +145,8 @@ def infer_schema(
         else:
             features.append(path)
     if len(features) > MAX_FEATURES:  # a few odd records may have most of these fields
-        chosen, most = {*categorical, *named, *derived}, len(sample) / 2
-        usual = [path for path in features if path in chosen or len(leaves[path]) >= most]
+        chosen, min_present = {*categorical, *named, *derived}, len(sample) / 2
+        usual = [path for path in features if path in chosen or len(leaves[path]) >= min_present]
         if not 0 < len(usual) <= MAX_FEATURES:
             raise TooManyFeaturesError(
                 f"the first {len(sample)} records have more than {MAX_FEATURES} features ({shown_names(features, 5)})",

@@ -119,13 +119,13 @@ class MarkCandidates:
                 counts[column, value] = n
         return counts
 
-    def notes(self, which: str = "") -> Iterator[str]:
-        """Yield one sentence about the candidates whose count changed since the last call. which: of the records."""
+    def notes(self, prefix: str = "") -> Iterator[str]:
+        """Yield one sentence about candidates whose count changed since the last call. prefix: of their number."""
         earlier, self._noted = self._noted, self.candidates()
         new = [(*place, n) for place, n in self._noted.items() if earlier.get(place) != n][:MAX_NOTED_MARKS]
         if new:
             listed = "; ".join(
-                f"{self._names[i][:60]} is {exact(value)} in {n:,} of {which}{self._n:,} records, far from all others "
+                f"{self._names[i][:60]} is {exact(value)} in {n:,} of {prefix}{self._n:,} records, far from all others "
                 f"({self._bulk.low[i]:.4g} to {self._bulk.high[i]:.4g})"
                 for i, value, n in new
             )

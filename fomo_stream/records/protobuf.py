@@ -149,11 +149,11 @@ def _written_indexes(indexes: tuple[int, ...]) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    made = bytearray()
+    encoded = bytearray()
     while number > 127:
-        made.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    return bytes([*made, number])
+    return bytes([*encoded, number])
 
 
 def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
@@ -168,39 +168,39 @@ def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def _message_converter(descriptor: Descriptor, made: dict[str, Convert]) -> Convert:
-    """Return the conversion of messages of this type. made: by type; so a type may contain itself."""
+def _message_converter(descriptor: Descriptor, converters: dict[str, Convert]) -> Convert:
+    """Return the conversion of messages of this type. converters: by type; so a type may contain itself."""
     name = descriptor.full_name
     if name in _WELL_KNOWN:
         return _WELL_KNOWN[name][0]
     if name in _WRAPPERS:
-        convert = _value_converter(descriptor.fields_by_name["value"], made)
+        convert = _value_converter(descriptor.fields_by_name["value"], converters)
         return _value_of if convert is None else lambda message: convert(message.value)
-    if name not in made:
+    if name not in converters:
         fields: list[tuple[str, bool, Convert | None]] = []
-        made[name] = partial(_convert_message, fields)  # before its fields: they may have the same type
+        converters[name] = partial(_convert_message, fields)  # before its fields: they may have the same type
         for field in sorted(descriptor.fields, key=_may_be_unset):
-            fields.append((field.name, _may_be_unset(field), _field_converter(field, made)))
-    return made[name]
+            fields.append((field.name, _may_be_unset(field), _field_converter(field, converters)))
+    return converters[name]
 
 
 def _may_be_unset(field: FieldDescriptor) -> bool:
     return bool(field.has_presence and not field.is_repeated)
 
 
-def _field_converter(field: FieldDescriptor, made: dict[str, Convert]) -> Convert | None:
+def _field_converter(field: FieldDescriptor, converters: dict[str, Convert]) -> Convert | None:
     if _is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return partial(_convert_map, _value_converter(value, made), key.type == field.TYPE_BOOL)
-    convert = _value_converter(field, made)
+        return partial(_convert_map, _value_converter(value, converters), key.type == field.TYPE_BOOL)
+    convert = _value_converter(field, converters)
     if field.is_repeated:
         return list if convert is None else lambda values: [convert(value) for value in values]
     return convert
 
 
-def _value_converter(field: FieldDescriptor, made: dict[str, Convert]) -> Convert | None:
+def _value_converter(field: FieldDescriptor, converters: dict[str, Convert]) -> Convert | None:
     if field.message_type is not None:
-        return _message_converter(field.message_type, made)
+        return _message_converter(field.message_type, converters)
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, number)
@@ -208,12 +208,12 @@ def _value_converter(field: FieldDescriptor, made: dict[str, Convert]) -> Conver
 
 
 def _convert_message(fields: list[tuple[str, bool, Convert | None]], message: Any) -> dict[str, Any]:
-    made = {}
+    converted = {}
     for name, may_be_unset, convert in fields:
         if not may_be_unset or message.HasField(name):
             value = getattr(message, name)
-            made[name] = value if convert is None else convert(value)
-    return made
+            converted[name] = value if convert is None else convert(value)
+    return converted
 
 
 def _convert_map(convert: Convert | None, is_bool: bool, values: Any) -> dict[str, Any]:
@@ -340,12 +340,12 @@ def _message_type(record: Any, name: str, full_name: str, is_proto3: bool) -> De
 
 def _set_values(values: Mapping[str, Any], descriptor: Descriptor) -> dict[str, Any]:
     """Return the values that are not null, of fields that the message has."""
-    made = {}
+    converted = {}
     for name, value in values.items():
         field = descriptor.fields_by_name.get(name)
         if field is None or value is None:
             continue
         if isinstance(value, list):
             value = [_set_values(item, field.message_type) for item in value]
-        made[name] = _set_values(value, field.message_type) if isinstance(value, dict) else value
-    return made
+        converted[name] = _set_values(value, field.message_type) if isinstance(value, dict) else value
+    return converted

@@ -30,7 +30,7 @@ _REASON = _record(
     _field("cause", "string", "what is odd about it: value, category and so on"),
     _field("share", "double", "its share of what makes the record odd, from 0 to 1"),
     _field("value", "double", "value of the record; of text, see `text`"),
-    _field("text", "string", "value of the record where it is no number"),
+    _field("text", "string", "value of the record if it is not a number"),
     _field("usual", "double", "median of the records that it was compared with"),
     _field("low", "double", "1st percentile of them"),
     _field("high", "double", "99th percentile of them"),
@@ -100,11 +100,11 @@ def as_written(result: dict[str, Any]) -> dict[str, Any]:
 
 def _written_reason(reason: dict[str, Any]) -> dict[str, Any]:
     value, limits = reason.get("value"), reason.get("range") or (None, None)
-    made = {name: own for name, own in reason.items() if name not in ("value", "range")}
-    made |= {"low": limits[0], "high": limits[1]}
+    written = {name: own for name, own in reason.items() if name not in ("value", "range")}
+    written |= {"low": limits[0], "high": limits[1]}
     if value is not None:
-        made |= {"text": value} if isinstance(value, str) else {"value": float(value)}
-    return made
+        written |= {"text": value} if isinstance(value, str) else {"value": float(value)}
+    return written
 
 
 def json_schema(node: Any = RESULT) -> dict[str, Any]:

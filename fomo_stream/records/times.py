@@ -82,11 +82,11 @@ def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str
             f"--time {field}: {first!r} is not a time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
         )
     numbers = [number for value in values if (number := number_of(value)) == number]
-    for low, high, begin, who in _DAYS:
+    for low, high, begin, program in _DAYS:
         if numbers and low <= min(numbers) and max(numbers) <= high:
             day = begin + timedelta(days=numbers[0] - (367 if low > 80_000 else 0))
             raise SchemaError(
-                f"--time {field}: {first} looks like days as {who} counts them (then it is {day:%Y-%m-%d %H:%M}), "
+                f"--time {field}: {first} looks like days as {program} counts them (then it is {day:%Y-%m-%d %H:%M}), "
                 "not like seconds since 1970",
                 "write the times in ISO 8601, or as seconds",
             )

@@ -67,7 +67,7 @@ def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_
     assert "a fault of fomo-stream: please report it" in caplog.text
     assert "Traceback" not in caplog.text
     made.committed(made.stage(TopicsAnswer({}, {})), 0.0, 0.0, 0.0)
-    assert made.guard.most(("t", 0), 1) is None  # what was found is forgotten
+    assert made.guard.max_together(("t", 0), 1) is None  # what was found is forgotten
 
 
 def test_records_that_come_after_one_that_was_found_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:

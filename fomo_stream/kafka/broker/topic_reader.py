@@ -83,7 +83,7 @@ class TopicReader:
         deadline = time.monotonic() + patience_s
         while unread:
             if time.monotonic() >= deadline or self._is_stopped():
-                # After a broker outage, an old client may wait long before it tries again; a new client asks at once.
+                # After an outage, an old client may wait for answers that never come; a new client asks at once.
                 self.close()
                 raise NoProgressError(reason)
             message = self.client.poll(POLL_S)

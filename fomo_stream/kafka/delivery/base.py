@@ -201,7 +201,10 @@ class Delivery(ABC):
         return self._commit is not None
 
     def refusal(self, output: Output) -> str:
-        """Return why its topic will refuse an output; empty if it will accept it, as far as known."""
+        """Return why its topic will refuse an output; empty if it will accept it, as far as known.
+
+        An output that is known to be refused costs a dead letter; a refusal by the broker costs an abort of the commit.
+        """
         if (limits := self._limits.get(output.topic)) is None:
             return ""
         if limits.needs_key and output.key is None:
@@ -218,7 +221,7 @@ class Delivery(ABC):
             log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
 
     def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> CommitOutcome:
-        """Commit the outputs sent, with these offsets of the group of which `consumer` is a member.
+        """Commit the outputs sent, with these offsets of the group of `consumer`.
 
         member: the membership under which it owns the partitions (`Membership.now`).
         """
@@ -249,7 +252,8 @@ class Delivery(ABC):
         """
         with suppress(KafkaException):  # a fatal error, which `_undo` gets, too
             self._producer.poll(0)
-            # _STATE only means that an earlier output failed. Its report, with the reason, is still on its way.
+            # _STATE only means that an earlier output failed. Its report, with the reason, is still on its way. Without
+            # this wait, the abort would drop it, the refused output would stay unknown, and every commit would fail.
             for _ in range(REPORT_TRIES):
                 if self._failure is None or self._failure.code() != KafkaError._STATE:
                     break

@@ -80,7 +80,7 @@ class BlockingCall:
 
 @dataclass
 class Commit:
-    """Offsets to commit for the group of which `consumer` is a member."""
+    """Offsets to commit for the group of `consumer`, which is a member."""
 
     offsets: list[TopicPartition]
     consumer: Any

@@ -172,11 +172,11 @@ class RegistryClient:
         if hasattr(stream, "start_tls"):
             stream.read = partial(self._read, stream.read)
 
-    def _read(self, read: Callable[..., bytes], most: int, timeout: float | None = None) -> bytes:
+    def _read(self, read: Callable[..., bytes], max_bytes: int, timeout: float | None = None) -> bytes:
         left = self._answer.until - time.monotonic()
         if left <= 0:
             raise RegistryError(f"the registry at {self.url} has not answered in {self._answer_s:g} s", _CHECK)
-        data = read(most, left if timeout is None else min(timeout, left))
+        data = read(max_bytes, left if timeout is None else min(timeout, left))
         self._answer.bytes -= len(data)
         if self._answer.bytes < 0:
             raise RecordError(UNSUPPORTED, f"the registry's answer has more than {MAX_ANSWER_BYTES >> 20} MiB")

@@ -64,7 +64,7 @@ def _add_imports(
             continue
         imported = files_by_name.get(name) or _built_in(name)
         if imported is None:
-            raise RecordError(UNSUPPORTED, f"it imports {name}, which is none of its references")
+            raise RecordError(UNSUPPORTED, f"it imports {name}, which is not one of its references")
         _add_imports(imported, files_by_name, ordered)
         ordered[name] = imported
 

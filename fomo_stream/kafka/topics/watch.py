@@ -54,7 +54,7 @@ class EndsAnswer(NamedTuple):
 class InputEnd(NamedTuple):
     """The broker's last answer about the ends of all partitions of the input."""
 
-    asked: int  # time of the request, milliseconds since 1970
+    asked_ms: int  # time of the request, milliseconds since 1970
     readable: Mapping[int, int]  # by partition: offset of the first record that readers do not get
     partitions: int
     total: int | None  # sum of the ends of all partitions; None if some are not known
@@ -131,12 +131,14 @@ class TopicWatch:
         if not places or not self.cluster.has_controller:
             return
         count = self.answer.partitions.get(topic, 0) if self._settings.silence is not None else 0
-        before, updated, asked = self.ends, {}, round(time.time() * 1000)
+        before, updated, asked_ms = self.ends, {}, round(time.time() * 1000)
         answers = self.cluster.ends({*places, *((topic, number) for number in range(count))})
         if count:
             of_input = {number: ends for (name, number), ends in answers.items() if name == topic}
             total = sum(ends.end for ends in of_input.values()) if len(of_input) == count else None
-            self.input_end = InputEnd(asked, {number: ends.readable for number, ends in of_input.items()}, count, total)
+            self.input_end = InputEnd(
+                asked_ms, {number: ends.readable for number, ends in of_input.items()}, count, total
+            )
         for place, ends in answers.items():
             last, since = before.get(place), None
             if ends.readable < ends.end:
