@@ -120,9 +120,9 @@ class Alerts(State):
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
 
-    A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits, and so
-    many times as many as of all, its records are left out of what those of other keys are compared with. So are records
-    with a far value, such as a -9999: however many they are, the others are judged as if there were none.
+    A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits,
+    and so many times as many as of all, its records are left out of what those of other keys are compared with. So are
+    records with a far value, such as a -9999: however many they are, the others are judged as if there were none.
     """
 
     parts: ClassVar = {"_rarity": ""}

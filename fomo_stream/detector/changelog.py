@@ -304,7 +304,9 @@ class State(Copied):
             if (value := getattr(self, attribute)) is not None:
                 restored: Any = self._log_of(attribute).recover(entries, _joined_name(name, entry_name))
                 if not isinstance(value, bytes):
-                    restored = np.frombuffer(restored, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
+                    restored = (
+                        np.frombuffer(restored, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
+                    )
                 setattr(self, attribute, restored)
         for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:

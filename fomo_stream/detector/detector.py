@@ -421,7 +421,11 @@ class Detector:
             of_known: Int | slice = slice(0, call.n)
             if call.k > call.n:  # some are learned by a scope that has not scored them
                 of_known, at = np.flatnonzero(call.visits.is_result), np.flatnonzero(~call.visits.is_result)
-            scores.logit[of_known], scores.by_view[of_known], scores.by_key[of_known] = known.logit, known.by_view, known.by_key
+            scores.logit[of_known], scores.by_view[of_known], scores.by_key[of_known] = (
+                known.logit,
+                known.by_view,
+                known.by_key,
+            )
             scores.confidence[of_known], scores.generation[of_known] = known.confidence, known.generation
             if at is ALL_VISITS:
                 return
@@ -661,7 +665,9 @@ class DetectorCall:
     def scores_of(self, e: int) -> Scores:
         """The scores (1,) of a visit."""
         at, scores = slice(e, e + 1), self.work.scores
-        return Scores(scores.logit[at], scores.by_view[at], scores.by_key[at], scores.generation[at], scores.confidence[at])
+        return Scores(
+            scores.logit[at], scores.by_view[at], scores.by_key[at], scores.generation[at], scores.confidence[at]
+        )
 
     def results(self) -> Results:
         """The results of the records."""

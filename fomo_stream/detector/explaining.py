@@ -54,7 +54,8 @@ class Explainer:
     def halves(self, view_set: ViewSet, numbers: Int) -> Callable[[int], Scorers]:
         """For the i-th of the records `numbers` (n,) in the first contexts: the half of each that does not have it."""
         first = [
-            (view, builder.spec.numbers, cache(partial(self._half, builder.spec))) for view, builder in view_set.builders(0)
+            (view, builder.spec.numbers, cache(partial(self._half, builder.spec)))
+            for view, builder in view_set.builders(0)
         ]
         return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
@@ -73,7 +74,10 @@ class Explainer:
             values = [builder.spec.rows for view, builder in builders(i) if view.input not in ("movement", "relative")]
             reasons = tuple(_relative_to_key(reason, batch, i, usual, values) for reason in reasons)
         # how a value came to what nearly all records have is no reason beside others
-        reasons = tuple(reason for reason in reasons if reason.cause is Cause.VALUE or not batch.ordinary[i, reason.feature]) or reasons
+        reasons = (
+            tuple(reason for reason in reasons if reason.cause is Cause.VALUE or not batch.ordinary[i, reason.feature])
+            or reasons
+        )
         return (*self._still(batch, i), *reasons)[: self.config.reasons]
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:

@@ -39,11 +39,11 @@ class Reservoir(State):
     """A random sample of at most `capacity` rows of those admitted, each with its record's number and a logit.
 
     Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
-    HORIZON_RECORDS records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
-    Cormode et al. 2009). So the sample is uniform over about the last HORIZON_RECORDS records, and older ones fade
-    exponentially. The sample depends only on the seed and the set of admitted numbers: the order of
-    admissions and how they are split over calls do not matter, and admitting a row again changes nothing. After a row
-    is discarded this no longer holds: rows that were dropped earlier do not come back.
+    HORIZON_RECORDS records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward
+    decay of Cormode et al. 2009). So the sample is uniform over about the last HORIZON_RECORDS records, and older ones
+    fade exponentially. The sample depends only on the seed and the set of admitted numbers: the order of admissions and
+    how they are split over calls do not matter, and admitting a row again changes nothing. After a row is discarded
+    this no longer holds: rows that were dropped earlier do not come back.
     """
 
     parts: ClassVar = {"_slots": ""}

@@ -1,8 +1,8 @@
 """Contexts of their own for the busiest keys: which keys have a scope of their own, and where records were learned.
 
-Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. How busy a key is: the number of
-its records, of which older ones count half every HALF_LIFE records of the partition. Its logarithm is kept with time
-taken out (forward decay: Cormode et al. 2009), so that nothing needs to be updated while a key is silent.
+Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. How busy a key is: the
+number of its records, of which older ones count half every HALF_LIFE records of the partition. Its logarithm is kept
+with time taken out (forward decay: Cormode et al. 2009), so that nothing needs to be updated while a key is silent.
 """
 
 from __future__ import annotations

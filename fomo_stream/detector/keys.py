@@ -136,7 +136,16 @@ class Keys(Copied):
         new = self._table if learn else np.zeros(table.table_size(n), np.int64)
         state_arrays = self.columns["digest"], self.columns["used"], self._free, state
         k = table.resolve(
-            digests, is_keyed, counts, np.array(limits, dtype=np.float64), self._table, new, *state_arrays, learn, moves, belongs
+            digests,
+            is_keyed,
+            counts,
+            np.array(limits, dtype=np.float64),
+            self._table,
+            new,
+            *state_arrays,
+            learn,
+            moves,
+            belongs,
         )
         if learn:
             self._high, self._n_free, self._n_used = state.tolist()
@@ -208,10 +217,15 @@ class Keys(Copied):
         if len(slots) != count + 1 or slots[0] != UNKEYED:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
         values, size = [stored[slot] for slot in slots.tolist()], int(slots[-1]) + FIRST_ROWS
-        self.columns = {name: np.zeros((size, *column_array.shape[1:]), column_array.dtype) for name, column_array in self.columns.items()}
+        self.columns = {
+            name: np.zeros((size, *column_array.shape[1:]), column_array.dtype)
+            for name, column_array in self.columns.items()
+        }
         left = np.array(list(map(len, values)))
         for added in ((), self._added):
-            columns = [rows_as_bytes(column_array) for column, column_array in self.columns.items() if column not in added]
+            columns = [
+                rows_as_bytes(column_array) for column, column_array in self.columns.items() if column not in added
+            ]
             at = np.flatnonzero(left == sum(column.shape[1] for column in columns))
             put_rows(columns, slots[at], [values[i] for i in at.tolist()])
             left[at] = -1

@@ -62,9 +62,9 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
 def clear_above(logits: Float, size: int) -> float:
     """How far above the largest of logits (n,), n >= 1, in heights of that above their median, one is clear above it.
 
-    CLEAR_HEIGHT above `size` and more. Above fewer by more, so that each doubling of their number brings as few by chance: if
-    the tail of logits falls exponentially, the height of the largest is log(n) of its widths, known by one part in
-    sqrt(n). Logits that follow each other closely count as fewer.
+    CLEAR_HEIGHT above `size` and more. Above fewer by more, so that each doubling of their number brings as few by
+    chance: if the tail of logits falls exponentially, the height of the largest is log(n) of its widths, known by one
+    part in sqrt(n). Logits that follow each other closely count as fewer.
 
     >>> alternating = np.tile([0.0, 1.0], 350)
     >>> clear_above(alternating, 700), clear_above(alternating[:200], 700), clear_above(np.sort(alternating)[:600], 700)
@@ -79,7 +79,8 @@ def clear_above(logits: Float, size: int) -> float:
 
 
 def far_outside(logits: Float, clear: float = CLEAR_HEIGHT) -> Bool:
-    """Which of logits (n,), NaN = unknown, are clear above all smaller ones, however many they are: up to MAX_FAR_SHARE.
+    """Which of logits (n,), NaN = unknown, are clear above all smaller ones, however many they are: up to
+    MAX_FAR_SHARE.
 
     clear: how far above, see `clear_above`.
 

@@ -64,14 +64,14 @@ class Standard:
         empty = ContextSpec(1, 0, config.seed, (), 0.0, 0.0, none, no, np.zeros(0), np.zeros(n, bool), no)
         builders = []
         for view in map(VIEWS.__getitem__, names):
-            spec = replace(
+            context_spec = replace(
                 empty,
                 categorical=view.codes(spec.n_features, 0, spec.categorical),
                 once=0.0 if view.is_derived else float(len(names)),
                 numbers=np.arange(n),
                 rows=view.columns(vectors, 0, spec.categorical),
             )
-            builders.append((view, ContextBuilder(model, spec, None)))
+            builders.append((view, ContextBuilder(model, context_spec, None)))
         first = np.sum([builder.result().first for _, builder in builders], axis=0) / len(names)
         size = config.peak_size
         peak = peak_of(first, np.zeros(n, bool), config.alert_rate, size)

@@ -151,8 +151,8 @@ def distances_between_keys(keys: Float, distances: Float) -> Float:
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
     """The variance (d,) of scores around the level of their key, from those of n keys (n, d).
 
-    apart: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order, their logarithms
-    count.
+    apart: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order, their
+    logarithms count.
     """
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
     each, total = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES

@@ -133,7 +133,8 @@ class ViewContexts(Copied):
         return [(at, builder.result()) for at, builder in parts if builder is not None and len(at)]
 
     def plan(self, row: Int, stop: int, lags: int) -> None:
-        """Put what `step.view_columns` has to know of the view for the records before number `stop` into row (VIEW,)."""
+        """Put what `step.view_columns` has to know of the view for the records before number `stop` into row
+        (VIEW,)."""
         is_needed = self.next is not None and stop > self.next.spec.takes_effect
         takes_effect = NEVER_REACHED if self.next is None else self.next.spec.takes_effect
         now = None if self.current is None else self.current.result()
@@ -307,7 +308,9 @@ class ViewSet(Copied):
 
     def until_next(self, records: int) -> int | None:
         """How many records from number `records` on the current generations still score; None: no end is known."""
-        return min((n for contexts in self.view_contexts if (n := contexts.until_next(records)) is not None), default=None)
+        return min(
+            (n for contexts in self.view_contexts if (n := contexts.until_next(records)) is not None), default=None
+        )
 
     def needed(self, stop: int) -> list[ContextBuilder]:
         """The generations that score the records before number `stop`."""
@@ -316,7 +319,9 @@ class ViewSet(Copied):
     def _choose_bulk_view(self) -> None:
         """The timeline of the widest context of records."""
         plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
-        self._bulk_view = min(plain, key=lambda contexts: (contexts.view.sample != "history", contexts.view.trim), default=None)
+        self._bulk_view = min(
+            plain, key=lambda contexts: (contexts.view.sample != "history", contexts.view.trim), default=None
+        )
 
     def plan(self, plan: Int, stop: int) -> None:
         """Put what `step.view_columns` has to know for the records before number `stop` into plan (views, VIEW)."""
@@ -360,7 +365,11 @@ class ViewSet(Copied):
 
     def builders(self, number: int) -> list[tuple[View, ContextBuilder]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
-        return [(contexts.view, builder) for contexts in self.view_contexts if (builder := contexts.builder_of(number)) is not None]
+        return [
+            (contexts.view, builder)
+            for contexts in self.view_contexts
+            if (builder := contexts.builder_of(number)) is not None
+        ]
 
     def first_scores(self, records: int) -> tuple[Int, Scores]:
         """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later.

@@ -14,7 +14,7 @@ TOGETHER = 64  # consecutive tasks that are ordered; fewer than that overtake a 
 
 
 class Background(Executor):
-    """Runs one task at a time in a thread, ordered by `needed_at` (see `ContextBuilder` in `detector.view_set`), then as submitted.
+    """Runs one task at a time in a thread, ordered by `needed_at` (see `detector.view_set`), then as submitted.
 
     So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
     Only TOGETHER consecutive tasks are ordered: a partition of many records does not wait for long beside young ones,

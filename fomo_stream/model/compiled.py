@@ -124,9 +124,9 @@ def score_in_views_compiled(model: Model, rows: Float, without: Float, views: In
 
 
 def context_handle(context: CompiledContext, *added: Any) -> Handle:
-    """A context for `kernels.view_scores.score_views`. added, of a view: weight of extremes and of likeness; low and high
-    ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
-    outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
+    """A context for `kernels.view_scores.score_views`. added, of a view: weight of extremes and of likeness; low and
+    high ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of
+    known outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
     return Handle(context.transform, context.described, context.read, _completion_rows(context), added)
 
 

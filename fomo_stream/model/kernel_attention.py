@@ -121,7 +121,9 @@ class KernelLayer(nn.Module):
         """(B, S, n, COORDINATES)"""
         if self.first:
             return z.new_zeros(len(z), self.spaces, z.shape[1], 0)
-        coordinates: Tensor = self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
+        coordinates: Tensor = (
+            self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
+        )
         return coordinates
 
     def _logits(self, d2: Tensor, x: Tensor, keys: Tensor) -> Tensor:
