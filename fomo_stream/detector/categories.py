@@ -65,7 +65,7 @@ class Pairs:
         return replace(made, dependence=np.clip(ratio - 1.0, 0.0, 1.0))
 
     def rarity(self, places: Int, shares: Float) -> Float:
-        """How rare the rarest pair of each of q rows is against its parts, from 0: (q,). Arguments as of `fit`.
+        """Return how rare the rarest pair of each of q rows is against its parts, from 0: (q,). Arguments as of `fit`.
 
         A pair gets (1 + w e) / (1 + w c) - 1, or 0 if that is less. c other rows have the pair, and e rows would have
         it if the two columns were independent. w is how much they depend on each other: their mean-square contingency,
@@ -79,13 +79,15 @@ class Pairs:
         return np.asarray(np.fmax.reduce(rarity, axis=0, initial=0.0), dtype=np.float64)
 
     def _others(self, places: Int, shares: Float) -> tuple[Float, Float]:
-        """Of each pair (p, q): how many other rows have it, and how many would if the columns were independent."""
+        """Return for each pair (p, q) how many other rows have it, and how many would if the columns were
+        independent."""
         _, count = _find_counts(self.numbers, _pair_numbers(places[self.one], places[self.two]))
         return np.maximum(count - 1.0, 0.0), self.both * (shares[self.one] * shares[self.two])
 
 
 def _pair_numbers(one: Int, two: Int) -> Int:
-    """A number for each pair of places (p, q) in two columns, another one in every p; -1 where one is no place."""
+    """Return a number for each pair of places (p, q) in two columns, different in every p; -1 where a place is
+    missing."""
     numbers = (np.arange(len(one))[:, None] * CODE_BASE + one) * CODE_BASE + two
     return np.where((one >= 0) & (two >= 0), numbers, -1)
 
@@ -114,7 +116,7 @@ class Frequencies:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether `encode` does more than copy."""
+        """Return whether `encode` does more than copy."""
         return bool(self.columns)
 
     def encode(self, rows: Float) -> Float:

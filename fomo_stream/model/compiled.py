@@ -147,7 +147,7 @@ def _rows_for_kernel(done: Completion) -> CompletionRows:
 
 
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
-    """What `Completion.fill` returns."""
+    """Complete rows as `Completion.fill` does."""
     out = np.empty(rows.shape)
     complete(np.array(rows, order="C"), _rows_for_kernel(context), np.array(lacking.T, order="C"), out)
     return out
