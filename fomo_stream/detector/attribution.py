@@ -111,10 +111,10 @@ class BackgroundRows:
         below, upto = (self.candidates < row[:, None]).sum(axis=1), (self.candidates <= row[:, None]).sum(axis=1)
         return self._scaled(below + upto, self._known, np.isnan(row))
 
-    def _scaled(self, places: Int, known: Int, missing: Bool) -> Int:
+    def _scaled(self, places: Int, counts: Int, missing: Bool) -> Int:
         """Twice the mid-ranks among the known candidates, on a scale from 0 to 2 m; m where a value is missing."""
         m = self.candidates.shape[1]
-        scaled: Int = np.where(missing | (known == 0), m, places * m // np.maximum(known, 1))
+        scaled: Int = np.where(missing | (counts == 0), m, places * m // np.maximum(counts, 1))
         return scaled
 
     def apart(self, row: Float) -> NDArray[np.int32]:
@@ -303,7 +303,8 @@ class _Record:
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 
     def _effects_alone(self, tried: Int) -> Float:
-        """By how much the logit rises if the record keeps the values of one feature, and all others are replaced."""
+        """Return by how much the logit rises if the record keeps the values of one feature, and all others are
+        replaced."""
         effects = np.zeros_like(self.effects)
         for of_comparison, comparison, near in zip(effects, self.comparisons, self.near, strict=True):
             kept = np.where(comparison.background.features == tried[:, None], near.row, near.base)

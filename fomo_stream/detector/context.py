@@ -250,7 +250,7 @@ class Context(State):
     def spec_of_recent(self, at: int, number: int, takes_effect: int, numbers: Int) -> ContextSpec:
         """Return the spec of a generation of views[at], a view of recent records, from these records (n,).
 
-        Raises StateError when one of them is no longer there.
+        Raises StateError when the history has lost one of them.
         """
         rows, blank = self.columns(self.views[at], numbers), self.blank_spec(at)
         if len(rows) < len(numbers):

@@ -290,10 +290,10 @@ class Detector:
 
     # -- a call --------------------------------------------------------------------------------------------------
 
-    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Iterator[DetectorCall]:
+    def _process(self, rows: Float, keys: Sequence[Key] | None, known_scores: Scores | None) -> Iterator[DetectorCall]:
         """Score and learn the next records (n, d), part by part: each has to be read before the next one.
 
-        known: their scores, if none was learned since.
+        known_scores: theirs, if no record was learned since.
         """
         values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
         start, n, basis = 0, len(values), self._basis
@@ -306,7 +306,7 @@ class Detector:
             bulk = self._shared.view_set.bulk(self._shared.records)
             self._series.note(values[part], of_keys, bulk, True, call.work.address)
             is_good = start == 0 or (self._basis == basis and not len(self._key_scopes))
-            part_scores = known if known is None or call.n == n else known[part]
+            part_scores = known_scores if known_scores is None or call.n == n else known_scores[part]
             self._learn(call, part_scores if is_good else None)
             yield call
             self._keep(call.work)
@@ -378,13 +378,13 @@ class Detector:
         counts = np.bincount(call.visits.scope)
         return [(s, int(counts[s])) for s in np.flatnonzero(counts).tolist()]
 
-    def _learn(self, call: DetectorCall, known: Scores | None) -> None:
-        """Score and learn records that there is room for. known: see `_process`."""
+    def _learn(self, call: DetectorCall, known_scores: Scores | None) -> None:
+        """Score and learn records that there is room for. known_scores: see `_process`."""
         first, key_scopes, visited = self.records, self._key_scopes, self._scopes_of(call)
         for s, _ in visited:
             if key_scopes.scopes[s].context.has_new_verdicts:
                 key_scopes.scopes[s].apply_verdicts()
-        self._judge(call, known, learn=True)
+        self._judge(call, known_scores, learn=True)
         for s, _ in visited:
             if not key_scopes.scopes[s].has_contexts:
                 key_scopes.scopes[s].admit_first()
@@ -394,14 +394,14 @@ class Detector:
             self._apart += call.n - int((call.visits.scope == 0).sum())
             self._routes.note(first, call.visits, key_scopes.numbers)
 
-    def _judge(self, call: DetectorCall, known: Scores | None, learn: bool) -> None:
-        """Score and judge records, and keep them if `learn`. known: (n,) their scores."""
+    def _judge(self, call: DetectorCall, known_scores: Scores | None, learn: bool) -> None:
+        """Score and judge records, and keep them if `learn`. known_scores: (n,) theirs."""
         key_scopes, done = self._key_scopes, 0
         if len(key_scopes) and call.k:  # it knows the usual values of keys, also if only scopes of keys are visited
             key_scopes.prepare(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
         for s, visits in self._scopes_of(call):
             key_scopes.prepare(s, visits)
-        self._score(call, known)
+        self._score(call, known_scores)
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
@@ -417,19 +417,19 @@ class Detector:
                 if visits := int((call.visits.scope[done:] == last).sum()):
                     key_scopes.prepare(last, visits)
 
-    def _score(self, call: DetectorCall, known: Scores | None) -> None:
-        """Find the scores of all visits. known: see `_judge`."""
+    def _score(self, call: DetectorCall, known_scores: Scores | None) -> None:
+        """Find the scores of all visits. known_scores: see `_judge`."""
         at, scores = ALL_VISITS, call.work.scores
-        if known is not None:
+        if known_scores is not None:
             of_known: Int | slice = slice(0, call.n)
             if call.k > call.n:  # some are learned by a scope that has not scored them
                 of_known, at = np.flatnonzero(call.visits.is_result), np.flatnonzero(~call.visits.is_result)
             scores.logit[of_known], scores.by_view[of_known], scores.by_key[of_known] = (
-                known.logit,
-                known.by_view,
-                known.by_key,
+                known_scores.logit,
+                known_scores.by_view,
+                known_scores.by_key,
             )
-            scores.confidence[of_known], scores.generation[of_known] = known.confidence, known.generation
+            scores.confidence[of_known], scores.generation[of_known] = known_scores.confidence, known_scores.generation
             if at is ALL_VISITS:
                 return
         if self._look(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
@@ -590,16 +590,16 @@ class Detector:
             entries |= self._reference_log.changes(ENTRY, b"" if self._reference is None else self._reference.encode())
         return entries
 
-    def recover(self, entries: StoredEntries, known: Detector | None = None) -> None:
+    def recover(self, entries: StoredEntries, reusable: Detector | None = None) -> None:
         """Take the state from the entries: the same records then get the same results, bit for bit on one device.
 
-        known: a detector of the same partition, which may be this one; its generations need not be encoded again.
+        reusable: a detector of the same partition, which may be this one; its generations need not be encoded again.
         Raises StateError when the entries are of another detector (all differences, joined by "; ") or of another
         version of fomo-stream, incomplete or damaged. This detector must not be used then.
         """
         self._converted = changes_since(entries)
         entries = {**entries, **{name: value for name, value in self._converted.items() if value is not None}}
-        self._shared.recover(entries, None if known is None else known._shared)
+        self._shared.recover(entries, None if reusable is None else reusable._shared)
         own = {name[len(OWN_PREFIX) :]: value for name, value in entries.items() if name.startswith(OWN_PREFIX)}
         self._routes, self._apart, self._shifts, entered = None, 0, 0, 0
         self._decided = self.records // DECISION_RECORDS * DECISION_RECORDS
@@ -612,7 +612,7 @@ class Detector:
                 ) from None
             self._routes = self._new_routes()
             self._routes.recover(own, "routes")
-        self._key_scopes.recover(own, entered, None if known is None else known._key_scopes)
+        self._key_scopes.recover(own, entered, None if reusable is None else reusable._key_scopes)
         reference_entry = self._reference_log.recover(entries, ENTRY)
         if self._reference is not None:
             self._reference.decode(reference_entry)

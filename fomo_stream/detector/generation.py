@@ -122,7 +122,7 @@ class ContextSpec:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> ContextSpec:
-        """The blueprint from the arrays of `to_arrays`."""
+        """Return the spec from the arrays of `to_arrays`."""
         number, takes_effect, seed = (int(v) for v in arrays["counters"][:3])  # format 12 has one more
         trim, once = (float(v) for v in arrays["shares"])
         rest: dict[str, Any] = {name: np.array(arrays[name]) for name in cls.ARRAYS}
@@ -172,7 +172,7 @@ class Ranges(NamedTuple):
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation, built from its blueprint."""
+    """A generation, built from its spec."""
 
     number: int
     numbers: Int  # records whose rows are the context
@@ -216,13 +216,13 @@ class Generation:
     STORED = ("number", "numbers", "cache", "ranges", "outliers", "own", "first")
 
     def to_arrays(self) -> Arrays:
-        """Named arrays of everything that is not in the blueprint."""
+        """Named arrays of everything that is not in the spec."""
         parts = [flatten_arrays(getattr(self, name), name) for name in self.STORED]
         return {name: array for part in parts for name, array in part.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, spec: ContextSpec, model: Model) -> Generation | None:
-        """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
+        """Return the generation from the arrays of `to_arrays`; None if it is not that of the spec."""
         number, kind, device = int(arrays["number"]), context_type(model), getattr(model, "device", None)
         if number != spec.number:
             return None

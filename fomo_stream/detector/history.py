@@ -194,7 +194,7 @@ BLOCK_SCORES = 8  # scores to an entry
 class History(State):
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
-    A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32; beside it is
+    A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32; and
     which of its values are missing. Rows are kept because they are the context of the view of recent records, and
     because feedback may come late. Of every record its logits by view, its remembered logit and whether it was called
     an outlier are kept, as they were when it came: later records are compared with them.

@@ -1,7 +1,7 @@
 """Contexts of their own for the busiest keys: which keys have a scope of their own, and where records were learned.
 
-Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. How busy a key is: the
-number of its records, of which older ones count half every HALF_LIFE records of the partition. Its logarithm is kept
+Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. The activity of a key is
+the number of its records; the weight of a record halves every HALF_LIFE records of the partition. Its logarithm is kept
 with time taken out (forward decay: Cormode et al. 2009), so that nothing needs to be updated while a key is silent.
 """
 
@@ -42,9 +42,8 @@ HALF_LIFE = 20_000  # records of the partition after which a record counts half 
 MIN_ACTIVITY = 30.0  # so many records, counted like this, a key needs at least
 MIN_ACTIVITY_RATIO = 2.0  # times as busy as another key: then it takes its place
 MAX_KEY_ROWS = 300  # of a context, at most
-PRIOR_RECORDS = (
-    200.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
-)
+# weight, in records, of the view `key` of the partition next to the key's own contexts: these have few rows at first
+PRIOR_RECORDS = 200.0
 FEEDBACK_RECORDS = 1000  # last records of the key that feedback can be about
 SERIES_OFFSET = 2**32  # added to the number of such a key: in results it is the number of its series
 
@@ -237,9 +236,9 @@ class KeyScopes:
         self._touched.clear()
         return entries
 
-    def recover(self, entries: StoredEntries, entered: int, known: KeyScopes | None) -> None:
+    def recover(self, entries: StoredEntries, entered: int, reusable: KeyScopes | None) -> None:
         """Take the state from the entries. Raises StateError."""
-        at_hand = {} if known is None else known._by_digest
+        at_hand = {} if reusable is None else reusable._by_digest
         self.entered, self._by_digest, self._touched, self._gone = entered, {}, set(), {}
         by_slot: dict[int, dict[str, bytes]] = {}
         for name, value in entries.items():

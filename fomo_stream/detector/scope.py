@@ -90,7 +90,7 @@ class Scope:
         self._admitted = 0  # records of the warm-up that are context
         self.addressed_until = 0  # records up to which its addresses are valid
         self._room_end = 0  # ... and that there is room for
-        self._next_alerts: Alerts | None = None  # see `asked`; the seat has addresses of it
+        self._next_alerts: Alerts | None = None  # see `next_alerts`; the compiled step has its address
         self._fixed: Handle | None = None
         self._memory: tuple[Any, Handle] | None = None  # what is remembered of series: its columns, and their handle
         self._begin_log()
@@ -181,7 +181,7 @@ class Scope:
         return has_memory and self.records + n <= self.addressed_until
 
     def write_addresses(self, addresses: Int, plan: Int, n: int) -> None:
-        """Say in seat (SEAT,) and plan (views, VIEW) where the compiled step finds all that it needs for n records."""
+        """Write into addresses (N_ADDRESSES,) and plan (views, PLAN_SIZE) where the compiled step finds its arrays."""
         self.view_set.plan(plan, self.records + n)
         if self.has_contexts:
             self.note_first()
@@ -409,14 +409,14 @@ class Scope:
             **{f"follow/{name}": value for name, value in self.series.changes().items()},
         }
 
-    def recover(self, entries: StoredEntries, known: Scope | None = None) -> None:
+    def recover(self, entries: StoredEntries, reusable: Scope | None = None) -> None:
         """See `Detector.recover`."""
         self._begin_log()
         check_entries(self._fingerprint_log, entries, self._fingerprint)
         values = json.loads(self._counters_log.recover(entries, "counters"))
         counters = dict(zip(self._counters(), values, strict=True))
         self.context.recover(entries, "", *(counters[name] for name in self.context.scalars))
-        view_set = known.view_set if known is not None and known.model is self.model else None
+        view_set = reusable.view_set if reusable is not None and reusable.model is self.model else None
         self.view_set.recover(entries, counters["views"], self.context, view_set)
         self.alerts.recover(entries, "", *(counters[name] for name in self.alerts.scalars))
         self._shifts = Shifts(self.config.adapt_after)

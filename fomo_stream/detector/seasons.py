@@ -32,7 +32,7 @@ class Cycle(NamedTuple):
 class Usual(NamedTuple):
     """The usual values of n records at their times, as scores (n, d)."""
 
-    known: NDArray[np.bool_]  # where a season explains much
+    is_known: NDArray[np.bool_]  # where a season explains much
     level: Float  # else 0
     spread: Float  # else 1
 

@@ -188,7 +188,7 @@ class Series(State):
             n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
             zeros = {"clock": "f8", "pace": "f8", "paces": "u1", "records": "u4"}  # where they are not kept
             rows = Rows(**{key: columns.get(key, np.zeros(n, zeros.get(key, "f8"))) for key in Rows._fields})
-            given = FixedInputs(
+            fixed = FixedInputs(
                 nothing if self.pooled is None else self.pooled.table,
                 nothing if bulk is None else np.stack(bulk),
                 self.is_numeric,
@@ -198,7 +198,7 @@ class Series(State):
                 np.array([self.movement, self.relative]),
             )
             profiles = (self.seasons or Seasons(self.n_features, ())).profiles
-            self._handle = last, bulk, Handle(rows, profiles, self._counts, given)
+            self._handle = last, bulk, Handle(rows, profiles, self._counts, fixed)
         return self._handle[2].address
 
     def skip(self, values: Float, keys: Sequence[Key]) -> None:
@@ -272,12 +272,12 @@ class Series(State):
         values: (n, d), NaN = missing; slots: (n,) numbers of their series. NaN of series that were forgotten.
         """
         moves = np.full((len(values), MOVEMENT, self.n_features), np.nan)
-        known = np.flatnonzero(self.keys.column("has_records", slots))
-        if len(known):
-            unique, at = np.unique(slots[known], return_inverse=True)
-            of_known = moves[known]
-            step.learn_moves(self._state(None), bulk.limited(values[known]), at, slots[known], of_known)
-            moves[known] = of_known
+        with_records = np.flatnonzero(self.keys.column("has_records", slots))
+        if len(with_records):
+            unique, at = np.unique(slots[with_records], return_inverse=True)
+            of_known = moves[with_records]
+            step.learn_moves(self._state(None), bulk.limited(values[with_records]), at, slots[with_records], of_known)
+            moves[with_records] = of_known
             self.keys.mark(unique)
         return moves
 

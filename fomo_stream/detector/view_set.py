@@ -176,15 +176,15 @@ class ViewContexts(Copied):
         return entries
 
     def recover(
-        self, entries: StoredEntries, plain: list[Any], context: Context, at: int, known: ViewContexts | None
+        self, entries: StoredEntries, plain: list[Any], context: Context, at: int, reusable: ViewContexts | None
     ) -> None:
         """Take the state from the entries and plain numbers. Raises StateError when they do not fit.
 
-        context: it has recovered, and this belongs to its views[at]; known: contexts whose generations need
+        context: it has recovered, and this belongs to its views[at]; reusable: contexts whose generations need
         not be built again.
         """
         self._recovered()
-        at_hand = [] if known is None else known._builders
+        at_hand = [] if reusable is None else reusable._builders
         made_from = iter(plain[2])
         for name, number in zip(("current", "next"), plain, strict=False):
             builder = None
@@ -425,9 +425,11 @@ class ViewSet(Copied):
             entries |= contexts.changes(last, encoded)
         return entries
 
-    def recover(self, entries: StoredEntries, plain: list[list[Any]], context: Context, known: ViewSet | None) -> None:
+    def recover(
+        self, entries: StoredEntries, plain: list[list[Any]], context: Context, reusable: ViewSet | None
+    ) -> None:
         """Take the state from entries, plain numbers, and the context, which has recovered. Raises StateError."""
-        others = {} if known is None else {each.view: each for each in known.view_contexts}
+        others = {} if reusable is None else {each.view: each for each in reusable.view_contexts}
         for at, contexts in enumerate(self.view_contexts):
             contexts.recover(entries, plain[at], context, at, others.get(contexts.view))
 
