@@ -86,7 +86,7 @@ def _read_checkpoint(path: Path, weights: bool = True) -> tuple[dict[str, Any], 
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
+            f"{path} is not a readable checkpoint, it may be truncated ({error}); fetch it again"
         ) from None
     version = metadata.get("format")
     if version != FORMAT:
@@ -128,7 +128,7 @@ def resolve_device(device: str = "auto") -> str:
 
 
 def _has_driver() -> bool:
-    """Whether this machine may have a GPU that torch can use: without a driver it has none."""
+    """Return whether this machine may have a GPU that torch can use: without a driver it has none."""
     return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
