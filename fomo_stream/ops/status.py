@@ -127,7 +127,7 @@ class StatusBoard(Observer):
         """Return the incident of this name, updated, and make it the newest."""
         incident = self._incidents.pop(name, None)
         if incident is None:
-            shown = _printable(key_in_sentence(key)) if self._show_keys and key is not None else None
+            shown = _as_utf8(key_in_sentence(key)) if self._show_keys and key is not None else None
             place = {"incident": name, "partition": partition, "offset": begin["offset"], "key": shown}
             empty: dict[str, Any] = {"score": 0.0, "features": [], "alerts": 0, "surprise": None}
             incident = {**place, **dict.fromkeys(("since", "until"), _record_time_s(begin)), "last": begin["offset"]}
@@ -210,7 +210,7 @@ def _record_time_s(record: Mapping[str, Any]) -> float:
 
 def _instance_data(snapshot: Snapshot) -> dict[str, Any]:
     names = ("state", "topic", "out", "alerts", "group", "instance_id", "model", "kernel")
-    lists = {name: [_printable(text) for text in getattr(snapshot, name)] for name in ("not_ready", "features")}
+    lists = {name: [_as_utf8(text) for text in getattr(snapshot, name)] for name in ("not_ready", "features")}
     return {**{name: getattr(snapshot, name) for name in names}, **lists}
 
 
@@ -224,9 +224,9 @@ def _partition_data(partition: PartitionSnapshot) -> dict[str, Any]:
 def _feature_names(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the features that reasons name, without values."""
     names = dict.fromkeys(reason[role] for reason in reasons for role in ("feature", "with") if role in reason)
-    return [_printable(name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…") for name in names]
+    return [_as_utf8(name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…") for name in names]
 
 
-def _printable(text: str) -> str:
+def _as_utf8(text: str) -> str:
     """Return a text that can be written as UTF-8: lone surrogates, which JSON may have, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
