@@ -32,10 +32,10 @@ from suite.contenders import sensor_rows
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.results import Scores
+from fomo_stream.detector.view_set import ViewSet
 from fomo_stream.partition.labels import RecordIndex
-from fomo_stream.partition.position import Position
+from fomo_stream.partition.position import SavedPosition
 
 YOUNG, LAST = 10_000, 20_000  # records
 BATCHES = (64, 512)
@@ -63,12 +63,12 @@ def cost(d: int) -> dict[str, Any]:
     rows, logits = sensor_rows(TIMED, d, seed=1), rng.normal(size=TIMED)
     found: dict[str, Any] = {}
 
-    def patched(self: Panel, parts: list[np.ndarray], *_: Any) -> Scores:
+    def patched(self: ViewSet, parts: list[np.ndarray], *_: Any) -> Scores:
         known = logits[: len(parts[0])]
         by_view = np.tile(known[:, None], sum(not view.is_of_keys for view in self.views))
         return Scores.of(by_view, np.full(len(known), self.generation), known)
 
-    with patch.object(Panel, "scores", patched), patch.object(Context, "is_due", lambda *_: False):
+    with patch.object(ViewSet, "scores", patched), patch.object(Context, "is_due", lambda *_: False):
         for batch in BATCHES:
             times = []
             gc.disable()
@@ -104,7 +104,7 @@ def bytes_by_kind(d: int, size: int, n: int) -> dict[str, dict[str, float]]:
         if first >= YOUNG and stop + size < n - LAST:
             continue
         entries = {f"detector/{key}": value for key, value in detector.changes().items()} | index.changes("index")
-        entries["position"] = Position(3 * stop, "x" * 22).encode()
+        entries["position"] = SavedPosition(3 * stop, "x" * 22).encode()
         if YOUNG <= first < n - LAST:
             continue  # what has changed since the young stream
         count = counts["young" if first < YOUNG else "established"]

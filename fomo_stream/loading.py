@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fomo_stream.detector.detector import Detector
     from fomo_stream.detector.keys import Key
     from fomo_stream.detector.reference import Reference
-    from fomo_stream.model.config import Model
+    from fomo_stream.model.architecture import Model
     from fomo_stream.records.schema import Schema
     from fomo_stream.settings.flags import RuleFlags
     from fomo_stream.settings.topic_flags import InputFlags
@@ -89,7 +89,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     from fomo_stream.partition.partition import Waiting
     from fomo_stream.partition.record import FileItem
     from fomo_stream.partition.running import Running
-    from fomo_stream.records.files import BLOCK, RecordFile, open_records, trusted_records
+    from fomo_stream.records.files import BLOCK_RECORDS, RecordFile, open_records, trusted_records
     from fomo_stream.records.inference import key_of, text_columns
     from fomo_stream.settings.flags import FileFlags
 
@@ -102,7 +102,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
         csv_settings = settings.csv_settings() if isinstance(settings, FileFlags) else {}
         file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **csv_settings)
         numbered = enumerate(trusted_records(file), 1)
-        while block := list(islice(numbered, BLOCK)):
+        while block := list(islice(numbered, BLOCK_RECORDS)):
             items = [FileItem(number, record, key_of(record, settings.key)) for number, record in block]
             rows, block_keys = row_maker.rows_of(items)
             parts.append(rows)
@@ -139,13 +139,15 @@ def _seed_rows(settings: InputFlags, schema: Schema) -> np.ndarray | None:
     path = settings.seed_context
     if path is None:
         return None
-    from fomo_stream.detector.config import LEAST_CONTEXT
+    from fomo_stream.detector.config import MIN_CONTEXT_ROWS
     from fomo_stream.errors import SchemaError
     from fomo_stream.records.files import read_rows
 
     rows = read_rows(path, schema)
-    if len(rows) < LEAST_CONTEXT:
-        raise SchemaError(f"the seed context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
+    if len(rows) < MIN_CONTEXT_ROWS:
+        raise SchemaError(
+            f"the seed context {path} has {len(rows)} usable rows; at least {MIN_CONTEXT_ROWS} are needed"
+        )
     return rows
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import FomoWarning, SchemaError
 from fomo_stream.records.category_codes import category_code, is_mostly_rare
-from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, misleading
+from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, misleading_columns
 from fomo_stream.records.schema import is_number_text
 from fomo_stream.records.times import is_time
 
@@ -226,8 +226,8 @@ def warn(who: str, message: str) -> None:
 
 
 def note_of_misleading(names: Sequence[Hashable], rows: Float, special: Collection[int], remedy: str) -> str | None:
-    """Return a warning about misleading columns of rows (n, d), if there are any; see `misleading`."""
-    columns = misleading(names, rows, special)
+    """Return a warning about misleading columns of rows (n, d), if there are any; see `misleading_columns`."""
+    columns = misleading_columns(names, rows, special)
     return f"columns that may mislead: {first_words(columns)}; {MISLEADING}; {remedy}" if columns else None
 
 

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Reason
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import explanation_of, reasons_of
 from fomo_stream.records.schema import Schema
 
 NamedReason = TypedDict(  # not a class, because `with` is a keyword
@@ -58,7 +58,7 @@ class Explanation(list[NamedReason]):
         """Make an explanation from the reasons of a record.
 
         names: of all columns; codes: the columns with category codes; counters: the columns of counters; record: the
-        values by name; earlier, is_outlier and key: see `sentence`.
+        values by name; earlier, is_outlier and key: see `explanation_of`.
         """
         texts = _distinct_texts(names)
         categorical, totals = (frozenset(texts[column] for column in columns) for columns in (codes, counters))
@@ -70,7 +70,7 @@ class Explanation(list[NamedReason]):
             reason | {role: name_of[reason[role]] for role in roles if role in reason}
             for reason in reasons_of(reasons, schema, values)
         ]
-        return cls(cast(list[NamedReason], named), sentence(reasons, schema, values, earlier, is_outlier, key))
+        return cls(cast(list[NamedReason], named), explanation_of(reasons, schema, values, earlier, is_outlier, key))
 
 
 def _distinct_texts(names: Sequence[Hashable]) -> list[str]:

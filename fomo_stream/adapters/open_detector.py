@@ -39,10 +39,10 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
-from fomo_stream.records.derived import Derived
-from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing
+from fomo_stream.records.derived import DerivedFeatures
+from fomo_stream.records.inference import RARE_VALUES, READ_AS_NUMBERS, TIME_REASON, is_missing
 from fomo_stream.records.missing_values import table_of_marks, without_marks
-from fomo_stream.records.schema import is_number_text, numbers, subset
+from fomo_stream.records.schema import is_number_text, numbers, random_columns
 from fomo_stream.records.times import is_time, known_time, to_milliseconds
 from fomo_stream.wording import counted
 
@@ -61,7 +61,7 @@ def _has_content(value: Any) -> bool:
 def _type_in_words(value: Any) -> str:
     """Return in words what a value is that is not a number."""
     if is_time(value) or isinstance(value, DATES):
-        return A_TIME
+        return TIME_REASON
     return "text" if isinstance(value, str) else type(value).__name__
 
 
@@ -339,10 +339,10 @@ class OpenDetector:
     _verdicts: dict[int, bool]  # by the number of a record in the detector
     _since: int  # learned records since the detector was made
     _width: int = 0  # features that were known when the detector was made
-    _taken: Sequence[int] = ()  # columns that the detector has: all, or a fixed random subset, see `subset`
+    _taken: Sequence[int] = ()  # columns that the detector has: all, or a fixed random subset, see `random_columns`
     _reference: tuple[Float, list[Key] | None] | None = None  # rows and keys
 
-    _derived: Derived | None = None  # default for older pickles
+    _derived: DerivedFeatures | None = None  # default for older pickles
 
     def __init__(
         self,
@@ -351,7 +351,7 @@ class OpenDetector:
         kernel: str,
         config: DetectorConfig,
         rows: OpenRows,
-        derived: Derived | None = None,
+        derived: DerivedFeatures | None = None,
         time: Hashable | None = None,
         reference: OpenedData | None = None,
     ) -> None:
@@ -535,8 +535,8 @@ class OpenDetector:
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
-        limit = model.config.most_features(len(self._rows.categorical))
-        self._taken = subset(self._rows.names[:width], limit)
+        limit = model.config.max_features(len(self._rows.categorical))
+        self._taken = random_columns(self._rows.names[:width], limit)
         if len(self._taken) < width:
             self._rows.warn_of_untaken(len(self._taken))
         detector = Detector(model, len(self._taken), self.config, None, *self._special())

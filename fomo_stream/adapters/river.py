@@ -16,9 +16,9 @@ from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.adapters.open_detector import OpenDetector, OpenedData, OpenRows, open_data
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
-from fomo_stream.records.derivations import derivations_of, split_derivations
-from fomo_stream.records.derived import Derived
-from fomo_stream.records.missing_values import missing_values as marks_of
+from fomo_stream.records.derivations import parse_derivations, split_derivations
+from fomo_stream.records.derived import DerivedFeatures
+from fomo_stream.records.missing_values import parse_marks as marks_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +121,7 @@ class FoMoDetector(AnomalyDetector):
     'temperature'
     """
 
-    missing_values: Mapping[Hashable, Any] | None = None  # this and the next are defaults for older pickles
+    parse_marks: Mapping[Hashable, Any] | None = None  # this and the next are defaults for older pickles
     reference: Rows | IntoDataFrame | None = None
     derive: str | Sequence[str] | None = None
     time: Hashable | None = None
@@ -193,14 +193,14 @@ class FoMoDetector(AnomalyDetector):
         marks = marks_of(missing_values or {})
         texts = _checked_names([derive] if isinstance(derive, str) else derive or (), "derive", ["count(10m)"])
         try:
-            derivations = derivations_of(split_derivations(list(map(str, texts))))
+            derivations = parse_derivations(split_derivations(list(map(str, texts))))
         except ValueError as error:
             raise ConfigError(f"derive: {error}") from None
         if time is None and (timed := [derivation.name for derivation in derivations if derivation.is_timed]):
             raise ConfigError(f"derive: {timed[0]} needs time, the name of the field with the time of a record")
-        compared = {field for derivation in derivations if derivation.of_categories for field in derivation.fields}
+        compared = {field for derivation in derivations if derivation.takes_categories for field in derivation.fields}
         rows = OpenRows(names, key, totals, marks, {time, *(compared - {*names, *totals})} - {None})
-        derived = Derived(derivations, config.keys, marks) if derivations else None
+        derived = DerivedFeatures(derivations, config.keys, marks) if derivations else None
         good = None if reference is None else open_data(reference)
         self._inner = OpenDetector(model, device, kernel, config, rows, derived, time, good)
 

@@ -16,10 +16,10 @@ from fomo_stream.kafka.topics.checks import (
     RESULT_BYTES,
     STATE_TOPIC_CONFIG,
     Finding,
-    alter,
-    create,
+    alter_command,
+    create_command,
     feedback_topic,
-    grow,
+    grow_command,
     input_topic,
     state_topic,
     without_effect,
@@ -107,7 +107,7 @@ def topics(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
             yield Finding(f"{topic} does not exist yet; the first instance creates it")
         elif topic not in sizes:
             what = f"{topic} does not exist yet, and it is not known whether this user may create it"
-            command = create(settings, topic, sizes.get(settings.topic, 4))
+            command = create_command(settings, topic, sizes.get(settings.topic, 4))
             yield Finding(what, f"permit Create on it, or create it: {command}")
         elif settings.topic in sizes:
             may_grow = AclOperation.ALTER in (facts.operations()[topic] or ())
@@ -124,7 +124,7 @@ def _check_partitions(settings: DoctorSettings, sizes: Mapping[str, int], topic:
     """Compare the partitions of a topic with those of the input. sizes: of all topics that exist, including both."""
     size, count = sizes[topic], sizes[settings.topic]
     what = f"{topic} has {counted(size, 'partition')}, {settings.topic} has {count}"
-    remedy = f"add them: {grow(settings, topic, count)}"
+    remedy = f"add them: {grow_command(settings, topic, count)}"
     if topic in settings.outputs and size != count:
         what = f"{what}: records are distributed by key, instead of by the number of their partition"
         yield Finding(what, remedy if size < count else "nothing, if this is wanted")
@@ -146,28 +146,28 @@ def _check_settings(
     if topic == settings.topic and DEFAULT_BATCH_BYTES < max_bytes < inf and compression != "uncompressed":
         batch, memory = in_bytes(max_bytes), in_bytes(2 * MAX_EXPANSION * max_bytes)
         what = f"{topic} takes compressed batches of {batch}: one can fill {memory} of an instance's memory"
-        change = alter(settings, topic, f"max.message.bytes={DEFAULT_BATCH_BYTES}")
+        change = alter_command(settings, topic, f"max.message.bytes={DEFAULT_BATCH_BYTES}")
         yield Finding(what, f"if you do not trust producers: {change}")
     if topic == settings.state_topic:
         yield state_topic(settings, config)
         if segment > LARGE_SEGMENT_BYTES or roll_ms > SLOW_SEGMENT_MS:
             what = f"{topic} has segments of {in_bytes(segment)} or {in_time(roll_ms / 1000)}: they are compacted late"
             change = ",".join(f"{key}={value}" for key, value in STATE_TOPIC_CONFIG.items() if key != "cleanup.policy")
-            yield Finding(f"{what}, so restores read much more than the state", alter(settings, topic, change))
+            yield Finding(f"{what}, so restores read much more than the state", alter_command(settings, topic, change))
     if topic not in settings.outputs:
         return
     needed = config_value(source, "max.message.bytes", 0) + RESULT_BYTES
     if max_bytes < needed:
         what = f"{topic} takes records of {in_bytes(max_bytes)}, {settings.topic} of {in_bytes(needed - RESULT_BYTES)}"
-        change = alter(settings, topic, f"max.message.bytes={needed:.0f}")
+        change = alter_command(settings, topic, f"max.message.bytes={needed:.0f}")
         yield Finding(f"{what}: the largest do not fit with their result", change)
     if "compact" in policy:
         what = f"{topic} is compacted: only the last record of each key stays"
-        yield Finding(what, alter(settings, topic, "cleanup.policy=delete"))
+        yield Finding(what, alter_command(settings, topic, "cleanup.policy=delete"))
     if policy != "compact" and kept_ms < config_value(source, "retention.ms", 0):
         what = f"{topic} keeps records for {in_time(kept_ms / 1000)}, less than {settings.topic}: its records have the "
         what += "input's timestamps, so old ones are deleted as soon as they are written"
-        yield Finding(what, alter(settings, topic, f"retention.ms={source['retention.ms']}"))
+        yield Finding(what, alter_command(settings, topic, f"retention.ms={source['retention.ms']}"))
 
 
 def replicas(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:

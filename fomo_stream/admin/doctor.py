@@ -18,12 +18,12 @@ from confluent_kafka.admin import ResourceType
 from fomo_stream.admin import deployment_checks
 from fomo_stream.admin.deployment_checks import Facts
 from fomo_stream.errors import BrokerError, FomoError, RecordError, RegistryError, needs_extra
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explaining, make_producer
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, broker_errors, make_producer
 from fomo_stream.kafka.broker.cluster import ANSWER_S, Cluster, describe_topics
 from fomo_stream.kafka.broker.permissions import operations_of, operations_of_group
 from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.kafka.topics.checks import Finding
-from fomo_stream.records.writer import Kind, SchemaText
+from fomo_stream.records.writer_schema import Kind, SchemaText
 from fomo_stream.settings.commands import DoctorSettings
 from fomo_stream.wording import counted
 
@@ -95,13 +95,13 @@ def collect_facts(settings: DoctorSettings) -> Facts:
                 "if it has just started, try again in a minute (embedded brokers, for tests, have none)",
             )
         coordinator = "check that all brokers run, and the replicas of __consumer_offsets"
-        with explaining(f"the coordinator of group {settings.group} does not answer", coordinator):
+        with broker_errors(f"the coordinator of group {settings.group} does not answer", coordinator):
             on_group = operations_of_group(settings)
         transactions = []
         if settings.delivery == "exactly-once":
             success = "the broker gives transactions to this user"
             transactions = [Finding.of(partial(_start_transactions, settings), success)]
-        with explaining("the brokers stopped answering", "check that all run"):
+        with broker_errors("the brokers stopped answering", "check that all run"):
             future = cluster.admin.describe_cluster(include_authorized_operations=True, request_timeout=ANSWER_S)
             description = future.result()
             topics = [*deployment_checks.topics_of(settings), *deployment_checks.internal_topics(settings)]
@@ -158,10 +158,10 @@ def schema_registry(settings: DoctorSettings) -> Iterator[Finding]:
 
 def _output_schema(settings: DoctorSettings, schema: SchemaText) -> SchemaText | None:
     """Return the schema of outputs; None if they have none. Raises RecordError if such records become dead letters."""
-    from fomo_stream.kafka.registry.schemas import compiled, output_writer
+    from fomo_stream.kafka.registry.schemas import compile_writer, output_writer
 
     # For Protobuf, take the first message of the file: only a record tells which one it uses.
-    writer = compiled(schema, (0,) if schema.kind is Kind.PROTOBUF else (), settings)
+    writer = compile_writer(schema, (0,) if schema.kind is Kind.PROTOBUF else (), settings)
     return output_writer(writer, settings).scored_schema() if settings.output_format == "registry" else None
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from contextlib import closing
 
 from fomo_stream.errors import BrokerError, CheckpointError, ConfigError
-from fomo_stream.kafka.broker.clients import explaining
+from fomo_stream.kafka.broker.clients import broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.broker.permissions import DESCRIBE, READ, WRITE, check_permissions
-from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, DECIDED_BY, Agreement, shown
-from fomo_stream.kafka.group.log import GroupLog, check_has_run
-from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.group.agreed_schema import GroupSchema
+from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, GROUP_SETTINGS, Agreement, setting_text
+from fomo_stream.kafka.group.group_log import GroupLog, check_has_run
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.sources import option, settings_of_scope
 from fomo_stream.wording import aligned, counted
@@ -29,11 +29,11 @@ def look_at_group(settings: GroupSettings) -> str:
         return "\n".join([head, "", "the group has agreed on nothing yet: no instance has started", *others])
     if schema is not None:
         if own is not None and {*own, *agreed.get("categorical", ()), *settings.counter_names} != {*schema.features}:
-            here["features"] = shown(list(own))
+            here["features"] = setting_text(list(own))
         agreed |= {"categorical": sorted(schema.categorical), "counters": sorted(schema.counters) or ["none"]}
-    rows = [("features", "not inferred yet" if schema is None else shown(list(schema.features)))]
-    rows += [(name, shown(agreed[name])) for name in DECIDED_BY if name in agreed]
-    by_default = {name for name in here if not any(map(settings.is_given, DECIDED_BY.get(name, (name,))))}
+    rows = [("features", "not inferred yet" if schema is None else setting_text(list(schema.features)))]
+    rows += [(name, setting_text(agreed[name])) for name in GROUP_SETTINGS if name in agreed]
+    by_default = {name for name in here if not any(map(settings.is_given, GROUP_SETTINGS.get(name, (name,))))}
     table = [(*row, here.get(row[0], "") + (" (default)" if row[0] in by_default else "")) for row in rows]
     verdict = "the settings given here agree with the group's"
     if here:
@@ -80,7 +80,7 @@ def _open(settings: GroupSettings, is_changing: bool = False) -> tuple[Agreement
         cluster.connect()
         if not cluster.has_controller:
             raise BrokerError(f"the broker at {settings.bootstrap} does not describe groups; the embedded one does not")
-        with explaining("the topics cannot be described"):
+        with broker_errors("the topics cannot be described"):
             check_permissions(settings, cluster.admin, needs, of_group=DESCRIBE)
             partitions, _ = cluster.partitions(needs)
     check_has_run(settings, partitions, "start an instance")

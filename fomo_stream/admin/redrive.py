@@ -23,7 +23,7 @@ from itertools import accumulate, pairwise
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, TopicError
-from fomo_stream.kafka.broker.clients import NOT_PERMITTED, connect, explained, make_producer
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, connect, make_producer
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error, to_record
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
@@ -152,7 +152,7 @@ def send_dead_letters(settings: RedriveSettings) -> Summary:
                 what = "another run on the same dead letters has begun since, and continues with them"
                 raise FencedError(what) from None
             what = f"topic {settings.dead_letters} cannot be redriven with group {settings.group}"
-            raise explained(error, what, RUN_AGAIN, "check that the topic and the group may be read") from None
+            raise broker_error(error, what, RUN_AGAIN, "check that the topic and the group may be read") from None
 
 
 def _partition_counts(settings: RedriveSettings) -> dict[str, int]:
@@ -314,7 +314,7 @@ class _Redrive:
                 code = error.code()  # a positive code is a refusal; permissions are not the letter's fault
                 is_refused = code not in NOT_PERMITTED and (code > 0 or code == KafkaError._INVALID_DIFFERENT_RECORD)
                 errors.append(
-                    RefusedError(f"{what} ({error.str()})") if is_refused else explained(error, what, RUN_AGAIN)
+                    RefusedError(f"{what} ({error.str()})") if is_refused else broker_error(error, what, RUN_AGAIN)
                 )
             elif self._transactions is None:
                 self._delivered.add((letter.partition, letter.offset))

@@ -23,15 +23,15 @@ from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
 from fomo_stream.partition.running import MAINTENANCE
-from fomo_stream.records.explanation import key_text
+from fomo_stream.records.explanation import key_in_sentence
 from fomo_stream.records.files import Line, RecordFile, count_cell, open_records
-from fomo_stream.records.inference import NAMES_SHOWN, is_missing, text_columns
+from fomo_stream.records.inference import MAX_NAMES_SHOWN, is_missing, text_columns
 from fomo_stream.records.lines import Note
-from fomo_stream.records.missing_values import Suspects
+from fomo_stream.records.missing_values import MarkCandidates
 from fomo_stream.records.presence import Presence
-from fomo_stream.records.result import Result, nothing
-from fomo_stream.records.schema import is_number_text, look_up, shown
-from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
+from fomo_stream.records.result import Result, unscored_result
+from fomo_stream.records.result_writers import CsvWriter, JsonWriter, OutputForm
+from fomo_stream.records.schema import is_number_text, look_up, shown_names
 from fomo_stream.wording import clean, counted
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Scoring:
     def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
         self._settings, self._table, self._note = settings, table, note
         parts = settings.explain != "none", settings.outliers_only, settings.has_rules, bool(settings.reference)
-        form = Form(settings.result_field, settings.scores_only, *parts)
+        form = OutputForm(settings.result_field, settings.scores_only, *parts)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
         model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
@@ -97,7 +97,7 @@ class Scoring:
         # For each feature (d,) the last line of the last batch with a value, else 0.
         self._last: NDArray[np.int64] = np.zeros(1, np.int64)
         self._presence = Presence()
-        self._suspects: Suspects | None = None  # made from the first batch
+        self._suspects: MarkCandidates | None = None  # made from the first batch
         self._malformed = self._noted = 0  # lines that cannot be read, and how many of them were noted
         self._without = 0  # records without a value of any feature
         self._ended: list[Result] = []  # the most surprising incidents that have ended
@@ -130,7 +130,7 @@ class Scoring:
         if n := self._n_ended + len(still_open):
             self._note(f"{counted(n, 'incident')}, the most surprising first:")
         for incident in most_surprising_incidents([*self._ended, *still_open]):
-            key = f", key {key_text(incident['key'])}" if "key" in incident else ""
+            key = f", key {key_in_sentence(incident['key'])}" if "key" in incident else ""
             size = counted(incident["records"], "outlier")
             explanation = incident.get("explanation", "")
             self._note(f"incident at line {incident['from']['offset']}{key} ({size}): {explanation}")
@@ -149,7 +149,7 @@ class Scoring:
         """Note what does not count in the file, although the user may expect that it does."""
         counts, table, schema = self._counts, self._table, self._scorer.schema
         if self._without:
-            features = shown(schema.features, NAMES_SHOWN)
+            features = shown_names(schema.features, MAX_NAMES_SHOWN)
             self._note(
                 f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({features})"
             )
@@ -158,7 +158,9 @@ class Scoring:
             last = dict(zip(schema.features, self._last.tolist(), strict=True))
             absent = [name for name, line in last.items() if not line]
             if absent:
-                self._note(f"no row of {table.name} has a value of {shown(absent, NAMES_SHOWN)}: missing everywhere")
+                self._note(
+                    f"no row of {table.name} has a value of {shown_names(absent, MAX_NAMES_SHOWN)}: missing everywhere"
+                )
             for (name, line), is_gone in zip(last.items(), self._presence.gone, strict=True):
                 if line and is_gone:
                     self._note(f"{name} has no value after line {line}, or some lines before it")
@@ -207,7 +209,7 @@ class Scoring:
         self._presence.follow(scored.rows, 0)
         if self._suspects is None:
             schema = self._scorer.schema
-            self._suspects = Suspects(schema.features, scored.rows, schema.categorical_columns)
+            self._suspects = MarkCandidates(schema.features, scored.rows, schema.categorical_columns)
             if not self._settings.context:
                 list(self._suspects.notes())  # discarded: they were noted with the features
         else:
@@ -215,7 +217,7 @@ class Scoring:
         if self._table.format != "csv":  # a CSV reader counts them while it reads
             self._count_texts(lines, np.flatnonzero(np.isnan(scored.rows).any(axis=0)).tolist())
         results = [
-            unscored_result(line, missing) if result is None else result
+            result_without_score(line, missing) if result is None else result
             for line, result, missing in zip(lines, scored.results, scored.missing.tolist(), strict=True)
         ]
         for line, result in zip(lines, results, strict=True):
@@ -252,9 +254,9 @@ def line_batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def unscored_result(line: Line, missing: int) -> Result:
+def result_without_score(line: Line, missing: int) -> Result:
     """Return the result of a line that has no row for the detector."""
-    result = nothing(missing if line.error is None else None)
+    result = unscored_result(missing if line.error is None else None)
     if line.error is None:
         return result | {"status": "no_features"}
     return result | {"status": "malformed", "reason": line.error.reason, "line": line.number}

@@ -15,32 +15,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.config import LEAST_CONTEXT
+from fomo_stream.detector.config import MIN_CONTEXT_ROWS
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Status
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.loading import set_reference
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.record import FileItem
-from fomo_stream.partition.running import Process, Running, Scored
-from fomo_stream.records.cells import MARKS, number_in
-from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
+from fomo_stream.partition.running import Process, Running, ScoredBatch
+from fomo_stream.records.cells import DECIMAL_MARKS, number_in
+from fomo_stream.records.files import BLOCK_RECORDS, FORMAT_HINT, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import (
-    NAMES_SHOWN,
+    MAX_NAMES_SHOWN,
     NoFeaturesError,
     choose_features,
-    infer_of_file,
+    infer_from_file,
     key_of,
     leaves_of,
     roles_of,
     text_columns,
 )
 from fomo_stream.records.lines import Note
-from fomo_stream.records.presence import Unused
-from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.presence import UnusedFields
+from fomo_stream.records.schema import Schema, shown_names
 from fomo_stream.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ Float = NDArray[np.float64]
 MAX_HELD = 20  # times min_context: limit of unusable lines, and of records, held in memory
 
 
-Batch = tuple[list[Line], Scored]
+Batch = tuple[list[Line], ScoredBatch]
 
 
 class _LineScorer:
@@ -59,7 +59,7 @@ class _LineScorer:
     def __init__(self, settings: ScoreSettings, note: Note) -> None:
         self._settings, self._note = settings, note
         self._partition: Running | None = None
-        self.unused: Unused | None = None  # only if features are inferred from the input
+        self.unused: UnusedFields | None = None  # only if features are inferred from the input
         self._now = round(time.time() * 1000)  # no record is later
 
     @property
@@ -95,7 +95,7 @@ class FixedContextScorer(_LineScorer):
             text = text_columns(settings, settings.key)
             file = RecordFile(stream, "auto", str(path), text, note=note, **settings.csv_settings())
             records = trusted_records(file)
-            sample = list(islice(records, BLOCK))
+            sample = list(islice(records, BLOCK_RECORDS))
             # used to check the first records of the input
             self._fields: set[str] | None = {path for record in sample for path, _ in leaves_of(record)}
             self._table, self._source = table, f"the first {counted(len(sample), 'record')} of --context {path}"
@@ -104,12 +104,12 @@ class FixedContextScorer(_LineScorer):
             while sample:
                 values = schema.rows(sample)
                 blocks.append(values[~np.isnan(values).all(axis=1)])
-                sample = list(islice(records, BLOCK))
+                sample = list(islice(records, BLOCK_RECORDS))
         note_texts(file, schema, note)
         rows = np.concatenate(blocks)
-        if len(rows) < LEAST_CONTEXT:
+        if len(rows) < MIN_CONTEXT_ROWS:
             has = f"{counted(len(rows), 'row')} with a value of any feature"
-            raise SchemaError(f"--context {path} has {has}; at least {LEAST_CONTEXT} are needed")
+            raise SchemaError(f"--context {path} has {has}; at least {MIN_CONTEXT_ROWS} are needed")
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
         # one view, and no memory: the input may be unordered
@@ -135,14 +135,14 @@ class FixedContextScorer(_LineScorer):
             return
         fields, self._fields, table = self._fields, None, self._table
         try:
-            schema, _ = infer_of_file(self._settings, table.format, records, table.name, roles_of(self._settings))
+            schema, _ = infer_from_file(self._settings, table.format, records, table.name, roles_of(self._settings))
         except NoFeaturesError:
             return
         if lacking := [name for name in schema.features if name not in fields]:
             hint = did_you_mean(lacking[0], sorted(fields))
             raise SchemaError(
-                f"{self._source} have no field {shown(lacking, NAMES_SHOWN)}, which {table.name} has{hint}",
-                f"add it to that file, or name the features to compare: --features {shown(self.schema.features)}",
+                f"{self._source} have no field {shown_names(lacking, MAX_NAMES_SHOWN)}, which {table.name} has{hint}",
+                f"add it to that file, or name the features to compare: --features {shown_names(self.schema.features)}",
             )
 
     def finish(self) -> Batch | None:
@@ -174,7 +174,8 @@ class PrequentialScorer(_LineScorer):
         self._n_records += sum(line.record is not None for line in lines)
         if len(self._held) - self._n_records > MAX_HELD * self._min_context:
             raise SchemaError(
-                f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records", FORMS
+                f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records",
+                FORMAT_HINT,
             )
         return None if self._n_records < self._needed else self._try_to_begin(at_end=False)
 
@@ -190,7 +191,7 @@ class PrequentialScorer(_LineScorer):
             )
             if self._settings.features is None:
                 names = (*self._features.features, *self._features.untaken, self._settings.result_field)
-                self.unused = Unused(names, left_out, self._settings.marks)
+                self.unused = UnusedFields(names, left_out, self._settings.marks)
                 self.unused.follow(numbered_records(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])
         n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
@@ -224,10 +225,10 @@ class PrequentialScorer(_LineScorer):
         self._has_scored_first = True
         warm_up = detector.process(rows[:n], keys[:n])
         if len(warm_up) < self._min_context:
-            if len(warm_up) < LEAST_CONTEXT:
+            if len(warm_up) < MIN_CONTEXT_ROWS:
                 has = f"{self._table.name} has {counted(len(rows), 'record')} to score"
                 self._note(
-                    f"nothing was scored: {has}, and at least {LEAST_CONTEXT} are needed to compare them with each "
+                    f"nothing was scored: {has}, and at least {MIN_CONTEXT_ROWS} are needed to compare them with each "
                     "other; give trusted records with --context FILE"
                 )
                 return warm_up
@@ -244,7 +245,7 @@ def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
     """Note the features with cells that are text and therefore count as missing."""
     for name, (count, first) in table.texts.items():
         if name in schema.features and name not in schema.categorical:
-            other = next((mark for mark in reversed(MARKS) if number_in(first, mark) is not None), "")
+            other = next((mark for mark in reversed(DECIMAL_MARKS) if number_in(first, mark) is not None), "")
             remedy = f"; --decimal {other} reads such numbers" if other else ""
             cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
             note(f"{cells} counted as missing: text such as {first[:40]!r}{remedy}")

@@ -16,16 +16,16 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RowSpec:
-    """First d features; then the record's place in each cycle, and with counters its time in seconds."""
+    """The columns: d features, the record's place in each cycle, and with counters its time in seconds."""
 
     n_features: int
     categorical: tuple[int, ...] = ()  # columns that hold category codes
-    counters: tuple[int, ...] = ()  # columns of fields that only grow, of which the growth counts
+    counters: tuple[int, ...] = ()  # columns of fields that only grow; their growth counts
     n_cycles: int = 0
 
     @cached_property
     def numeric(self) -> NDArray[np.bool_]:
-        """Which features (d,) are no categories."""
+        """The mask (d,) of features that are not categories."""
         return ~np.isin(np.arange(self.n_features), self.categorical)
 
     @cached_property
@@ -42,9 +42,9 @@ class RowSpec:
         if rows.ndim != 2 or not d + self.n_cycles * (rows.shape[1] > d) <= rows.shape[1] <= self.widest:
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
         if rows.shape[1] == self.widest:
-            found = np.array(rows, order="C")
+            complete = np.array(rows, order="C")
         else:
-            found = np.full((len(rows), self.widest), np.nan)
-            found[:, : rows.shape[1]] = rows
-        limit(found)
-        return found
+            complete = np.full((len(rows), self.widest), np.nan)
+            complete[:, : rows.shape[1]] = rows
+        limit(complete)
+        return complete

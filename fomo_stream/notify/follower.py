@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import RecordError, RegistryError
-from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained, headers_of, make_follower, range_now
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, headers_of, make_follower, range_now
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.logs import Throttle, kv, raised_at
 from fomo_stream.notify.events import UNEXPECTED, key_of_field, printable_key, read_event
@@ -215,7 +215,7 @@ class Follower:
         if error.code() in NOT_PERMITTED:
             topic, group = self._settings.alerts, self._settings.group
             what = f"topic {topic} cannot be read by group {group}"
-            raise explained(error, what, f"permit to read topic {topic} and the group {group}")
+            raise broker_error(error, what, f"permit to read topic {topic} and the group {group}")
         self._later(kv("consumer_error", target=self.name, reason=error.str()), error.str())
 
     # -- the group -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TextIO
 from prometheus_client import generate_latest
 
 from fomo_stream.errors import BrokerError, ConfigError, TopicError
-from fomo_stream.kafka.broker.clients import explaining
+from fomo_stream.kafka.broker.clients import broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.logs import kv
 from fomo_stream.notify.follower import TIMEOUT_S, AlertReader, AlertTopic, Follower
@@ -94,7 +94,7 @@ class Notifier:
     def _follow(self, follower: Follower) -> None:
         """Run the thread of a target. An error that ends the thread ends the process."""
         try:
-            with explaining(f"topic {self._settings.alerts} cannot be read"):
+            with broker_errors(f"topic {self._settings.alerts} cannot be read"):
                 follower.run()
         except BaseException as error:
             self._error = error
@@ -129,7 +129,7 @@ class Notifier:
 
 def find_topic(cluster: Cluster, settings: NotifySettings) -> AlertTopic:
     """Return the alert topic as it is now. Raises BrokerError."""
-    with explaining(f"topic {settings.alerts} cannot be described"):
+    with broker_errors(f"topic {settings.alerts} cannot be described"):
         partitions, ids = cluster.partitions([settings.alerts])
     if settings.alerts not in partitions:
         what = f"there is no topic {settings.alerts} on {settings.bootstrap}, or it may not be described"
@@ -147,7 +147,7 @@ def print_messages(settings: NotifySettings, out: TextIO) -> None:
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
         count = find_topic(cluster, settings).partitions
-    with explaining(what), TopicReader(settings) as reader:
+    with broker_errors(what), TopicReader(settings) as reader:
         ends = {number: (0, reader.range_now(settings.alerts, number, TIMEOUT_S)[1]) for number in range(count)}
         try:
             for record in reader.read(settings.alerts, ends, DRY_RUN_TIMEOUT_S):

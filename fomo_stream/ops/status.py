@@ -21,7 +21,7 @@ from fomo_stream.detector.keys import Key
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.partition.incidents import CLOSED, Notice
-from fomo_stream.records.explanation import key_text
+from fomo_stream.records.explanation import key_in_sentence
 
 RATE_S = 10  # the present rate is the mean over this time
 STEP_S, STEPS = 5, 120  # the series of rates: 10 minutes
@@ -127,7 +127,7 @@ class StatusBoard(Observer):
         """Return the incident of this name, updated, and make it the newest."""
         incident = self._incidents.pop(name, None)
         if incident is None:
-            shown = _printable(key_text(key)) if self._show_keys and key is not None else None
+            shown = _printable(key_in_sentence(key)) if self._show_keys and key is not None else None
             place = {"incident": name, "partition": partition, "offset": begin["offset"], "key": shown}
             empty: dict[str, Any] = {"score": 0.0, "features": [], "alerts": 0, "surprise": None}
             incident = {**place, **dict.fromkeys(("since", "until"), _record_time_s(begin)), "last": begin["offset"]}

@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.explanation import name_text
-from fomo_stream.records.inference import AUTO, infer_of, is_missing, key_of, leaves_of, roles_of, words_of
+from fomo_stream.records.inference import (
+    AUTO_COUNTERS,
+    infer_from_records,
+    is_missing,
+    key_of,
+    leaves_of,
+    roles_of,
+    words_of,
+)
 from fomo_stream.records.schema import look_up, number_of
 from fomo_stream.records.times import is_time, places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
@@ -174,10 +182,10 @@ def _suggest_features(
     with_roles = with_found(settings, suggestions)
     roles = roles_of(with_roles, settings.label)
     series = keys if with_roles.key is None else [key_of(record, with_roles.key) for record in records]
-    schema, left_out = infer_of(with_roles, records, roles, series)
+    schema, left_out = infer_from_records(with_roles, records, roles, series)
     suggestions.rising = {name for name in schema.features if _nearly_always_rises(records, series, name)}
-    first, _ = infer_of(with_roles, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
-    if schema.counters and settings.counters == AUTO:
+    first, _ = infer_from_records(with_roles, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
+    if schema.counters and settings.counters == AUTO_COUNTERS:
         suggestions.add("counters", tuple(sorted(schema.counters)), "they only grow: their growth a record is scored")
     excluded = {path: left_out[path] for path in first.features if path in left_out}
     for path in schema.features:
@@ -214,7 +222,7 @@ def _note_hours(suggestions: Suggestions, settings: ReplaySettings, records: Seq
         return
     bins, odd = hours.astype(np.int64), days % 2 == 1
     names = []
-    schema, _ = infer_of(with_roles, records[:INFER_RECORDS], roles_of(with_roles, with_roles.label), None)
+    schema, _ = infer_from_records(with_roles, records[:INFER_RECORDS], roles_of(with_roles, with_roles.label), None)
     for name, column in zip(schema.features, schema.rows(records).T, strict=True):
         if name in schema.categorical or name in with_roles.counter_names:
             continue

@@ -18,7 +18,7 @@ from fomo_stream.detector.results import Results
 from fomo_stream.loading import first_detector, load_ready
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.running import MAINTENANCE, Running, Scored
+from fomo_stream.partition.running import MAINTENANCE, Running, ScoredBatch
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alert, alerts_in
 from fomo_stream.replaying.blocks import BLOCK, Block, BlockJudgement, Int, IsStopped, Sample
@@ -54,7 +54,7 @@ class PartitionReplay:
         self.is_complete = False
         self.seconds: dict[str, float] = defaultdict(float)  # that each detector took, by name
         self._plan, self._rivals = plan, rivals
-        self._variants = {name: detector.for_partition(number) for name, detector in variants.items()}
+        self._variants = {name: detector.staggered(number) for name, detector in variants.items()}
         self._clock = MonotonicTimes(plan.now_ms, plan.begin_ms)
         ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
         waiting = Waiting(number, plan.settings, topic=plan.settings.topic or None, ids=ids)
@@ -82,7 +82,9 @@ class PartitionReplay:
         parts = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
-        rows, learned_rows = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "seen"))
+        rows, detector_rows = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "detector_rows")
+        )
         keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))
@@ -98,7 +100,7 @@ class PartitionReplay:
             judgements[WITHOUT_RULES] = BlockJudgement(results.score, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
-            judgements[name] = _judgement(detector.process(learned_rows, keys), muted)
+            judgements[name] = _judgement(detector.process(detector_rows, keys), muted)
             self.seconds[name] += time.perf_counter() - began
         for rival in self._rivals:
             began = time.perf_counter()
@@ -127,10 +129,10 @@ class PartitionReplay:
             open_incidents=self._partition.incidents.open,
         )
 
-    def _score(self, samples: list[Sample]) -> list[Scored]:
+    def _score(self, samples: list[Sample]) -> list[ScoredBatch]:
         """Score and learn the records of a block in micro-batches, at least one, which may be empty."""
         detector, batch_size = self._partition.detector, self._plan.settings.batch_size
-        parts: list[Scored] = []
+        parts: list[ScoredBatch] = []
         start, began = 0, time.perf_counter()
         while start < len(samples) or not parts:
             stop = min(len(samples), start + min(batch_size, detector.room))

@@ -214,7 +214,7 @@ class ReplayResult:
         return facts + (f", AUROC {auroc['value']:.3f}" if auroc else "")
 
     def _frame(self, columns: Mapping[str, Any]) -> pd.DataFrame:
-        """Return a DataFrame of these columns, with milliseconds as times; a single value fills its column."""
+        """Return a DataFrame of these columns, with times for milliseconds; a single value fills its column."""
         with needs_extra("a DataFrame", EXTRA):
             import pandas as pd
 

@@ -20,7 +20,7 @@ from narwhals.exceptions import DuplicateError
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.arrays import open_arrays
 from fomo_stream.records.files import AVRO_MARK, FORMATS, RecordFile, open_records, text_format
-from fomo_stream.records.lines import LineSource, Note, plain_text, silent
+from fomo_stream.records.lines import LineSource, Note, discard_note, plain_text
 from fomo_stream.replaying.report_files import json_value, none_for_nan
 from fomo_stream.wording import did_you_mean
 
@@ -35,7 +35,7 @@ _NAMES = "names"  # array of an npz file with the names of the columns
 _PLAIN = frozenset((str, int, bool, float))
 
 
-def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
+def format_of(path: Path, format: str, note: Note = discard_note) -> FileFormat:
     """Return the format of a file: the given one, else by its name or first bytes, else that of `text_format`.
 
     Raises ConfigError if it is not a file that can be read repeatedly, SchemaError for an unknown format.

@@ -11,7 +11,7 @@ from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Range
-from fomo_stream.kafka.group.schema import recorded_group
+from fomo_stream.kafka.group.agreed_schema import recorded_group
 from fomo_stream.kafka.ranges import read_range, resolve_ranges
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
@@ -22,13 +22,13 @@ from fomo_stream.records.codec import Codec
 from fomo_stream.records.inference import (
     TooManyFeaturesError,
     features_note,
-    infer_of,
+    infer_from_records,
     input_notes,
     named_schema,
     roles_of,
 )
 from fomo_stream.records.schema import Schema, look_up
-from fomo_stream.records.writer import WrittenFields
+from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
 from fomo_stream.replaying.ground_truth import NO_LABELS, Labels, LabelTable, key_bytes, read_label_file, verdict_of
 from fomo_stream.replaying.plan import MAX_SAMPLE_BATCHES, Plan, as_sentence, check_label, has_labels
@@ -158,7 +158,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
             continue
         try:
             series = [sample.key for sample in usable]
-            schema, left_out = infer_of(settings, records, roles, series)
+            schema, left_out = infer_from_records(settings, records, roles, series)
             return schema, features_note(schema, left_out)
         except TooManyFeaturesError:
             raise

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS
-from fomo_stream.records.derivations import derivations_of, split_derivations
+from fomo_stream.records.derivations import parse_derivations, split_derivations
 from fomo_stream.settings import rule_spec
 from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
 from fomo_stream.settings.sources import BaseFlags, flag, option
@@ -341,7 +341,7 @@ class RecordFlags(DetectorFlags):
         for name, value in (("--time-features", self.time_features), ("--silence", self.silence)):
             if value and self.time is None:
                 raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
-        features = derivations_of(self.derive)
+        features = parse_derivations(self.derive)
         if self.time is None and (timed := [feature.name for feature in features if feature.is_timed]):
             raise ValueError(f"--derive {timed[0]} of a file needs --time FIELD, the field with the time of a record")
         self.check_levels_of_past()
@@ -373,7 +373,7 @@ class RecordFlags(DetectorFlags):
     @classmethod
     def _derived_features_are_known(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Return the features in canonical form, because a group agrees on it."""
-        return tuple(feature.name for feature in derivations_of(texts))
+        return tuple(feature.name for feature in parse_derivations(texts))
 
     @field_validator("counters")
     @classmethod

@@ -194,7 +194,7 @@ class Window(ConfigTable):
 
     def repetitions(self) -> tuple[NDArray[Any], time]:
         """Return the days of the window, and when it begins on them, in local time of its zone; see `repetitions`."""
-        from fomo_stream.records.repeats import repetitions
+        from fomo_stream.records.recurrence import repetitions
 
         return repetitions(self.repeat, self.from_, zone(self.timezone or "UTC"), self.length)
 

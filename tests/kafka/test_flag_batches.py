@@ -99,7 +99,7 @@ def outputs(name: str, batch: int) -> tuple[list[tuple[int, Any]], list[int]]:
             commit(pipeline)
     pipeline.finish([0])
     commit(pipeline)
-    assert pipeline.tasks[0].position == 88
+    assert pipeline.partitions[0].position == 88
     results = {
         at: json.loads(one.value or b"")
         for at, one in zip(offsets(delivery.to("t-scores")), delivery.to("t-scores"), strict=True)

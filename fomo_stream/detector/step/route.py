@@ -13,12 +13,12 @@ SHARED = 8
 
 @exact_kernel
 def route(work, owners, numbers, rooms, are_ready, prior, learn):
-    """Put the visits of the next records into `Work`; returns how many, and of how many records: all, or as many as
-    there is room for.
+    """Write the visits of the next records into `Work`; returns how many visits, and of how many records.
 
-    owners: (n,) of each record, the scope of its key; 0: it has none. Of each scope: numbers of its next record, how
-    many there is room for, and whether it is ready: until then the scope of the partition judges its records. prior:
-    see `KeyScopes`. learn: each scope that learns a record visits it; else the one that judges it.
+    These are all records, or as many as there is room for. owners: (n,) the scope of each record's key; 0 = none. For
+    each scope: numbers of its next record, how many there is room for, and whether it is ready: until then the scope of
+    the partition judges its records. prior: see `KeyScopes`. learn: a record is visited by all scopes that learn it;
+    else only by the scope that judges it.
     """
     k, counts, n = 0, numbers.copy(), len(owners)
     visits, weight = visits_at(work, 2 * n), scores_at(work, 2 * n).weight
@@ -32,7 +32,7 @@ def route(work, owners, numbers, rooms, are_ready, prior, learn):
             is_looking = scope == (s if is_own else 0)
             if is_looking or (learn and (scope > 0 or counts[s] % SHARED == 0)):
                 visits.at[k], visits.scope[k], visits.number[k] = i, scope, counts[scope]
-                visits.shared[k], visits.judged[k], visits.given[k] = shared, is_looking or scope > 0, is_looking
+                visits.shared[k], visits.judged[k], visits.is_result[k] = shared, is_looking or scope > 0, is_looking
                 weight[k] = prior / (prior + counts[scope]) if scope > 0 and prior > 0.0 else np.nan
                 k += 1
         for visit in range(start, k):

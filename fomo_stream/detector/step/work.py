@@ -1,4 +1,4 @@
-"""The memory that a call works in: each part of the compiled step reads there what the one before has written."""
+"""The working memory of a call: each part of the compiled step reads the arrays that the part before has written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WARMING_UP, CALIBRATING, OK = range(3)
 
 
 class Visits(NamedTuple):
-    """Which scopes look at n records, in the order of these: k visits."""
+    """The k visits of n records by scopes, in the order of the records."""
 
     at: Int  # (k,) the record
     scope: Int  # (k,) 0: that of the partition; else that of a key
-    number: Int  # (k,) the record's in its scope
+    number: Int  # (k,) number of the record in its scope
     shared: Int  # (k,) number of the record of the partition's scope that comes next
     judged: Bool  # (k,) whether its scope judges it; else it only learns it
-    given: Bool  # (k,) whether what this scope says is the record's result
+    is_result: Bool  # (k,) whether the result of this visit is that of the record
 
 
 class VisitScores(NamedTuple):
@@ -35,13 +35,13 @@ class VisitScores(NamedTuple):
     logit: Float
     by_view: Float  # (k, views)
     by_key: Float
-    weight: Float  # NaN: there is none
+    weight: Float  # NaN = none
     confidence: Float
     generation: Int
 
 
-class Judged(NamedTuple):
-    """What is said of k visits."""
+class VisitResults(NamedTuple):
+    """The results of k visits."""
 
     remembered: Float
     score: Float
@@ -54,42 +54,41 @@ class Judged(NamedTuple):
 
 
 class Work:
-    """Room for n records, and for two visits of each.
+    """Working memory for n records, and for two visits of each.
 
-    d: features; n_vectors: of a record; n_views: of those whose logits have a mean; columns: (views, 3) of all views,
-    see `score_views`.
+    d: features; n_vectors: of a record; n_views: views whose mean is the logit; columns: (views, 3), see `score_views`.
     """
 
     def __init__(self, n: int, d: int, n_vectors: int, n_views: int, columns: Int) -> None:
         k = 2 * n
         self.size, self.batch = n, new_batch(n, d, n_vectors)
-        self._blocks = [np.zeros((rows, k), kind) for rows, kind in BLOCKS]
+        self._blocks = [np.zeros((rows, k), kind) for rows, kind in BLOCK_SHAPES]
         whole, real, flag, grade = self._blocks
         self.visits = Visits(whole[0], whole[1], whole[2], whole[3], flag[0], flag[1])
         self.scores = VisitScores(real[0], np.zeros((k, n_views)), real[1], real[2], real[3], whole[4])
-        self.judged = Judged(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
+        self.judged = VisitResults(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
         self.rows, self.without = np.zeros((2, k, int(columns[-1, 1])))
         self.contexts = np.zeros(len(columns) * k, np.int64)
         self._handle = Handle(self.batch, self.visits, self.scores, self.judged, self.rows, self.without, self.contexts)
         self.address = self._handle.address
 
-    def given(self, at: Int | slice) -> tuple[VisitScores, Judged]:
-        """Copies of what is said of some visits."""
+    def copies(self, at: Int | slice) -> tuple[VisitScores, VisitResults]:
+        """Copy the scores and the results of some visits."""
         whole, real, flag, grade = (block[:, at].copy() for block in self._blocks)
         scores = VisitScores(real[0], self.scores.by_view[at].copy(), real[1], real[2], real[3], whole[4])
-        return scores, Judged(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
+        return scores, VisitResults(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
 
 
-BLOCKS = (6, np.int64), (7, np.float64), (4, bool), (2, np.int8)  # rows of one type, of visits
+BLOCK_SHAPES = (6, np.int64), (7, np.float64), (4, bool), (2, np.int8)  # rows of one type, of visits
 VISITS = len(Batch._fields)
 SCORES = VISITS + len(Visits._fields)
 JUDGED = SCORES + len(VisitScores._fields)
-ROWS, WITHOUT, CONTEXTS = range(JUDGED + len(Judged._fields), JUDGED + len(Judged._fields) + 3)
+ROWS, WITHOUT, CONTEXTS = range(JUDGED + len(VisitResults._fields), JUDGED + len(VisitResults._fields) + 3)
 
 
 @exact_kernel
 def visits_at(address, k):
-    """The first k visits."""
+    """Return the first k visits."""
     w = words_at(address)
     return Visits(
         first_of_row(w, VISITS, k, np.int64),
@@ -103,7 +102,7 @@ def visits_at(address, k):
 
 @exact_kernel
 def scores_at(address, k):
-    """The scores of the first k visits."""
+    """Return the scores of the first k visits."""
     w = words_at(address)
     return VisitScores(
         first_of_row(w, SCORES, k, np.float64),
@@ -117,9 +116,9 @@ def scores_at(address, k):
 
 @exact_kernel
 def judged_at(address, k):
-    """What is said of the first k visits."""
+    """Return the results of the first k visits."""
     w = words_at(address)
-    return Judged(
+    return VisitResults(
         first_of_row(w, JUDGED, k, np.float64),
         first_of_row(w, JUDGED + 1, k, np.float64),
         first_of_row(w, JUDGED + 2, k, np.float64),
@@ -132,8 +131,9 @@ def judged_at(address, k):
 
 
 @exact_kernel
-def looks_at(address, q):
-    """The rows of q visits in all views, without what stands in for missing values, and the contexts, view by view."""
+def view_arrays_at(address, q):
+    """Return the rows of q visits in all views, these without stand-ins for missing values, and the contexts, by
+    view."""
     w = words_at(address)
-    found = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
-    return found[0], found[1], row(w, CONTEXTS, np.int64)
+    arrays = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
+    return arrays[0], arrays[1], row(w, CONTEXTS, np.int64)

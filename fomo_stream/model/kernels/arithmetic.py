@@ -99,8 +99,8 @@ def asinh(x):
     p = p * q + np.float32(1.0 / 5.0)
     p = p * q + np.float32(1.0 / 3.0)
     p = p * q + np.float32(1.0)
-    found = np.float32(exponent) * np.float32(0.6931471805599453) + np.float32(2.0) * s * p
-    return found if x >= 0 else -found
+    out = np.float32(exponent) * np.float32(0.6931471805599453) + np.float32(2.0) * s * p
+    return out if x >= 0 else -out
 
 
 @inline_kernel
@@ -197,29 +197,29 @@ def normal_quantile(p):
     x = math.sqrt(-2.0 * log(y))
     z = 1.0 / x
     ratio = _polynomial(_P1, z) / _polynomial(_Q1, z) if x < 8.0 else _polynomial(_P2, z) / _polynomial(_Q2, z)
-    found = x - log(x) / x - z * ratio
-    return found if upper else -found
+    out = x - log(x) / x - z * ratio
+    return out if upper else -out
 
 
 @kernel
-def search(tables, x, found):
-    """How many of each ascending tables[c] (> n,) are smaller than x[c], into found (c,) integers: all binary searches
+def search(tables, x, counts):
+    """Count how many of each ascending tables[c] (> n,) are smaller than x[c], into counts (c,): all binary searches
     advance together, so that their steps do not wait for each other."""
     for c in range(x.shape[0]):
-        found[c] = 0
+        counts[c] = 0
     n = tables.shape[1]
     while n > 1:
         half = n >> 1
         for c in range(x.shape[0]):
-            found[c] += half if tables[c, found[c] + half - 1] < x[c] else 0
+            counts[c] += half if tables[c, counts[c] + half - 1] < x[c] else 0
         n -= half
     for c in range(x.shape[0]):
-        found[c] += 1 if tables[c, found[c]] < x[c] else 0
+        counts[c] += 1 if tables[c, counts[c]] < x[c] else 0
 
 
 @kernel
 def count_up_to(table, x):
-    """How many of an ascending table are at most x."""
+    """Return how many values of an ascending table are at most x."""
     low, n = 0, table.shape[0]
     while n > 1:
         half = n >> 1
@@ -230,7 +230,7 @@ def count_up_to(table, x):
 
 @kernel
 def count_smaller(table, last, x):
-    """How many of an ascending table are smaller than x.
+    """Return how many values of an ascending table are smaller than x.
 
     Without branches, which a processor would often predict wrongly: it counts whole blocks of STRIDE by their last
     values, and then within one block. table: padded with infinity, by at least 1, to a multiple of STRIDE; last: the

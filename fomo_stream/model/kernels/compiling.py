@@ -1,4 +1,4 @@
-"""How the kernels are compiled, and where their code is kept.
+"""Compile the kernels, and keep their code.
 
 Code that was just compiled and the same code read from a file do not round alike: logits differ by up to 1e-7. So a
 process that needs kernels which no folder has starts another Python, which compiles all of them into a new folder, and
@@ -31,7 +31,7 @@ except ModuleNotFoundError:  # torch scores, and the kernels of the detector are
     numba = None
 ARE_COMPILED = numba is not None and not numba.config.DISABLE_JIT
 
-# What kernels are compiled for, and the features that a processor needs for it.
+# The target that kernels are compiled for, and the features that a processor needs for it.
 PORTABLE = {
     "x86_64": ("x86-64-v3", ("avx2", "fma", "bmi2")),  # from 2013 (Intel) and 2015 (AMD) on
     "aarch64": ("generic", ()),  # all of 64 bits: they have NEON and FMA
@@ -41,17 +41,17 @@ PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from fomo_stream.model.kernels import compiling
-compiling.fill(sys.argv[2])
+compiling.compile_into(sys.argv[2])
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.detector.step.warm_up import warm_up
 warm_up(load_model("default", "cpu", "numba"))
 """
 FOLDERS = ("model/kernels", "detector/step")  # of the package, with modules that define kernels
-LONGEST_S = 900.0
+MAX_COMPILE_S = 900.0
 
 
 def _compile_for_all() -> None:
-    """Compile for `PORTABLE` in place of this very processor, unless NUMBA_CPU_NAME asks for another one.
+    """Compile for `PORTABLE`, not for this very processor, unless NUMBA_CPU_NAME asks for another one.
 
     So the compiled code can be kept in an image and used on other hosts, and scores do not depend on the processor.
     It holds for all that numba compiles in this process after the first kernel.
@@ -79,7 +79,7 @@ def version_of(package: Path) -> str:
 def _find_folder() -> Path | None:
     """The folder that has the kernels, or else the first one that can be made; None: none can.
 
-    In that of NUMBA_CACHE_DIR, if it is set; else beside the package, or in the user's cache.
+    It is in that of NUMBA_CACHE_DIR, if it is set; else next to the package, or in the user's cache.
     """
     if numba is None:
         return None
@@ -97,34 +97,34 @@ def _can_be_written(place: Path) -> bool:
     return place.is_dir() and os.access(place, os.W_OK)
 
 
-class _Here:
-    """Of this process."""
+class _ThisProcess:
+    """The state of this process."""
 
     folder = _find_folder()
     fills = False  # it compiles for others
 
 
-def fill(folder: str) -> None:
+def compile_into(folder: str) -> None:
     """Keep all that this process compiles in a folder; to be called before any kernel is defined."""
-    _Here.folder, _Here.fills = Path(folder), True
+    _ThisProcess.folder, _ThisProcess.fills = Path(folder), True
 
 
 def are_missing() -> bool:
-    """Whether another process has to compile the kernels, and can keep them."""
-    return _Here.folder is not None and not _Here.folder.is_dir()
+    """Return whether another process has to compile the kernels, and can keep them."""
+    return _ThisProcess.folder is not None and not _ThisProcess.folder.is_dir()
 
 
 @cache
 def prepare() -> str:
     """Have the kernels compiled if they are missing. Returns why this process compiles for itself; "": it does not."""
-    if _Here.folder is None:
+    if _ThisProcess.folder is None:
         return "no folder of the cache can be written"
     if not are_missing():
         return ""
     # An application that embeds Python, or is packed with it, is another program, which must not be started again.
     if not Path(sys.executable or "").name.lower().startswith("python") or hasattr(sys, "frozen"):
         return "this program is not started by a Python that could compile for it"
-    return _compile_in_other_process(_Here.folder)
+    return _compile_in_other_process(_ThisProcess.folder)
 
 
 def _compile_in_other_process(folder: Path) -> str:
@@ -133,7 +133,9 @@ def _compile_in_other_process(folder: Path) -> str:
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(unfinished)]
     try:
         unfinished.mkdir(exist_ok=True)
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=LONGEST_S)
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=MAX_COMPILE_S
+        )
         unfinished.rename(folder)
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().rpartition("\n")[2] or f"exit status {error.returncode}"
@@ -160,7 +162,7 @@ def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = Fal
     options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
     options["inline"] = "always" if inline else "never"
     compiled = numba.njit(**options)(function)
-    keep(compiled, function, _Here.folder, _Here.fills, prepare)
+    keep(compiled, function, _ThisProcess.folder, _ThisProcess.fills, prepare)
     return compiled
 
 

@@ -1,4 +1,4 @@
-"""Sixteen numbers at a time, for loops that a compiler turns into vector code badly: with checks before each.
+"""Sixteen numbers at a time, for loops that a compiler vectorises badly: with checks before each.
 
 LANES float32, or as many int32 counts, are one variable of a kernel, which the processor keeps in registers. Also:
 parts of arrays at no cost (`span`).
@@ -52,7 +52,7 @@ def _everywhere(builder: Any, x: Any, vector: Any) -> Any:
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
-    """Where the lanes of a contiguous array begin, from value `at` on."""
+    """Return the pointer to the lanes of a contiguous array from value `at` on."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), _FLOATS.as_pointer())
 
@@ -61,17 +61,17 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
 def span(_typing: Any, values: Any, at: Any, count: Any) -> Any:
     """`count` values of a contiguous array of any dimensions, in its order, from value `at` on: (count,), not a copy.
 
-    Nobody counts that it is in use, which costs more than to read a few values. So use it only of arrays that live
+    It has no reference count, as counting costs more than to read a few values. So use it only for arrays that live
     longer: arguments of the kernel, or those that are used after it.
     """
     kind = types.Array(values.dtype, 1, "C")
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source = context.make_array(signature.args[0])(context, builder, arguments[0])
-        found, size = context.make_array(kind)(context, builder), source.itemsize
+        view, size = context.make_array(kind)(context, builder), source.itemsize
         data = builder.gep(source.data, [arguments[1]])
-        populate_array(found, data=data, shape=[arguments[2]], strides=[size], itemsize=size, meminfo=None)
-        return found._getvalue()
+        populate_array(view, data=data, shape=[arguments[2]], strides=[size], itemsize=size, meminfo=None)
+        return view._getvalue()
 
     return kind(values, types.int64, types.int64), codegen
 
@@ -207,13 +207,13 @@ def count_if(_typing: Any, counts: Any, x: Any, lanes: Any, at: Any) -> Any:
 
 @intrinsic
 def smallest_with(_typing: Any, counts: Any, k: Any, lanes: Any) -> Any:
-    """The smallest of the lanes whose counts are at least k; infinity if there is none."""
+    """Return the smallest of the lanes whose counts are at least k, or infinity without such a lane."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         number, k, lanes = arguments
         has = builder.icmp_signed(">=", number, _everywhere(builder, k, _INTEGERS))
-        found = builder.select(has, lanes, ir.Constant(_FLOATS, [float("inf")] * LANES))
-        return _across(builder, found, _smaller(builder))
+        candidates = builder.select(has, lanes, ir.Constant(_FLOATS, [float("inf")] * LANES))
+        return _across(builder, candidates, _smaller(builder))
 
     return types.float32(_counts, types.int32, _singles), codegen
 
@@ -254,7 +254,7 @@ def trailing_zeros(_typing: Any, bits: Any) -> Any:
 
 @intrinsic
 def bits_set(_typing: Any, bits: Any) -> Any:
-    """How many bits are set."""
+    """Return how many bits are set."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])

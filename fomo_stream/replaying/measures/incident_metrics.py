@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Cause
-from fomo_stream.partition.incidents import begins_of
+from fomo_stream.partition.incidents import incident_begins
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER
 from fomo_stream.replaying.measures.recorder import MAX_WORST, MeasureSpec, Recorded
@@ -45,7 +45,7 @@ def incidents_of(
     An incident is true if the records of its series, from its first to its last alert, contain a labelled outlier;
     false if they contain no labelled outlier but a labelled inlier. rows: (n,), as `MeasureSpec.row`.
     """
-    begins = begins_of(rows["series"], rows["begins"], is_alert, quiet)
+    begins = incident_begins(rows["series"], rows["begins"], is_alert, quiet)
     order = np.argsort(rows["series"], kind="stable")
     places, label = np.flatnonzero(is_alert[order]), rows["label"][order]
     starts = np.flatnonzero(begins[order][places])

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.records.explanation import key_text
+from fomo_stream.records.explanation import key_in_sentence
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
 from fomo_stream.replaying.measures.top_alerts import MAX_COUNTED_KEYS, TopAlerts
@@ -118,7 +118,7 @@ class Recorder:
             recorded.unreadable_labels += int(np.count_nonzero(block.labels == UNREADABLE))
             for i in np.flatnonzero(block.labels == OUTLIER).tolist() if block.keys else ():
                 if (key := block.keys[i]) is not None and len(recorded.keys_of_outliers) < MAX_COUNTED_KEYS:
-                    recorded.keys_of_outliers[int(block.offsets[i])] = key_text(key)
+                    recorded.keys_of_outliers[int(block.offsets[i])] = key_in_sentence(key)
         values = np.clip(block.rows, -MAX_VALUE, MAX_VALUE).astype(np.float32)
         with written_to(recorded.file.parent):
             self._files[0].write(self._rows(block).tobytes())

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.keys import digest_of
-from fomo_stream.records.explanation import key_text
+from fomo_stream.records.explanation import key_in_sentence
 from fomo_stream.replaying.blocks import Block
 
 MAX_TOP_ALERTS = 100
@@ -58,7 +58,7 @@ class TopAlerts:
     def _add_to_key(self, key: bytes | str, alert: dict[str, Any]) -> None:
         digest = digest_of(key)
         if digest in self.by_key or len(self.by_key) < MAX_COUNTED_KEYS:
-            text, n, highest = self.by_key.get(digest, (key_text(key), 0, alert))
+            text, n, highest = self.by_key.get(digest, (key_in_sentence(key), 0, alert))
             self.by_key[digest] = text, n + 1, max(highest, alert, key=lambda position: position["score"])
 
 
