@@ -19,7 +19,7 @@ from typing import Any
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.loading import load_ready
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.record import FileItem
 from fomo_stream.partition.running import Running

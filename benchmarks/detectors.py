@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream import FoMoDetector, ZeroShotDetector
+from fomo_stream.model.architecture import PRESETS
 from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.config import PRESETS
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]

@@ -149,7 +149,7 @@ def count_differences(
         number_of = {message.offset(): number for number, message in enumerate(messages)}
         values = [form.read(message.value()) for message in messages]
         rows = np.array([[value[name] for name in sorted(FEATURES)] for value in values])
-        detector = Detector(model, len(FEATURES), settings.detector_config()).for_partition(partition)
+        detector = Detector(model, len(FEATURES), settings.detector_config()).staggered(partition)
         keys = [message.key() for message in messages]
         parts, done = [], 0
         for offset, labels in sorted(effects[partition].items()):

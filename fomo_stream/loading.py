@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fomo_stream.detector.detector import Detector
     from fomo_stream.detector.keys import Key
     from fomo_stream.detector.reference import Reference
-    from fomo_stream.model.config import Model
+    from fomo_stream.model.architecture import Model
     from fomo_stream.records.schema import Schema
     from fomo_stream.settings.flags import RuleFlags
     from fomo_stream.settings.topic_flags import InputFlags
@@ -149,13 +149,15 @@ def _seed_rows(settings: InputFlags, schema: Schema) -> np.ndarray | None:
     path = settings.seed_context
     if path is None:
         return None
-    from fomo_stream.detector.config import LEAST_CONTEXT
+    from fomo_stream.detector.config import MIN_CONTEXT_ROWS
     from fomo_stream.errors import SchemaError
     from fomo_stream.records.files import read_rows
 
     rows = read_rows(path, schema)
-    if len(rows) < LEAST_CONTEXT:
-        raise SchemaError(f"the seed context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
+    if len(rows) < MIN_CONTEXT_ROWS:
+        raise SchemaError(
+            f"the seed context {path} has {len(rows)} usable rows; at least {MIN_CONTEXT_ROWS} are needed"
+        )
     return rows
 
 

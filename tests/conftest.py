@@ -99,8 +99,8 @@ def restored_logging() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of the smallest model."""
+    from fomo_stream.model.architecture import PRESETS
     from fomo_stream.model.checkpoint import save_model
-    from fomo_stream.model.config import PRESETS
     from fomo_stream.model.zero_shot import ZeroShotModel
 
     path = tmp_path_factory.mktemp("model") / "fusion.safetensors"

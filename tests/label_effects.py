@@ -14,7 +14,7 @@ from fomo_stream.cli.main import program
 from fomo_stream.kafka import service
 from fomo_stream.kafka.delivery.base import Delivery, Output
 from fomo_stream.kafka.observer import Observer, Observers
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.settings.service_settings import ServiceSettings
 

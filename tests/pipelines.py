@@ -20,7 +20,7 @@ from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicsAnswer
-from fomo_stream.model.config import CompiledModel, Model, ModelConfig
+from fomo_stream.model.architecture import CompiledModel, Model, ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.position import POSITION, Restored, SavedPosition

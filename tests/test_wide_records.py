@@ -20,8 +20,8 @@ from pipelines import Recording, make_pipeline, record
 
 from fomo_stream import FoMoDetector, ZeroShotDetector, load_model, replay
 from fomo_stream.cli.score import Scoring, open_input
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.schema import Schema, random_columns
 from fomo_stream.settings.commands import ScoreSettings

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fomo_stream import FoMoDetector, load_model
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.checkpoint import load_torch_model
-from fomo_stream.model.config import Model
 
 from .report import Absent
 from .timing import Work

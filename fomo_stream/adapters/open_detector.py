@@ -536,7 +536,7 @@ class OpenDetector:
 
     def _make(self, width: int) -> Detector:
         model = shared_model(self.model, self.device, self.kernel)
-        limit = model.config.most_features(len(self._rows.categorical))
+        limit = model.config.max_features(len(self._rows.categorical))
         self._taken = random_columns(self._rows.names[:width], limit)
         if len(self._taken) < width:
             self._rows.warn_of_untaken(len(self._taken))

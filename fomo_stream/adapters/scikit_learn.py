@@ -28,13 +28,13 @@ from fomo_stream.adapters.columns import (
     warn,
 )
 from fomo_stream.adapters.named_reasons import Explanation
-from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
+from fomo_stream.detector.attribution import BackgroundRows, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
-from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
 from fomo_stream.records.missing_values import parse_marks, table_of_marks, without_marks
 from fomo_stream.records.schema import random_columns
@@ -92,7 +92,7 @@ class EncodedView:
         """The context in the form that explanations need."""
         codes = set(self.view.codes)
         columns = [Column(c, Cause.VALUE, i in codes) for i, c in enumerate(self.view.columns.tolist())]
-        return Comparison(Background(self.view.rows, columns, n_features=self.view.width), (self.logits,))
+        return Comparison(BackgroundRows(self.view.rows, columns, n_features=self.view.width), (self.logits,))
 
 
 class EnsembleMember:
@@ -345,7 +345,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> TrainingView:
         """Draw a view of some of the rows `usable` of X (n, d)."""
         n, d = len(usable), X.shape[1]
-        limit = self._shared_model().config.most_features(len(self.categorical_))
+        limit = self._shared_model().config.max_features(len(self.categorical_))
         if first:
             columns = np.array(random_columns(getattr(self, "feature_names_in_", range(d)), limit))
         else:

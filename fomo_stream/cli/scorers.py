@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.config import LEAST_CONTEXT
+from fomo_stream.detector.config import MIN_CONTEXT_ROWS
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Status
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.loading import set_reference
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.record import FileItem
 from fomo_stream.partition.running import Process, Running, ScoredBatch
@@ -107,9 +107,9 @@ class FixedContextScorer(_LineScorer):
                 sample = list(islice(records, BLOCK_RECORDS))
         note_texts(file, schema, note)
         rows = np.concatenate(blocks)
-        if len(rows) < LEAST_CONTEXT:
+        if len(rows) < MIN_CONTEXT_ROWS:
             has = f"{counted(len(rows), 'row')} with a value of any feature"
-            raise SchemaError(f"--context {path} has {has}; at least {LEAST_CONTEXT} are needed")
+            raise SchemaError(f"--context {path} has {has}; at least {MIN_CONTEXT_ROWS} are needed")
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
         # one view, and no memory: the input may be unordered
@@ -227,10 +227,10 @@ class PrequentialScorer(_LineScorer):
         self._has_scored_first = True
         warm_up = detector.process(rows[:n], keys[:n])
         if len(warm_up) < self._min_context:
-            if len(warm_up) < LEAST_CONTEXT:
+            if len(warm_up) < MIN_CONTEXT_ROWS:
                 has = f"{self._table.name} has {counted(len(rows), 'record')} to score"
                 self._note(
-                    f"nothing was scored: {has}, and at least {LEAST_CONTEXT} are needed to compare them with each "
+                    f"nothing was scored: {has}, and at least {MIN_CONTEXT_ROWS} are needed to compare them with each "
                     "other; give trusted records with --context FILE"
                 )
                 return warm_up

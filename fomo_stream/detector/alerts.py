@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import State
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
-from fomo_stream.detector.keys import WHOLE, Keys
+from fomo_stream.detector.keys import UNKEYED, Keys
 from fomo_stream.detector.rarity import (
-    LEAST_HEIGHT,
+    MIN_HEIGHT,
     Rarity,
     clear_above,
     far_outside,
@@ -24,7 +24,7 @@ from fomo_stream.detector.rarity import (
 from fomo_stream.detector.relative import weights
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.step.follow import HALF_LIFE
-from fomo_stream.detector.step.judge import LOAD, ODD, Standards, greedy_of, remember, severities
+from fomo_stream.detector.step.judge import LOAD, ODD_LOGIT, Standards, greedy_of, remember, severities
 from fomo_stream.model.kernels.handles import Handle
 
 Float = NDArray[np.float64]
@@ -32,12 +32,14 @@ Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
 
 
-SPAN = 20.0  # over the alert rate: the last records of which fewer than LIMIT are outliers while an incident continues
-AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
-BORROWED = 1000.0  # records that others count as, see `Alerts.borrow`
+LOAD_SPAN = (
+    20.0  # over the alert rate: the last records of which fewer than LIMIT are outliers while an incident continues
+)
+REPEAT_SHARE = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
+SHARED_ROWS = 1000.0  # records that others count as, see `Alerts.start_from_shared`
 # A key is greedy that has more than this share of the highest last logits, and so many times as many as of all. Of all
-# then less than a third are of greedy keys. How many are looked at: HIGHEST times the alert rate, but not fewer.
-GREEDY, TIMES, HIGHEST, LEAST_HIGHEST = 0.25, 3.0, 2.0, 40
+# then less than a third are of greedy keys. How many are looked at: TOP_SHARE times the alert rate, but not fewer.
+GREEDY_SHARE, GREEDY_RATIO, TOP_SHARE, MIN_TOP_LOGITS = 0.25, 3.0, 2.0, 40
 
 
 def continued(alert_rate: float) -> float:
@@ -55,8 +57,8 @@ def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple
         return (math.inf,) * 5
     ascending, clear = np.sort(logits), clear_above(logits, size)
     median = float(ascending[(n - 1) // 2] + ascending[n // 2]) / 2.0
-    top, usual = max(ODD, float(ascending[-1])), float(logits[~outlier].max(initial=ODD))
-    height, of_usual = max(top - median, LEAST_HEIGHT), max(usual - median, LEAST_HEIGHT)
+    top, usual = max(ODD_LOGIT, float(ascending[-1])), float(logits[~outlier].max(initial=ODD_LOGIT))
+    height, of_usual = max(top - median, MIN_HEIGHT), max(usual - median, MIN_HEIGHT)
     return top, height, clear, usual + clear * of_usual, median
 
 
@@ -67,11 +69,11 @@ def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
     >>> greedy_keys(logits, series, 0.01), greedy_keys(np.where(series == 7, 5000.0, logits), series, 0.01)
     (array([], dtype=int64), array([7]))
     """
-    n = min(len(logits), max(LEAST_HIGHEST, round(HIGHEST * alert_rate * len(logits))))
-    if n == 0 or not (series > WHOLE).any():
+    n = min(len(logits), max(MIN_TOP_LOGITS, round(TOP_SHARE * alert_rate * len(logits))))
+    if n == 0 or not (series > UNKEYED).any():
         return np.zeros(0, np.int64)
     top = series[np.argpartition(logits, -n)[-n:]]
-    return np.asarray(greedy_of(top, series, GREEDY * n, TIMES), np.int64)
+    return np.asarray(greedy_of(top, series, GREEDY_SHARE * n, GREEDY_RATIO), np.int64)
 
 
 class Memory:
@@ -111,14 +113,14 @@ class Alerts(State):
     The beginning of an incident is judged by the recent past, its continuation by the long one. A record is an outlier
 
     - if its own logit, or its remembered one, is above 1 and clear above all of the last 7 / alert_rate ones;
-    - or clear above those of them that were no outliers, while its p-value is at most AGAIN * alert_rate;
+    - or clear above those of them that were no outliers, while its p-value is at most REPEAT_SHARE * alert_rate;
     - or if, at most GAP records of its series after another outlier, it is rare in the long run.
 
     So of ordinary records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
 
-    A key that is wild all the time must not hide others. If it has more than GREEDY of the highest last logits, and so
+    A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits, and so
     many times as many as of all, its records are left out of what those of other keys are compared with. So are records
     with a far value, such as a -9999: however many they are, the others are judged as if there were none.
     """
@@ -138,7 +140,7 @@ class Alerts(State):
         self._recent: Handle | None = None  # None: take from the history
 
     @property
-    def of_step(self) -> tuple[Float, Float, Int]:
+    def kernel_arrays(self) -> tuple[Float, Float, Int]:
         """What the compiled step has of it: sizes of means, limits, and the outliers since the last step, which it
         counts. See `step.judge`."""
         return self.memory.sizes, self._limits, self._outliers
@@ -164,7 +166,7 @@ class Alerts(State):
     def standards(self, history: History) -> Handle:
         """What the next records are compared with."""
         if self._recent is None:
-            self._recent = Handle(self._taken(history))
+            self._recent = Handle(self._new_standards(history))
         return self._recent
 
     def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
@@ -182,7 +184,7 @@ class Alerts(State):
 
     def judge_apart(self, scores: Scores, history: History) -> Results:
         """Results of records that belong to no stream, from their scores: none follows another."""
-        ascending = self._taken(history).of_every
+        ascending = self._new_standards(history).of_every
         return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending))
 
     def _by_p_value(
@@ -202,18 +204,18 @@ class Alerts(State):
         status = Status.OK if is_ready else Status.CALIBRATING
         return Results.of(scores, logits, score, p, outlier, severity, status, slots, begins)
 
-    def _taken(self, history: History) -> Standards:
+    def _new_standards(self, history: History) -> Standards:
         first = self.stepped - max(self._window, self._peak)
         numbers, own, remembered, outlier, series, far = history.scored(first, self.stepped)
         greedy, n = greedy_keys(remembered, series, self._rate), len(numbers)
 
         def standard(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]], float]:
-            its, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
-            window, last = its.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
-            m, size = len(its), round(self._peak * len(its) / max(1, n))
-            peaks = [peak_of(one[last:], flags[last:], self._rate, size) for one in (x, y)]
+            kept_numbers, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
+            window, last = kept_numbers.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
+            m, size = len(kept_numbers), round(self._peak * len(kept_numbers) / max(1, n))
+            peaks = [peak_of(values[last:], flags[last:], self._rate, size) for values in (x, y)]
             # those that have not come yet count as ordinary ones: a young stream may have as many as an old one
-            few = AGAIN * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
+            few = REPEAT_SHARE * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
             return np.sort(y[window:]), peaks, few
 
         every, apart = standard(slice(None)), far | np.isin(series, greedy) if len(greedy) else far
@@ -221,9 +223,9 @@ class Alerts(State):
         peaks, few = np.array([ordinary[1], every[1]]), np.array([ordinary[2], every[2]])
         return Standards(ordinary[0], every[0], peaks, few, greedy, self._rarity.counts_above)
 
-    def borrow(self, other: Alerts) -> None:
+    def start_from_shared(self, other: Alerts) -> None:
         """Begin with what is rare among other records, so that scores can be compared with theirs."""
-        self._rarity.borrow(other._rarity, BORROWED)
+        self._rarity.start_from_shared(other._rarity, SHARED_ROWS)
         self.refresh()
 
     def step(self, history: History) -> None:
@@ -231,7 +233,7 @@ class Alerts(State):
         remembered = history.scored(self.stepped, history.records)[2]
         self._rarity.add(remembered, np.zeros(len(remembered), dtype=np.int64))
         self._rarity.step()
-        self._load = self._load * max(0.0, 1.0 - STEP * self._rate / SPAN) + self._count
+        self._load = self._load * max(0.0, 1.0 - STEP * self._rate / LOAD_SPAN) + self._count
         self.begin(history.records)
 
     def begin(self, records: int) -> None:
@@ -240,9 +242,9 @@ class Alerts(State):
 
     def note(self, numbers: Int, remembered: Float, sign: float = 1.0) -> None:
         """Count records (n,) that came before the last step; sign: -1.0 takes them back."""
-        known = (numbers < self.stepped) & ~np.isnan(remembered)
-        steps_ago = (self.stepped - numbers[known] - 1) // STEP + 1
-        self._rarity.add(remembered[known], steps_ago, sign)
+        is_counted = (numbers < self.stepped) & ~np.isnan(remembered)
+        steps_ago = (self.stepped - numbers[is_counted] - 1) // STEP + 1
+        self._rarity.add(remembered[is_counted], steps_ago, sign)
         self.refresh()
 
     def refresh(self) -> None:
@@ -259,14 +261,14 @@ class Alerts(State):
         self._recent = None
 
 
-SUSTAINED = 0.9  # share of the steps of a lasting shift that look shifted
+SHIFTED_SHARE = 0.9  # share of the steps of a lasting shift that look shifted
 
 
 class Shifts:
     """Announces lasting shifts: where recent records call normal what the history calls odd, for long. It is no state.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
-    step that does not counts as much as nine that do, so a share of SUSTAINED of the steps has to look shifted. The
+    step that does not counts as much as nine that do, so a share of SHIFTED_SHARE of the steps has to look shifted. The
     next shift can be announced after the history has called the records normal again.
     """
 
@@ -290,7 +292,7 @@ class Shifts:
         if 2 * int(odd.sum()) > n and 2 * int(normal.sum()) > n:
             self._shifted = min(self._shifted + n, self._adapt_after)
         else:
-            self._shifted = max(0, self._shifted - round(n * SUSTAINED / (1 - SUSTAINED)))
+            self._shifted = max(0, self._shifted - round(n * SHIFTED_SHARE / (1 - SHIFTED_SHARE)))
         is_lasting = 0 < self._adapt_after <= self._shifted
         self.number += is_lasting and not self._is_announced
         self._is_announced = is_lasting or (self._is_announced and self._shifted > 0)

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.detector.step.follow import TINY
+from fomo_stream.detector.step.follow import MIN_RELATIVE_SPREAD
 from fomo_stream.errors import ConfigError
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-NEAREST = 5  # rows whose middle value replaces a value
-MOST_ROWS = 1000  # rows among which the nearest ones are looked for
+NEAREST_ROWS = 5  # rows whose middle value replaces a value
+MAX_CANDIDATES = 1000  # rows among which the nearest ones are looked for
 LOW, MIDDLE, HIGH = 0.01, 0.5, 0.99  # quantiles: the ends of the central 98 %, and the median
 
 
@@ -32,7 +32,7 @@ class Column(NamedTuple):
     is_code: bool = False  # whether it holds category codes
 
 
-class Background:
+class BackgroundRows:
     """Context rows (n, w), raw units, NaN = missing, and their columns (w,). What it computes once, it keeps.
 
     A feature of the record has a column, several, or none. n_features: of the record; None: as the columns say.
@@ -53,13 +53,13 @@ class Background:
     @cached_property
     def usual(self) -> Float:
         """(3, w): the smallest value of the central 98 % of each column, its median, and the largest; NaN for codes."""
-        found = np.full((3, len(self.columns)), np.nan)
+        quantiles = np.full((3, len(self.columns)), np.nan)
         for column in np.flatnonzero(~self.is_code):
             values = np.sort(self.rows[:, column])
             values = values[: len(values) - int(np.isnan(values).sum())]
             if len(values):
-                found[:, column] = values[[int(share * (len(values) - 1) + 0.5) for share in (LOW, MIDDLE, HIGH)]]
-        return found
+                quantiles[:, column] = values[[int(share * (len(values) - 1) + 0.5) for share in (LOW, MIDDLE, HIGH)]]
+        return quantiles
 
     def frequency(self, column: int, code: float) -> float:
         """The share of the rows with a value in this column that have this code; NaN without such rows."""
@@ -71,10 +71,10 @@ class Background:
 
     @cached_property
     def candidates(self) -> Float:
-        """The near rows side by side (w, m), at most MOST_ROWS, evenly spread over the context."""
-        at = np.flatnonzero(self._near)
-        m = min(len(at), MOST_ROWS)
-        return np.ascontiguousarray(self.rows[at[np.arange(m) * len(at) // m]].T)
+        """The near rows side by side (w, m), at most MAX_CANDIDATES, evenly spread over the context."""
+        near = np.flatnonzero(self._near)
+        m = min(len(near), MAX_CANDIDATES)
+        return np.ascontiguousarray(self.rows[near[np.arange(m) * len(near) // m]].T)
 
     @cached_property
     def lacking(self) -> Bool:
@@ -94,8 +94,8 @@ class Background:
     @cached_property
     def _known(self) -> Int:
         """How many candidates have a value of each column: (w,)."""
-        known: Int = (~np.isnan(self.candidates)).sum(axis=1)
-        return known
+        counts: Int = (~np.isnan(self.candidates)).sum(axis=1)
+        return counts
 
     @cached_property
     def _ranks(self) -> NDArray[np.int32]:
@@ -146,7 +146,7 @@ class Background:
 class Neighbourhood:
     """The candidates of a context as seen from one record (w,)."""
 
-    def __init__(self, background: Background, row: Float) -> None:
+    def __init__(self, background: BackgroundRows, row: Float) -> None:
         self.background, self.row = background, row
         self._apart = background.apart(row)
         self._total = self._apart.sum(axis=0, dtype=np.int64)
@@ -160,15 +160,15 @@ class Neighbourhood:
 
         Of a code: the share of the candidates that have more frequent ones.
         """
-        of = self.background
-        low, middle, high = of.usual
+        background = self.background
+        low, middle, high = background.usual
         value = np.where(np.isnan(self.row), middle, self.row)  # as the model sees it
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            found: Float = np.nan_to_num(np.abs(value - self.base) / (high - low))
-        for column in np.flatnonzero(of.is_code):
-            count = (of.candidates[column] == self.row[column]).sum()
-            found[column] = (of.order[column] > count).mean()
-        return found
+            widths: Float = np.nan_to_num(np.abs(value - self.base) / (high - low))
+        for column in np.flatnonzero(background.is_code):
+            count = (background.candidates[column] == self.row[column]).sum()
+            widths[column] = (background.order[column] > count).mean()
+        return widths
 
     @cached_property
     def is_usual(self) -> Bool:
@@ -185,23 +185,23 @@ class Neighbourhood:
 
         By the middle ones of their values in the rows that are nearest in the other features, and have values.
         """
-        of = self.background
+        background = self.background
         keys = self._total - self._apart[groups].sum(axis=1)
-        at = self._nearest(keys + of.lacking[groups].any(axis=1) * (self._total.max() + 1))
+        at = self._nearest(keys + background.lacking[groups].any(axis=1) * (self._total.max() + 1))
         rows = np.repeat(self.row[None], len(groups), axis=0)
-        where, column = np.nonzero((of.features == groups[:, :, None]).any(axis=1))
+        where, column = np.nonzero((background.features == groups[:, :, None]).any(axis=1))
         rows[where, column] = self._middle(column, at[where])
         return rows
 
     def _nearest(self, keys: Int) -> Int:
-        """The candidates (k, NEAREST) with the smallest keys (k, m) >= 0, of equal ones the first."""
+        """The candidates (k, NEAREST_ROWS) with the smallest keys (k, m) >= 0, of equal ones the first."""
         m = keys.shape[1]
-        count = min(NEAREST, m)
+        count = min(NEAREST_ROWS, m)
         at: Int = np.sort(np.partition(keys * m + np.arange(m), count - 1, axis=1)[:, :count], axis=1) % m
         return at
 
     def _middle(self, columns: Int, at: Int) -> Float:
-        """The middle values (c,) of columns (c,) in the candidates at (c, NEAREST), less the missing ones.
+        """The middle values (c,) of columns (c,) in the candidates at (c, NEAREST_ROWS), less the missing ones.
 
         Of codes the one that most of them have, of several such the one that most of all candidates have.
         """
@@ -210,26 +210,26 @@ class Neighbourhood:
         each = np.arange(len(columns))
         chosen = np.argsort(order, axis=1, kind="stable")[each, middle]
         codes = np.flatnonzero(self.background.is_code[columns])
-        found = self.background.candidates[columns[codes, None], at[codes]]
-        alike = (found[:, :, None] == found[:, None, :]).sum(axis=2)
-        chosen[codes] = np.argmax(alike * (MOST_ROWS + 1) + np.nan_to_num(order[codes]), axis=1)
+        codes_found = self.background.candidates[columns[codes, None], at[codes]]
+        alike = (codes_found[:, :, None] == codes_found[:, None, :]).sum(axis=2)
+        chosen[codes] = np.argmax(alike * (MAX_CANDIDATES + 1) + np.nan_to_num(order[codes]), axis=1)
         values: Float = self.background.candidates[columns, at[each, chosen]]
         return values
 
 
 Scorer = Callable[[Float], Float]  # rows (q, w), raw units, codes for categories -> their logits (q,)
 
-MOST_TRIED = 10  # features whose effect on the logit is computed: those with the strangest values
-STRONGEST = 5  # features among which a partner is looked for
-LEAST_SHARE = 0.1  # of the share of the first reason: what counts less is no reason
-STANDSTILL = 2 * TINY  # of the level: a smaller spread is 0, because `Series` does not tell it from none
+MAX_FEATURES_TRIED = 10  # features whose effect on the logit is computed: those with the strangest values
+MAX_PARTNERS = 5  # features among which a partner is looked for
+MIN_RELATIVE_SHARE = 0.1  # of the share of the first reason: what counts less is no reason
+STANDSTILL = 2 * MIN_RELATIVE_SPREAD  # of the level: a smaller spread is 0, because `Series` does not tell it from none
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Columns of a record, the context rows that they are compared with, and the logits that count their mean."""
 
-    background: Background
+    background: BackgroundRows
     scorers: tuple[Scorer, ...]
 
     def logits(self, rows: Float) -> Float:
@@ -245,7 +245,7 @@ def attribute(
 ) -> tuple[Reason, ...]:
     """The reasons of one record, at most `most`, the one that counts most first; equal ones by their columns.
 
-    Features whose share is less than LEAST_SHARE of that of the first reason are left out.
+    Features whose share is less than MIN_RELATIVE_SHARE of that of the first reason are left out.
 
     rows: of each comparison, the record's columns (w,), raw units, NaN = missing. The record's logit is the mean over
     the scorers of all comparisons. The effect of a feature is the fall of that logit when all columns of the feature,
@@ -268,10 +268,10 @@ def attribute(
     if not strongest:
         return ()
     shares = effects * (record.explained / math.fsum(effects.tolist()))
-    partner = record.partner(strongest[:STRONGEST])
+    partner = record.partner(strongest[:MAX_PARTNERS])
     share = float(shares[strongest[0]] + (shares[partner] if partner >= 0 else 0.0))
     first = record.reason(strongest[0], share)._replace(partner=partner)
-    others = [f for f in strongest[1:] if f != partner and shares[f] >= LEAST_SHARE * share]
+    others = [f for f in strongest[1:] if f != partner and shares[f] >= MIN_RELATIVE_SHARE * share]
     return (first, *(record.reason(f, float(shares[f])) for f in others[: most - 1]))
 
 
@@ -306,16 +306,16 @@ class _Record:
         """By how much the logit rises if the record keeps the values of one feature, and all others are replaced."""
         effects = np.zeros_like(self.effects)
         for of_comparison, comparison, near in zip(effects, self.comparisons, self.near, strict=True):
-            one = np.where(comparison.background.features == tried[:, None], near.row, near.base)
-            logits = comparison.logits(np.vstack([near.base, one]))
+            kept = np.where(comparison.background.features == tried[:, None], near.row, near.base)
+            logits = comparison.logits(np.vstack([near.base, kept]))
             of_comparison[tried] = logits[1:] - logits[0]
         return effects
 
     def _strangest(self) -> Int:
-        found = np.zeros(self.effects.shape[1])
+        strangeness = np.zeros(self.effects.shape[1])
         for near in self.near:
-            np.maximum.at(found, near.background.features, near.strangeness)
-        return np.argsort(-found, kind="stable")[:MOST_TRIED]
+            np.maximum.at(strangeness, near.background.features, near.strangeness)
+        return np.argsort(-strangeness, kind="stable")[:MAX_FEATURES_TRIED]
 
     def partner(self, strongest: list[int]) -> int:
         """The feature, of the strongest, that the first of them is odd together with, while each is usual; -1: none.
@@ -338,34 +338,34 @@ class _Record:
         return others[at] if 2 * shared[at] > effects[others[at]] else -1
 
     def _is_usual(self, feature: int) -> bool:
-        return all(near.is_usual[_columns(near, feature)].all() for near in self.near)
+        return all(near.is_usual[_columns_of_feature(near, feature)].all() for near in self.near)
 
     def reason(self, feature: int, share: float) -> Reason:
         """The reason that names this feature."""
         at_comparison = int(np.argmax(self.effects[:, feature]))
         near = self.near[at_comparison]
-        of, columns = near.background, _columns(near, feature)
-        causes = [of.columns[column].cause for column in columns]
+        background, columns = near.background, _columns_of_feature(near, feature)
+        causes = [background.columns[column].cause for column in columns]
         column, cause, before = int(columns[0]), causes[0], int((~np.isnan(near.row[columns[1:]])).sum())
         if Cause.LEVEL in causes or cause is Cause.SPREAD:
             at = int(np.argmax(near.strangeness[columns]))
             column, cause = int(columns[at]), causes[at]
         elif Cause.PAST in causes and before and near.is_usual[column]:
             cause = Cause.PAST
-        elif of.is_code[column]:
+        elif background.is_code[column]:
             cause = Cause.CATEGORY
-        value, (low, median, high) = float(near.row[column]), of.usual[:, column].tolist()
+        value, (low, median, high) = float(near.row[column]), background.usual[:, column].tolist()
         if cause is Cause.SPREAD:
-            still = STANDSTILL * float(np.abs([near.row[columns[0]], of.usual[1, columns[0]]]).max())
+            still = STANDSTILL * float(np.abs([near.row[columns[0]], background.usual[1, columns[0]]]).max())
             changes = [math.exp(number) for number in (value, low, median, high)]
             value, low, median, high = (0.0 if size <= max(still, 1e-149) else size for size in changes)
-        frequency = of.frequency(column, value) if cause is Cause.CATEGORY else math.nan
+        frequency = background.frequency(column, value) if cause is Cause.CATEGORY else math.nan
         before = before if cause is Cause.PAST else 0
-        fits = cause is Cause.VALUE and not of.is_code[column]
+        fits = cause is Cause.VALUE and not background.is_code[column]
         expected = float(self._replaced[at_comparison][feature][column]) if fits else math.nan
         return Reason(feature, cause, min(share, 1.0), value, median, low, high, frequency, -1, before, expected)
 
 
-def _columns(near: Neighbourhood, feature: int) -> Int:
+def _columns_of_feature(near: Neighbourhood, feature: int) -> Int:
     """The columns of a feature."""
     return np.flatnonzero(near.background.features == feature)

@@ -19,22 +19,22 @@ Int = NDArray[np.int64]
 
 Counts = tuple[NDArray[Any], Float]  # values, ascending, and how often each occurs
 
-MOST_PAIRED = 8  # columns whose pairs count, the first ones: 28 pairs
-BASE = 2**20  # more than the categories of a column
+MAX_PAIRED_COLUMNS = 8  # columns whose pairs count, the first ones: 28 pairs
+CODE_BASE = 2**20  # more than the categories of a column
 
 
-def _count(values: NDArray[Any]) -> Counts:
-    found, counts = np.unique(values, return_counts=True)
-    return found, counts.astype(np.float64)
+def _count_values(values: NDArray[Any]) -> Counts:
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct, counts.astype(np.float64)
 
 
-def _find(counts: Counts, wanted: NDArray[Any]) -> tuple[Int, Float]:
+def _find_counts(counts: Counts, requested: NDArray[Any]) -> tuple[Int, Float]:
     """The place of each wanted value among the counted ones, -1 for another value; and how often it occurs."""
     values, often = counts
     if not len(values):
-        return np.full(wanted.shape, -1), np.zeros(wanted.shape)
-    at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
-    is_known = values[at] == wanted
+        return np.full(requested.shape, -1), np.zeros(requested.shape)
+    at = np.minimum(np.searchsorted(values, requested), len(values) - 1)
+    is_known = values[at] == requested
     return np.where(is_known, at, -1), np.where(is_known, often[at], 0.0)
 
 
@@ -56,9 +56,9 @@ class Pairs:
         the share of the rows that have it, NaN for none.
         """
         one, two = np.triu_indices(columns, 1)
-        numbers = _numbers(places[one], places[two])
+        numbers = _pair_numbers(places[one], places[two])
         both = (numbers >= 0).sum(axis=1, keepdims=True).astype(np.float64)
-        made = cls(one, two, both, _count(numbers[numbers >= 0]), np.zeros(both.shape))
+        made = cls(one, two, both, _count_values(numbers[numbers >= 0]), np.zeros(both.shape))
         count, expected = made._others(places, shares)
         ratio = np.sort(count / expected, axis=1)  # else the order of the rows would change the last bits of the sum
         ratio = np.nansum(ratio, axis=1, keepdims=True) / np.maximum(both, 1.0)
@@ -80,13 +80,13 @@ class Pairs:
 
     def _others(self, places: Int, shares: Float) -> tuple[Float, Float]:
         """Of each pair (p, q): how many other rows have it, and how many would if the columns were independent."""
-        _, count = _find(self.numbers, _numbers(places[self.one], places[self.two]))
+        _, count = _find_counts(self.numbers, _pair_numbers(places[self.one], places[self.two]))
         return np.maximum(count - 1.0, 0.0), self.both * (shares[self.one] * shares[self.two])
 
 
-def _numbers(one: Int, two: Int) -> Int:
+def _pair_numbers(one: Int, two: Int) -> Int:
     """A number for each pair of places (p, q) in two columns, another one in every p; -1 where one is no place."""
-    numbers = (np.arange(len(one))[:, None] * BASE + one) * BASE + two
+    numbers = (np.arange(len(one))[:, None] * CODE_BASE + one) * CODE_BASE + two
     return np.where((one >= 0) & (two >= 0), numbers, -1)
 
 
@@ -104,9 +104,9 @@ class Frequencies:
 
         width: columns of the record itself, the first ones; the others are of earlier records. None: d.
         """
-        known = tuple(_count(values[~np.isnan(values)]) for values in (rows[:, column] for column in columns))
-        paired = min(sum(width is None or column < width for column in columns), MOST_PAIRED)
-        made = cls(tuple(columns), known, None)
+        counts = tuple(_count_values(values[~np.isnan(values)]) for values in (rows[:, column] for column in columns))
+        paired = min(sum(width is None or column < width for column in columns), MAX_PAIRED_COLUMNS)
+        made = cls(tuple(columns), counts, None)
         if paired < 2:
             return made
         places, shares = made._found(rows)
@@ -146,7 +146,7 @@ class Frequencies:
         places = np.empty((len(self.columns), len(rows)), dtype=np.int64)
         shares = np.empty(places.shape)
         for i, (column, counts) in enumerate(zip(self.columns, self._known, strict=True)):
-            places[i], count = _find(counts, rows[:, column])
+            places[i], count = _find_counts(counts, rows[:, column])
             total = counts[1].sum()
             shares[i] = np.where(count > 0, (count - 0.5) / max(total, 1.0), 0.5 / (total + 1.0))
             shares[i, np.isnan(rows[:, column])] = np.nan

@@ -3,7 +3,7 @@
 In every class with state, `changes` returns the entries changed since the last call; `recover` restores the state from
 the entries that the log still has. So the cost of a commit depends on the changes, not on the size
 of the state. A `copy` has an empty log: its first `changes` are its whole state. A class says what its state is, and
-has the three from `State`; `Table`, `Document` and `Entry` are what states are made of.
+has the three from `State`; `BlockTable`, `Document` and `SingleEntry` are what states are made of.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIGEST_BYTES, COUNT_BYTES = 16, 4  # at the start of a document
 HEAD_BYTES = DIGEST_BYTES + COUNT_BYTES
 
 
-def value_of(entries: StoredEntries, key: str) -> bytes:
+def required_entry(entries: StoredEntries, key: str) -> bytes:
     """The value of `key`. Raises StateError when it is missing."""
     try:
         return entries[key]
@@ -38,17 +38,17 @@ def value_of(entries: StoredEntries, key: str) -> bytes:
         raise DamagedStateError(f"the state is incomplete: it lacks {key}") from None
 
 
-def check_same(found: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
+def check_same(stored: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
     """Raise StateError with the named values that differ now.
 
     >>> check_same({"seed": 1, "lag": 8, "model": "a"}, {"seed": 2, "lag": 8, "model": "b"}, ["seed", "lag", "model"])
     Traceback (most recent call last):
     fomo_stream.errors.StateError: seed is 1 in the state, 2 now; model is a in the state, b now
     """
-    wrong = [name for name in dict.fromkeys(names) if found.get(name) != now[name]]
+    wrong = [name for name in dict.fromkeys(names) if stored.get(name) != now[name]]
     if wrong:
         raise StateError(
-            "; ".join(f"{name} is {found.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong)
+            "; ".join(f"{name} is {stored.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong)
         )
 
 
@@ -68,13 +68,13 @@ class Copied:
 
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copied(one) for one in value]
+        return [_copied(item) for item in value]
     return value.copy() if isinstance(value, (Copied, np.ndarray, set)) else value
 
 
-class Table(Copied):
+class BlockTable(Copied):
     """Arrays that share their first axis, the slots, and know which of their blocks of `block` slots were written.
 
     An entry is a block: the bytes of its slots of every column, in the order of the columns. One more entry is a mask
@@ -103,7 +103,7 @@ class Table(Copied):
     def _begin(self, whole: Arrays, written: NDArray[np.bool_]) -> None:
         """Start with an empty log."""
         self._whole = whole  # columns (n_blocks * block, ...), so that all blocks have the same length
-        columns, n = [as_bytes(column) for column in whole.values()], len(written)
+        columns, n = [rows_as_bytes(column) for column in whole.values()], len(written)
         self._blocks = [column.reshape(n, self.block * column.shape[1]) for column in columns]  # a block a row
         self._columns = {name: column[: self.size] for name, column in whole.items()}  # read-only views of them
         for column in self._columns.values():
@@ -128,7 +128,7 @@ class Table(Copied):
             self._whole[name][slots] = value
         self._written[slots // self.block] = True
 
-    def copy(self) -> Table:
+    def copy(self) -> BlockTable:
         """An independent table with the same values."""
         twin = copy(self)
         twin._begin({name: whole.copy() for name, whole in self._whole.items()}, self._written | self._logged)
@@ -152,7 +152,7 @@ class Table(Copied):
         for column, whole in self._whole.items():
             whole[...] = self._initial[column]
         width, there = sum(blocks.shape[1] for blocks in self._blocks), np.flatnonzero(self._logged)
-        values = [value_of(entries, f"{name}/{i}") for i in there.tolist()]
+        values = [required_entry(entries, f"{name}/{i}") for i in there.tolist()]
         for i, value in zip(there, values, strict=True):
             if len(value) != width:
                 raise StateError(f"the state does not fit: {name}/{i} has {len(value)} bytes, not {width}")
@@ -160,7 +160,7 @@ class Table(Copied):
         self._written[:] = self._is_new = False
 
 
-def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+def rows_as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     """Contiguous rows (n, ...) as bytes (n, width); a view."""
     return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)
 
@@ -182,7 +182,7 @@ def put_rows(columns: list[NDArray[np.uint8]], at: NDArray[np.int64], values: li
 
 def _mask(entries: StoredEntries, key: str, n: int) -> NDArray[np.bool_]:
     """Which of n blocks were ever written, by the entry."""
-    compressed, decompress = value_of(entries, key), zlib.decompressobj()
+    compressed, decompress = required_entry(entries, key), zlib.decompressobj()
     try:
         packed = decompress.decompress(compressed)
     except zlib.error as error:
@@ -212,7 +212,7 @@ class Document(Copied):
         """The parts to write, and old ones to delete; nothing if the log has the same document."""
         n = -(-(HEAD_BYTES + len(data)) // PART_BYTES)
         count = n.to_bytes(COUNT_BYTES, "little")
-        digest = _digest(count, data)
+        digest = _document_digest(count, data)
         if digest == self._digest:
             return {}
         data = digest + count + data
@@ -223,25 +223,25 @@ class Document(Copied):
 
     def recover(self, entries: StoredEntries, name: str) -> bytes:
         """The document. Raises StateError when a part is missing or altered."""
-        first = value_of(entries, f"{name}/0")
+        first = required_entry(entries, f"{name}/0")
         digest, count, start = first[:DIGEST_BYTES], first[DIGEST_BYTES:HEAD_BYTES], first[HEAD_BYTES:]
         n = int.from_bytes(count, "little")
-        data = b"".join([start, *(value_of(entries, f"{name}/{i}") for i in range(1, n))])
-        if digest != _digest(count, data):
+        data = b"".join([start, *(required_entry(entries, f"{name}/{i}") for i in range(1, n))])
+        if digest != _document_digest(count, data):
             raise DamagedStateError(f"the state is damaged: {name} does not match its digest")
         self._parts, self._digest = n, digest
         return data
 
 
-class Entry(Copied):
+class SingleEntry(Copied):
     """Bytes that are one entry, written if the log has others. Empty: there is none."""
 
     def __init__(self) -> None:
         self.value = b""  # in the log
 
-    def copy(self) -> Entry:
+    def copy(self) -> SingleEntry:
         """One of which the log has nothing."""
-        return Entry()
+        return SingleEntry()
 
     def changes(self, name: str, value: bytes) -> Entries:
         """The entry; nothing if the log has the same."""
@@ -254,7 +254,7 @@ class Entry(Copied):
         return self.value
 
 
-def _digest(count: bytes, data: bytes) -> bytes:
+def _document_digest(count: bytes, data: bytes) -> bytes:
     hashed = blake2b(count, digest_size=DIGEST_BYTES)
     hashed.update(data)
     return hashed.digest()
@@ -275,19 +275,19 @@ class State(Copied):
 
     def plain(self) -> dict[str, Any]:
         """The scalars by name, for JSON."""
-        found = {name: attrgetter(name)(self) for name in self.scalars}
-        return {name: sorted(one.items()) if isinstance(one, dict) else one for name, one in found.items()}
+        values = {name: attrgetter(name)(self) for name in self.scalars}
+        return {name: sorted(value.items()) if isinstance(value, dict) else value for name, value in values.items()}
 
     def changes(self, name: str = "") -> Entries:
         """The entries changed since the last call, at first all; without the scalars."""
         entries: Entries = {}
-        for attribute, its in self.documents.items():
+        for attribute, entry_name in self.documents.items():
             if (value := getattr(self, attribute)) is not None:
                 data = value if isinstance(value, bytes) else value.tobytes()
-                entries |= self._log_of(attribute).changes(_joined(name, its), data)
-        for attribute, its in self.parts.items():
+                entries |= self._log_of(attribute).changes(_joined_name(name, entry_name), data)
+        for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:
-                entries |= part.changes(_joined(name, its))
+                entries |= part.changes(_joined_name(name, entry_name))
         return entries
 
     def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
@@ -297,18 +297,20 @@ class State(Copied):
         """
         for path, value in zip(self.scalars, scalars, strict=bool(scalars)):
             owner, _, attribute = f".{path}".rpartition(".")
-            one = attrgetter(owner[1:])(self) if owner else self
-            setattr(one, attribute, type(getattr(one, attribute))(value))
+            part_or_self = attrgetter(owner[1:])(self) if owner else self
+            setattr(part_or_self, attribute, type(getattr(part_or_self, attribute))(value))
         vars(self)["_logs"] = {}
-        for attribute, its in self.documents.items():
+        for attribute, entry_name in self.documents.items():
             if (value := getattr(self, attribute)) is not None:
-                found: Any = self._log_of(attribute).recover(entries, _joined(name, its))
+                restored: Any = self._log_of(attribute).recover(entries, _joined_name(name, entry_name))
                 if not isinstance(value, bytes):
-                    found = np.frombuffer(found, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
-                setattr(self, attribute, found)
-        for attribute, its in self.parts.items():
+                    restored = (
+                        np.frombuffer(restored, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
+                    )
+                setattr(self, attribute, restored)
+        for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:
-                part.recover(entries, _joined(name, its))
+                part.recover(entries, _joined_name(name, entry_name))
         self._recovered()
 
     def _log_of(self, attribute: str) -> Document:
@@ -317,5 +319,5 @@ class State(Copied):
         return logs.setdefault(attribute, Document())
 
 
-def _joined(name: str, its: str) -> str:
+def _joined_name(name: str, its: str) -> str:
     return f"{name}/{its}" if name and its else name or its

@@ -15,9 +15,9 @@ from fomo_stream.detector.keys import MAX_KEYS
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS, MAX_REASONS
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 
-LEAST_CONTEXT = 4  # two halves of two rows can score each other
+MIN_CONTEXT_ROWS = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
 PEAK = 7  # over the alert rate: records that the beginning of an incident is above
 LOW_RATE = 0.001  # alert rate down to which the history need not be longer
@@ -69,8 +69,8 @@ class DetectorConfig:
             # NumPy's integers overflow, and JSON cannot write its numbers
             object.__setattr__(self, name, int(value) if is_whole else float(value))
 
-        check("context_size", LEAST_CONTEXT, MAX_CONTEXT)
-        check("min_context", LEAST_CONTEXT, self.context_size)
+        check("context_size", MIN_CONTEXT_ROWS, MAX_CONTEXT)
+        check("min_context", MIN_CONTEXT_ROWS, self.context_size)
         check("alert_rate", 1e-5, 0.5)
         check("lags", 0, MAX_LAGS)
         check("calibration_size", 1, 1_000_000)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import State
-from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
-from fomo_stream.detector.generation import Blueprint
+from fomo_stream.detector.config import MIN_CONTEXT_ROWS, DetectorConfig
+from fomo_stream.detector.generation import ContextSpec
 from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import flat
@@ -23,8 +23,8 @@ from fomo_stream.errors import DamagedStateError, SchemaError
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-FEW_OF_TIME = 100  # rows with what is usual at their time, which begins only after two cycles
-OUTLIERS_KEPT = 500  # rows that feedback called outliers
+MIN_TIMED_ROWS = 100  # rows with what is usual at their time, which begins only after two cycles
+MAX_KNOWN_OUTLIERS = 500  # rows that feedback called outliers
 
 
 class Context(State):
@@ -53,11 +53,11 @@ class Context(State):
         vectors = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
         self.pool = Reservoir(size, vectors * n_features, seed, fitted=n_features)  # of admitted records
-        self.outliers = Reservoir(OUTLIERS_KEPT, n_features, seed + 2)  # of outliers by feedback
+        self.outliers = Reservoir(MAX_KNOWN_OUTLIERS, n_features, seed + 2)  # of outliers by feedback
         # of admitted records of known keys: how far they are from what is usual for their key
         relative = any(view.is_of_keys for view in views)
         width = RELATIVE * n_features
-        self.relatives = Reservoir(size if relative else LEAST_CONTEXT, width, seed + 3, fitted=width)
+        self.relatives = Reservoir(size if relative else MIN_CONTEXT_ROWS, width, seed + 3, fitted=width)
         rows, scores = config.history_rows, config.history_scores
         self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative, prior)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
@@ -85,18 +85,18 @@ class Context(State):
 
     def is_due(self, view: int) -> bool:
         """Whether enough has changed for a new generation of a view, and enough rows are left to make one."""
-        if self.views[view].of == "recent":
+        if self.views[view].sample == "recent":
             return self.history.records - self._at_trigger[view] >= self.config.recent_every
         of_keys = self.views[view].is_of_keys
         rows = len(self._pool_of(self.views[view]))
         changed = self._changes[of_keys] - self._at_trigger[view]
-        least = min(self.config.min_context, FEW_OF_TIME) if self.config.cycles else self.config.min_context
-        return rows >= (least if of_keys else LEAST_CONTEXT) and changed >= self.config.refresh * rows
+        least = min(self.config.min_context, MIN_TIMED_ROWS) if self.config.cycles else self.config.min_context
+        return rows >= (least if of_keys else MIN_CONTEXT_ROWS) and changed >= self.config.refresh * rows
 
-    def bring_forward(self, share: float) -> None:
+    def renew_early(self, share: float) -> None:
         """Let the next renewal of the views of recent records come earlier, by a share of their period."""
         for at, view in enumerate(self.views):
-            self._at_trigger[at] -= int(share * self.config.recent_every) * (view.of == "recent")
+            self._at_trigger[at] -= int(share * self.config.recent_every) * (view.sample == "recent")
 
     def seed(self, batch: Batch) -> None:
         """Trusted records (n,), the first ones: all become context, and are confirmed."""
@@ -134,8 +134,8 @@ class Context(State):
         """Apply the waiting verdicts. Raises SchemaError, and changes nothing, if too few rows are left."""
         after = self.copy()
         after.apply_verdicts()
-        if (n := len(after.pool)) < LEAST_CONTEXT:
-            raise SchemaError(f"{n} rows are too few for a context; at least {LEAST_CONTEXT} are needed")
+        if (n := len(after.pool)) < MIN_CONTEXT_ROWS:
+            raise SchemaError(f"{n} rows are too few for a context; at least {MIN_CONTEXT_ROWS} are needed")
         self.apply_verdicts()
 
     def step(self, n: int) -> None:
@@ -149,13 +149,13 @@ class Context(State):
         The history changes at once, so p-values no longer refer to outliers; `apply_verdicts` changes the reservoirs
         later.
         """
-        known = [number for number in verdicts if self.history.oldest <= number < self.history.records]
-        given = np.array(known, dtype=np.int64)
-        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in known], dtype=np.int8)
-        before = self.history.verdict(given)
+        numbers = [number for number in verdicts if self.history.oldest <= number < self.history.records]
+        judged = np.array(numbers, dtype=np.int64)
+        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in numbers], dtype=np.int8)
+        before = self.history.verdict(judged)
         new = before != verdict
-        self.history.judge(given[new], verdict[new])
-        for number, old, now in zip(given[new].tolist(), before[new].tolist(), verdict[new].tolist(), strict=True):
+        self.history.judge(judged[new], verdict[new])
+        for number, old, now in zip(judged[new].tolist(), before[new].tolist(), verdict[new].tolist(), strict=True):
             if self._pending.setdefault(number, old) == now:
                 del self._pending[number]  # back to the verdict before: nothing has changed
         return int(new.sum())
@@ -168,9 +168,9 @@ class Context(State):
     @property
     def new_verdicts(self) -> tuple[Int, Int]:
         """Of the waiting verdicts: numbers of records that became outliers, and of those that are none any more."""
-        given = np.array(sorted(self._pending), dtype=np.int64)
-        was_outlier = [self._pending[number] == OUTLIER for number in given.tolist()]
-        return given[self.history.verdict(given) == OUTLIER], given[np.array(was_outlier, dtype=bool)]
+        judged = np.array(sorted(self._pending), dtype=np.int64)
+        was_outlier = [self._pending[number] == OUTLIER for number in judged.tolist()]
+        return judged[self.history.verdict(judged) == OUTLIER], judged[np.array(was_outlier, dtype=bool)]
 
     def apply_verdicts(self) -> None:
         """Update the reservoirs by the verdicts since the last record; call it before the next record is learned.
@@ -180,10 +180,10 @@ class Context(State):
         """
         if not self._pending:
             return
-        given = np.array(sorted(self._pending), dtype=np.int64)
+        judged = np.array(sorted(self._pending), dtype=np.int64)
         self._pending = {}
-        verdict = self.history.verdict(given)
-        outliers, normal = given[verdict == OUTLIER], given[verdict == INLIER]
+        verdict = self.history.verdict(judged)
+        outliers, normal = judged[verdict == OUTLIER], judged[verdict == INLIER]
         self.confirmed = np.union1d(np.setdiff1d(self.confirmed, outliers), normal)
         self._changes[False] += len(self.pool.discard(outliers))
         self._changes[True] += len(self.relatives.discard(outliers))
@@ -199,9 +199,9 @@ class Context(State):
         self._admit_relative(numbers)
 
     def _admit_relative(self, numbers: Int) -> None:
-        known = self.history.knows_relative(numbers)
-        if known.any():
-            entering = self.relatives.may_enter(numbers[known])
+        has_relative = self.history.knows_relative(numbers)
+        if has_relative.any():
+            entering = self.relatives.may_enter(numbers[has_relative])
             self._changes[True] += len(self.relatives.admit(entering, flat(self.history.relative(entering))))
 
     @property
@@ -211,21 +211,21 @@ class Context(State):
 
     # -- blueprints ----------------------------------------------------------------------------------------------
 
-    def blueprint(self, at: int, number: int, takes_effect: int) -> Blueprint:
+    def context_spec(self, at: int, number: int, takes_effect: int) -> ContextSpec:
         """The blueprint of a generation of views[at] from the present state."""
         view, end = self.views[at], self.history.records
-        self._at_trigger[at] = end if view.of == "recent" else self._changes[view.is_of_keys]
-        if view.of == "recent":
+        self._at_trigger[at] = end if view.sample == "recent" else self._changes[view.is_of_keys]
+        if view.sample == "recent":
             first = max(self.history.oldest, end - self.config.context_size)
             numbers = self.history.not_outliers(first, end)
-            if len(numbers) < LEAST_CONTEXT:
+            if len(numbers) < MIN_CONTEXT_ROWS:
                 numbers = np.arange(first, end)
-            return self.blueprint_of_recent(at, number, takes_effect, numbers)
+            return self.spec_of_recent(at, number, takes_effect, numbers)
         pool = self._pool_of(view)
         numbers, rows = pool.numbers, pool.rows
         self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
         rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
-        quantiles = pool.quantiles if view.sees in ("record", "relative") else ()
+        quantiles = pool.quantiles if view.input in ("record", "relative") else ()
         if view.is_of_keys and np.isnan(rows[:, self._n_features :]).all():
             # Without keys, what is usual are seasons. Most rows came before a new one: its values, however usual, would
             # be unlike them
@@ -233,7 +233,7 @@ class Context(State):
             rows = np.where(few, np.nan, rows)
             quantiles = tuple(np.zeros(0) if new else q for q, new in zip(quantiles, few.tolist(), strict=True))
         return replace(
-            self.blank(at),
+            self.blank_spec(at),
             number=number,
             takes_effect=takes_effect,
             numbers=numbers,
@@ -244,25 +244,25 @@ class Context(State):
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),
         )
 
-    def blueprint_of_recent(self, at: int, number: int, takes_effect: int, numbers: Int) -> Blueprint:
+    def spec_of_recent(self, at: int, number: int, takes_effect: int, numbers: Int) -> ContextSpec:
         """The blueprint of a generation of views[at], which is of recent records, from these (n,).
 
         Raises StateError when one of them is no longer there.
         """
-        rows, blank = self.columns(self.views[at], numbers), self.blank(at)
+        rows, blank = self.columns(self.views[at], numbers), self.blank_spec(at)
         if len(rows) < len(numbers):
             what = f"records {numbers[0]} to {numbers[-1]} are not in the history"
             raise DamagedStateError(f"the state is damaged: {what}")
         made = replace(blank, number=number, takes_effect=takes_effect, numbers=numbers, rows=rows)
         return replace(made, confirmed=np.zeros(len(rows), dtype=bool))
 
-    def blank(self, at: int) -> Blueprint:
+    def blank_spec(self, at: int) -> ContextSpec:
         """A blueprint of views[at] without rows."""
         none, rows = np.zeros(0, dtype=np.int64), self.columns(self.views[at], np.zeros(0, dtype=np.int64))
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
         no, trim, once = np.zeros(0, dtype=bool), self.views[at].trim, self._once(at)
-        return Blueprint(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
+        return ContextSpec(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
         """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""
@@ -289,7 +289,7 @@ class Context(State):
         extremes, and a context of recent records is restored from their numbers, without the outliers of its time.
         """
         views = self.views
-        plain = [i for i, view in enumerate(views) if view.sees == "record"]
-        history = [i for i in plain if views[i].of == "history"]
-        extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].of != "history"), default=-1)
+        plain = [i for i, view in enumerate(views) if view.input == "record"]
+        history = [i for i in plain if views[i].sample == "history"]
+        extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].sample != "history"), default=-1)
         return extremes, min(history, key=lambda i: views[i].trim > 0, default=-1)

@@ -21,26 +21,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, Entry, StoredEntries
-from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
+from fomo_stream.detector.changelog import Entries, SingleEntry, StoredEntries
+from fomo_stream.detector.config import MIN_CONTEXT_ROWS, DetectorConfig
 from fomo_stream.detector.format_12 import changes_since
-from fomo_stream.detector.key_scopes import DECIDE, NOWHERE, KeyScopes, Routes, own_reasons
-from fomo_stream.detector.keys import WHOLE, Digests, Key
-from fomo_stream.detector.looking import look
-from fomo_stream.detector.reference import ENTRY, Judgement, Reference, reference_reasons
+from fomo_stream.detector.key_scopes import DECISION_RECORDS, NOT_LEARNED, KeyScopes, Routes, key_reasons
+from fomo_stream.detector.keys import UNKEYED, Digests, Key
+from fomo_stream.detector.reference import ENTRY, Reference, ReferenceJudgement, reference_reasons
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, Severity, Status
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.scope import Inspection, Scope, fitting_views
 from fomo_stream.detector.seasons import Cycle
 from fomo_stream.detector.series import MOVEMENT, Series
 from fomo_stream.detector.step.follow import Batch
-from fomo_stream.detector.step.judge import ODD, settle
-from fomo_stream.detector.step.look import columns_of, combine
+from fomo_stream.detector.step.judge import ODD_LOGIT, settle
 from fomo_stream.detector.step.route import route
-from fomo_stream.detector.step.work import OK, Judged, Visits, VisitScores, Work
+from fomo_stream.detector.step.view_columns import combine, fill_view_columns
+from fomo_stream.detector.step.work import OK, VisitResults, Visits, VisitScores, Work
+from fomo_stream.detector.view_inputs import score_view_inputs
 from fomo_stream.detector.views import LeftOut, View
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
@@ -49,10 +49,10 @@ Int = NDArray[np.int64]
 # records that the shared contexts have not learned, shared records at the last decision, and keys that ever had
 # contexts of their own
 COUNTERS = struct.Struct("<qqq")
-OWN = "own/"  # begins the names of entries about contexts of their own
-ALL: Int = np.zeros(0, np.int64)  # visits
-LEAST_WORK, MOST_WORK = 64, 4096  # records that there is memory for, at least, and when it is kept
-STATUS = (Status.WARMING_UP, Status.CALIBRATING, Status.OK)  # by the number that the compiled step writes
+OWN_PREFIX = "own/"  # begins the names of entries about contexts of their own
+ALL_VISITS: Int = np.zeros(0, np.int64)  # visits
+MIN_WORK_RECORDS, MAX_WORK_RECORDS = 64, 4096  # records that there is memory for, at least, and when it is kept
+STATUS_BY_CODE = (Status.WARMING_UP, Status.CALIBRATING, Status.OK)  # by the number that the compiled step writes
 
 
 class Detector:
@@ -83,15 +83,15 @@ class Detector:
     ) -> None:
         self.model, self.config = model, config or DetectorConfig()
         self._spec = RowSpec(n_features, categorical, counters, len(self.config.cycles))
-        self._series = _series(model, self._spec, self.config)
+        self._series = _new_series(model, self._spec, self.config)
         self._shared = Scope(model, self._spec, self.config, executor, self._series)
-        self._owns = KeyScopes(self._shared, model, self._spec, self.config, executor)
+        self._key_scopes = KeyScopes(self._shared, model, self._spec, self.config, executor)
         self._routes: Routes | None = None  # None: no key ever had contexts of its own
         self._apart = 0  # records that were learned by scopes of keys alone
         self._decided = 0  # shared records at the last decision
         self._shifts = 0  # lasting shifts that were announced for keys with contexts of their own
         self._reference: Reference | None = None
-        self._reference_log = Entry()  # without one, of the state before
+        self._reference_log = SingleEntry()  # without one, of the state before
         self._works: list[Work] = []  # memory that no call works in
         self._converted: Entries = {}  # what the log has in the format before
 
@@ -123,20 +123,20 @@ class Detector:
     @property
     def context_numbers(self) -> Int:
         """Numbers (n,) of the shared records in the present context of the first view; empty while warming up."""
-        current = self._shared.panel.timelines[0].current
+        current = self._shared.view_set.view_contexts[0].current
         return np.zeros(0, dtype=np.int64) if current is None else current.result().numbers
 
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        shared, panel, keys = self._shared, self._shared.panel, self._series.keys
-        age = panel.generation_age(shared.records)
-        counts = self.records, shared.context_rows, panel.trimmed_rows, panel.generation, age
-        return DetectorSummary(*counts, shared.drift, len(keys), keys.forgotten, len(self._owns))
+        shared, view_set, keys = self._shared, self._shared.view_set, self._series.keys
+        age = view_set.generation_age(shared.records)
+        counts = self.records, shared.context_rows, view_set.trimmed_rows, view_set.generation, age
+        return DetectorSummary(*counts, shared.drift, len(keys), keys.forgotten, len(self._key_scopes))
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
-        return self._shared.inspect()._replace(own={own.digest: own.is_ready for own in self._owns})
+        return self._shared.inspect()._replace(own={own.digest: own.is_ready for own in self._key_scopes})
 
     @property
     def records(self) -> int:
@@ -170,12 +170,12 @@ class Detector:
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
-        if all(scope.is_ready(len(keys)) for scope in self._owns.scopes):  # which is usual, and cheap to find out
+        if all(scope.is_ready(len(keys)) for scope in self._key_scopes.scopes):  # which is usual, and cheap to find out
             return True
-        if not len(self._owns):
+        if not len(self._key_scopes):
             return False
         call = self._visited(len(keys), Digests.of(keys), learn=True, is_bounded=False)
-        is_ready = all(self._owns.scopes[s].is_ready(n) for s, n in self._scopes_of(call))
+        is_ready = all(self._key_scopes.scopes[s].is_ready(n) for s, n in self._scopes_of(call))
         self._keep(call.work)
         return is_ready
 
@@ -212,13 +212,13 @@ class Detector:
         """
         _check_lengths(rows, keys=keys)
         call, shared = self._peek(rows, keys, owners=np.zeros(len(rows), np.int64)), self._shared
-        self._owns.seat(0, call.k)
+        self._key_scopes.prepare(0, call.k)
         self._score(call, None)
         scores, is_scored = call.results().scores, shared.has_contexts
-        found = shared.asked.judge_apart(scores, shared.history) if is_scored else Results.nothing(scores)
-        call.judged.status[:], call.judged.outlier[:] = is_scored, found.outlier
+        results = shared.next_alerts.judge_apart(scores, shared.history) if is_scored else Results.nothing(scores)
+        call.judged.status[:], call.judged.outlier[:] = is_scored, results.outlier
         self._explain(call, 0, call.k)
-        return replace(found, reasons=self._done(call).reasons)
+        return replace(results, reasons=self._done(call).reasons)
 
     def explain(
         self, rows: Float, keys: Sequence[Key] | None = None, scored: Results | None = None
@@ -233,9 +233,9 @@ class Detector:
         call, scores = self._peek(rows, keys), scored.scores
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn=False)
-        found = [self._reasons(call, i, scores[i : i + 1]) for i in range(len(scored))]
+        reasons = [self._reasons(call, i, scores[i : i + 1]) for i in range(len(scored))]
         self._done(call)
-        return found
+        return reasons
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
@@ -246,10 +246,10 @@ class Detector:
         for _ in self._process(rows, keys, scored.scores):
             pass
 
-    def pass_over(self, rows: Float, keys: Sequence[Key]) -> None:
+    def skip(self, rows: Float, keys: Sequence[Key]) -> None:
         """Rows (n, d) that nothing is learned of, as in maintenance; but counters go on from their totals."""
         _check_lengths(rows, keys=keys)
-        self._series.pass_over(self._spec.checked(rows), keys)
+        self._series.skip(self._spec.checked(rows), keys)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
@@ -260,10 +260,10 @@ class Detector:
         rows = self._spec.checked(rows)
         if self.records:
             raise StateError("a context can be seeded only before the first record")
-        if len(rows) < LEAST_CONTEXT:
-            raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
+        if len(rows) < MIN_CONTEXT_ROWS:
+            raise SchemaError(f"a seed context needs at least {MIN_CONTEXT_ROWS} rows, got {len(rows)}")
         self._shared.seed(self._series.follow(rows, keys))
-        self._decided = self.records // DECIDE * DECIDE
+        self._decided = self.records // DECISION_RECORDS * DECISION_RECORDS
 
     def set_reference(self, rows: Float, keys: Sequence[Key] | None = None) -> Reference:
         """Let these rows (n, d), in the order of time, be what is good, from the next record on; see `Reference`.
@@ -271,9 +271,9 @@ class Detector:
         Whether a record is an outlier then follows from them alone. Raises SchemaError if they are too few.
         """
         _check_lengths(rows, keys=keys)
-        values, series = self._spec.checked(rows), _series(self.model, self._spec, self.config)
+        values, series = self._spec.checked(rows), _new_series(self.model, self._spec, self.config)
         digests = np.zeros((len(values), 2), np.uint64) if keys is None else Digests.of(keys).digests
-        parts = [slice(at, at + MOST_WORK) for at in range(0, len(values), MOST_WORK)]
+        parts = [slice(at, at + MAX_WORK_RECORDS) for at in range(0, len(values), MAX_WORK_RECORDS)]
         batches = [series.follow(values[part], None if keys is None else keys[part]) for part in parts]
         moves = range(series.n_vectors - MOVEMENT * series.movement, series.n_vectors)
         vectors = [batch.vectors[:, [0, *moves]] for batch in batches]
@@ -294,7 +294,7 @@ class Detector:
 
     # -- a call --------------------------------------------------------------------------------------------------
 
-    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Iterator[Call]:
+    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Iterator[DetectorCall]:
         """Score and learn the next records (n, d), part by part: each has to be read before the next one.
 
         known: their scores, if none was learned since.
@@ -302,20 +302,20 @@ class Detector:
         values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
         start, n, basis = 0, len(values), self._basis
         while True:
-            stop = min(n, start + DECIDE - self.records % DECIDE)
+            stop = min(n, start + DECISION_RECORDS - self.records % DECISION_RECORDS)
             of_keys = None if digests is None else digests.part(slice(start, stop))
             call = self._visited(stop - start, of_keys, learn=True)
             part = slice(start, start + call.n)
             of_keys = None if of_keys is None else of_keys.part(slice(0, call.n))
-            bulk = self._shared.panel.bulk(self._shared.records)
+            bulk = self._shared.view_set.bulk(self._shared.records)
             self._series.note(values[part], of_keys, bulk, True, call.work.address)
-            is_good = start == 0 or (self._basis == basis and not len(self._owns))
-            its = known if known is None or call.n == n else known[part]
-            self._learn(call, its if is_good else None)
+            is_good = start == 0 or (self._basis == basis and not len(self._key_scopes))
+            part_scores = known if known is None or call.n == n else known[part]
+            self._learn(call, part_scores if is_good else None)
             yield call
             self._keep(call.work)
             start += call.n
-            if call.n and self.records % DECIDE == 0:
+            if call.n and self.records % DECISION_RECORDS == 0:
                 self._decide()
             if start == n:
                 return
@@ -324,29 +324,33 @@ class Detector:
     def _basis(self) -> tuple[Any, ...]:
         """What the scores of later records follow from: while it is the same, known ones stay good."""
         shared = self._shared
-        return [(one.current, one.next) for one in shared.panel.timelines], self._series.keys.forgotten, shared.scaled
+        return (
+            [(contexts.current, contexts.next) for contexts in shared.view_set.view_contexts],
+            self._series.keys.forgotten,
+            shared.scaled,
+        )
 
-    def _peek(self, rows: Float, keys: Sequence[Key] | None, owners: Int | None = None) -> Call:
+    def _peek(self, rows: Float, keys: Sequence[Key] | None, owners: Int | None = None) -> DetectorCall:
         """Rows (n, d) as the next n records, and what would score them. owners: as of `KeyScopes.owners`."""
         values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
         call = self._visited(len(values), digests, learn=False, owners=owners)
-        self._series.note(values, digests, self._shared.panel.bulk(self._shared.records), False, call.work.address)
+        self._series.note(values, digests, self._shared.view_set.bulk(self._shared.records), False, call.work.address)
         return call
 
     def _visited(
         self, n: int, keys: Digests | None, learn: bool, is_bounded: bool = True, owners: Int | None = None
-    ) -> Call:
+    ) -> DetectorCall:
         """The visits of the next records: of n, or of as many as there is room for, if they are to be learned.
 
         is_bounded: whether room counts.
         """
-        owns, work = self._owns, self._work_for(n)
+        key_scopes, work = self._key_scopes, self._work_for(n)
         if owners is None:
-            owners = np.zeros(n, np.int64) if keys is None else owns.owners(keys.digests)
-        numbers = np.array([scope.records for scope in owns.scopes])
-        rooms = np.array([scope.room for scope in owns.scopes]) if is_bounded and learn else numbers + n + 1
-        k, n = route(work.address, owners, numbers, rooms, owns.are_ready, owns.prior, learn)
-        return Call(work, n, k, None if keys is None else keys.digests[:n])
+            owners = np.zeros(n, np.int64) if keys is None else key_scopes.owners(keys.digests)
+        numbers = np.array([scope.records for scope in key_scopes.scopes])
+        rooms = np.array([scope.room for scope in key_scopes.scopes]) if is_bounded and learn else numbers + n + 1
+        k, n = route(work.address, owners, numbers, rooms, key_scopes.are_ready, key_scopes.prior, learn)
+        return DetectorCall(work, n, k, None if keys is None else keys.digests[:n])
 
     def _work_for(self, n: int) -> Work:
         """Memory for n records that no other call works in, perhaps of another thread."""
@@ -356,107 +360,111 @@ class Detector:
             work = None
         if work is not None and work.size >= n:
             return work
-        panel = self._shared.panel
-        shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, panel.columns
-        return Work(max(n, LEAST_WORK), *shape)
+        view_set = self._shared.view_set
+        shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, view_set.columns
+        return Work(max(n, MIN_WORK_RECORDS), *shape)
 
     def _keep(self, work: Work) -> None:
         """Keep the memory for another call, unless it is large."""
-        if work.size <= MOST_WORK:
+        if work.size <= MAX_WORK_RECORDS:
             self._works.append(work)
 
-    def _done(self, call: Call) -> Results:
+    def _done(self, call: DetectorCall) -> Results:
         """The results of a call, which ends."""
         results = call.results()
         self._keep(call.work)
         return results
 
-    def _scopes_of(self, call: Call) -> list[tuple[int, int]]:
+    def _scopes_of(self, call: DetectorCall) -> list[tuple[int, int]]:
         """The scopes that are visited, and how often."""
-        if len(self._owns.scopes) == 1:
+        if len(self._key_scopes.scopes) == 1:
             return [(0, call.k)] if call.k else []
         counts = np.bincount(call.visits.scope)
         return [(s, int(counts[s])) for s in np.flatnonzero(counts).tolist()]
 
-    def _learn(self, call: Call, known: Scores | None) -> None:
+    def _learn(self, call: DetectorCall, known: Scores | None) -> None:
         """Score and learn records that there is room for. known: see `_process`."""
-        first, owns, its = self.records, self._owns, self._scopes_of(call)
-        for s, _ in its:
-            if owns.scopes[s].context.has_new_verdicts:
-                owns.scopes[s].apply_verdicts()
+        first, key_scopes, visited = self.records, self._key_scopes, self._scopes_of(call)
+        for s, _ in visited:
+            if key_scopes.scopes[s].context.has_new_verdicts:
+                key_scopes.scopes[s].apply_verdicts()
         self._judge(call, known, learn=True)
-        for s, _ in its:
-            if not owns.scopes[s].has_contexts:
-                owns.scopes[s].admit_first()
+        for s, _ in visited:
+            if not key_scopes.scopes[s].has_contexts:
+                key_scopes.scopes[s].admit_first()
             if s:
-                owns.touch(s)
+                key_scopes.touch(s)
         if self._routes is not None:
             self._apart += call.n - int((call.visits.scope == 0).sum())
-            self._routes.note(first, call.visits, owns.numbers)
+            self._routes.note(first, call.visits, key_scopes.numbers)
 
-    def _judge(self, call: Call, known: Scores | None, learn: bool) -> None:
+    def _judge(self, call: DetectorCall, known: Scores | None, learn: bool) -> None:
         """Score and judge records, and keep them if `learn`. known: (n,) their scores."""
-        owns, done = self._owns, 0
-        if len(owns) and call.k:  # it says what is usual for the keys, also if only scopes of keys are visited
-            owns.seat(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
+        key_scopes, done = self._key_scopes, 0
+        if len(key_scopes) and call.k:  # it says what is usual for the keys, also if only scopes of keys are visited
+            key_scopes.prepare(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
         for s, visits in self._scopes_of(call):
-            owns.seat(s, visits)
+            key_scopes.prepare(s, visits)
         self._score(call, known)
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
-            start, done = done, settle(call.work.address, call.n, call.k, done, owns.seats, learn)
+            start, done = done, settle(call.work.address, call.n, call.k, done, key_scopes.scope_addresses, learn)
             self._refer(call, start, done)
             if self.config.explain != "none":
                 self._explain(call, start, done)
-            scope = owns.scopes[last := int(call.work.visits.scope[done - 1])]
+            scope = key_scopes.scopes[last := int(call.work.visits.scope[done - 1])]
             if learn and scope.records == scope.bound:  # before the next visit there is more to do
                 before = scope.shifts
                 scope.arrive()
-                self._shifts += (scope.shifts - before) * bool(owns.are_ready[last])
+                self._shifts += (scope.shifts - before) * bool(key_scopes.are_ready[last])
                 if visits := int((call.visits.scope[done:] == last).sum()):
-                    owns.seat(last, visits)
+                    key_scopes.prepare(last, visits)
 
-    def _score(self, call: Call, known: Scores | None) -> None:
+    def _score(self, call: DetectorCall, known: Scores | None) -> None:
         """Find the scores of all visits. known: see `_judge`."""
-        at, scores = ALL, call.work.scores
+        at, scores = ALL_VISITS, call.work.scores
         if known is not None:
-            given: Int | slice = slice(0, call.n)
+            of_known: Int | slice = slice(0, call.n)
             if call.k > call.n:  # some are learned by a scope that has not scored them
-                given, at = np.flatnonzero(call.visits.given), np.flatnonzero(~call.visits.given)
-            scores.logit[given], scores.by_view[given], scores.by_key[given] = known.logit, known.by_view, known.by_key
-            scores.confidence[given], scores.generation[given] = known.confidence, known.generation
-            if at is ALL:
+                of_known, at = np.flatnonzero(call.visits.is_result), np.flatnonzero(~call.visits.is_result)
+            scores.logit[of_known], scores.by_view[of_known], scores.by_key[of_known] = (
+                known.logit,
+                known.by_view,
+                known.by_key,
+            )
+            scores.confidence[of_known], scores.generation[of_known] = known.confidence, known.generation
+            if at is ALL_VISITS:
                 return
         if self._look(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
             self._spare_usual(call, at if len(at) else np.arange(call.k))
 
-    def _look(self, call: Call, at: Int, vectors: Float) -> int:
-        """Find the scores of some visits, at (q,), or of ALL; returns how many of the partition's scope are odd.
+    def _look(self, call: DetectorCall, at: Int, vectors: Float) -> int:
+        """Find the scores of some visits, at (q,), or of ALL_VISITS; returns how many of the partition's scope are odd.
 
         vectors: of the records, or others to look at.
         """
-        model, panel, owns, work, k = self.model, self._shared.panel, self._owns, call.work, call.k
+        model, view_set, key_scopes, work, k = self.model, self._shared.view_set, self._key_scopes, call.work, call.k
         if model.kernel == "numba" and not self.categorical:
-            columns_of(work.address, call.n, k, at, vectors, self._spec.numeric, owns.plans)
-            q, columns = len(at) or k, panel.columns
+            fill_view_columns(work.address, call.n, k, at, vectors, self._spec.numeric, key_scopes.plans)
+            q, columns = len(at) or k, view_set.columns
             contexts = work.contexts[: len(columns) * q].reshape(len(columns), q)
-            found = score_in_views(model, work.rows[:q], work.without[:q], columns, contexts)
-            return int(combine(work.address, k, at, found))
-        odd, of_keys, visits, at = 0, panel.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
+            logits_and_votes = score_in_views(model, work.rows[:q], work.without[:q], columns, contexts)
+            return int(combine(work.address, k, at, logits_and_votes))
+        odd, of_keys, visits, at = 0, view_set.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
         for s in np.unique(visits.scope[at]).tolist():
             mine = at[visits.scope[at] == s]
             asked = call.batch, vectors, visits.at[mine], visits.number[mine], visits.shared[mine]
-            looks = owns.scopes[s].panel.looks(*asked)
-            work.scores.generation[mine] = owns.scopes[s].panel.generations(looks)
-            looks += panel.looks(*asked)[-1:] if s and of_keys else []
-            odd += combine(work.address, k, mine, np.stack(look(model, looks)))
+            inputs = key_scopes.scopes[s].view_set.inputs(*asked)
+            work.scores.generation[mine] = key_scopes.scopes[s].view_set.generations(inputs)
+            inputs += view_set.inputs(*asked)[-1:] if s and of_keys else []
+            odd += combine(work.address, k, mine, np.stack(score_view_inputs(model, inputs)))
         return odd
 
-    def _spare_usual(self, call: Call, at: Int) -> None:
+    def _spare_usual(self, call: DetectorCall, at: Int) -> None:
         """Lower the logits of visits, at (q,), that are odd among all although it is usual for their keys."""
         pooled, batch, scores, visits = self._series.pooled, call.batch, call.work.scores, call.visits
-        is_odd = (visits.scope[at] == 0) & (scores.logit[at] > ODD) & (batch.slots[visits.at[at]] > WHOLE)
+        is_odd = (visits.scope[at] == 0) & (scores.logit[at] > ODD_LOGIT) & (batch.slots[visits.at[at]] > UNKEYED)
         i = visits.at[at := at[is_odd]]
         if pooled is None or not len(at):
             return
@@ -472,46 +480,46 @@ class Detector:
             typical[i[changed]] = vectors[changed]
             self._look(call, at, typical)
             like = scores.logit[at]
-            for now, one in zip(scores, before, strict=True):
-                now[at] = one
+            for now, values in zip(scores, before, strict=True):
+                now[at] = values
             scores.logit[at] = np.minimum(before.logit, like)
 
-    def _refer(self, call: Call, start: int, stop: int) -> None:
+    def _refer(self, call: DetectorCall, start: int, stop: int) -> None:
         """Let some visits have the results that the reference says, if there is one."""
-        if (its := call.by_reference) is None:
+        if (judgement := call.by_reference) is None:
             return
-        given = call.visits.given[start:stop] & ~np.isnan(its.logit[call.visits.at[start:stop]])
-        e, judged = start + np.flatnonzero(given), call.judged
+        has_judgement = call.visits.is_result[start:stop] & ~np.isnan(judgement.logit[call.visits.at[start:stop]])
+        e, judged = start + np.flatnonzero(has_judgement), call.judged
         i = call.visits.at[e]
         still = (call.batch.still[i] > 0).any(axis=1) & (self.config.still == "alert")
-        judged.outlier[e] = its.outlier[i] | still
-        judged.severity[e] = np.maximum(its.severity[i], still * np.int8(Severity.WARNING))
-        judged.score[e], judged.p[e], judged.status[e] = its.score[i], its.p[i], OK
+        judged.outlier[e] = judgement.outlier[i] | still
+        judged.severity[e] = np.maximum(judgement.severity[i], still * np.int8(Severity.WARNING))
+        judged.score[e], judged.p[e], judged.status[e] = judgement.score[i], judgement.p[i], OK
 
-    def _explain(self, call: Call, start: int, stop: int) -> None:
+    def _explain(self, call: DetectorCall, start: int, stop: int) -> None:
         """Find the reasons of those of some visits that get any."""
         part, judged = slice(start, stop), call.judged
-        wanted = call.visits.given[part] & (judged.status[part] > 0)
+        is_wanted = call.visits.is_result[part] & (judged.status[part] > 0)
         if self.config.explain != "all":
-            wanted &= judged.outlier[part] & (self.config.explain == "alerts")
-        for e in (start + np.flatnonzero(wanted)).tolist():
+            is_wanted &= judged.outlier[part] & (self.config.explain == "alerts")
+        for e in (start + np.flatnonzero(is_wanted)).tolist():
             call.reasons[e] = self._reasons(call, e, call.scores_of(e))
 
-    def _reasons(self, call: Call, e: int, scores: Scores) -> tuple[Reason, ...]:
+    def _reasons(self, call: DetectorCall, e: int, scores: Scores) -> tuple[Reason, ...]:
         """The reasons of visit e, with these scores (1,)."""
         visits = call.work.visits
         s, i = int(visits.scope[e]), int(visits.at[e])
         if call.by_reference is not None and not np.isnan(call.by_reference.logit[i]):
             return reference_reasons(self._shared.reasons_by(*call.by_reference.compared(call.batch, i), scores))
-        found = self._owns.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
-        return own_reasons(found) if s else found
+        reasons = self._key_scopes.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
+        return key_reasons(reasons) if s else reasons
 
     def _decide(self) -> None:
         """Every `DECIDE` records: which keys have scopes of their own."""
         slots, _ = self._shared.history.series(self._decided, self._shared.records)
         self._decided = self._shared.records
-        self._owns.decide(slots, self.records)
-        if self._owns.entered and self._routes is None:
+        self._key_scopes.decide(slots, self.records)
+        if self._key_scopes.entered and self._routes is None:
             self._routes = self._new_routes()
             self._routes.begin(self.records)
 
@@ -536,25 +544,25 @@ class Detector:
         there = (numbers >= self.records - self._routes.size) & (numbers < self.records)
         numbers, outlier = numbers[there], outlier[there]
         shared, of_own, own_numbers = self._routes.find(numbers)
-        is_shared = shared != NOWHERE
+        is_shared = shared != NOT_LEARNED
         changed = self._shared.feedback(shared[is_shared], outlier[is_shared])
-        for s, own in enumerate(self._owns, start=1):
+        for s, own in enumerate(self._key_scopes, start=1):
             at = of_own == own.number
             if at.any():
                 own.scope.feedback(own_numbers[at & is_shared], outlier[at & is_shared])
                 changed += own.scope.feedback(own_numbers[at & ~is_shared], outlier[at & ~is_shared])
-                self._owns.touch(s)
+                self._key_scopes.touch(s)
         return changed
 
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
         rows = self._spec.checked(rows)
-        found = self._shared.numbers_of(rows)
+        shared_numbers = self._shared.numbers_of(rows)
         if self._routes is None:
-            return found
+            return shared_numbers
         routes, records = self._routes, self.records
-        all_found = [[routes.numbers(records, 0, numbers)] for numbers in found]
-        for own in self._owns:
+        all_found = [[routes.numbers(records, 0, numbers)] for numbers in shared_numbers]
+        for own in self._key_scopes:
             for numbers, of_own in zip(all_found, own.scope.numbers_of(rows), strict=True):
                 numbers.append(routes.numbers(records, own.number, of_own))
         return [np.unique(np.concatenate(numbers)) for numbers in all_found]
@@ -564,11 +572,11 @@ class Detector:
         if self._routes is None:
             return self._shared.has_verdict(numbers)
         shared, of_own, own_numbers = self._routes.find(numbers)
-        known: NDArray[np.bool_] = self._shared.has_verdict(shared) & (shared != NOWHERE)
-        for own in self._owns:
-            at = (of_own == own.number) & (shared == NOWHERE)
-            known[at] = own.scope.has_verdict(own_numbers[at])
-        return known
+        is_judged: NDArray[np.bool_] = self._shared.has_verdict(shared) & (shared != NOT_LEARNED)
+        for own in self._key_scopes:
+            at = (of_own == own.number) & (shared == NOT_LEARNED)
+            is_judged[at] = own.scope.has_verdict(own_numbers[at])
+        return is_judged
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -578,10 +586,10 @@ class Detector:
         The entries of one call have to be in the log before the next call; if they get lost, go back with `recover`.
         """
         entries, self._converted = self._converted | self._shared.changes(), {}
-        if self._routes is not None and entries | (own := self._owns.changes()):
+        if self._routes is not None and entries | (own := self._key_scopes.changes()):
             own |= self._routes.changes("routes")
-            own["counters"] = COUNTERS.pack(self._apart, self._decided, self._owns.entered)
-            entries |= {OWN + name: value for name, value in own.items()}
+            own["counters"] = COUNTERS.pack(self._apart, self._decided, self._key_scopes.entered)
+            entries |= {OWN_PREFIX + name: value for name, value in own.items()}
         if entries or self._reference is not None:
             entries |= self._reference_log.changes(ENTRY, b"" if self._reference is None else self._reference.encode())
         return entries
@@ -596,20 +604,22 @@ class Detector:
         self._converted = changes_since(entries)
         entries = {**entries, **{name: value for name, value in self._converted.items() if value is not None}}
         self._shared.recover(entries, None if known is None else known._shared)
-        own = {name[len(OWN) :]: value for name, value in entries.items() if name.startswith(OWN)}
+        own = {name[len(OWN_PREFIX) :]: value for name, value in entries.items() if name.startswith(OWN_PREFIX)}
         self._routes, self._apart, self._shifts, entered = None, 0, 0, 0
-        self._decided = self.records // DECIDE * DECIDE
+        self._decided = self.records // DECISION_RECORDS * DECISION_RECORDS
         if own:
             try:
                 self._apart, self._decided, entered = COUNTERS.unpack(own.get("counters", b""))
             except struct.error as error:
-                raise DamagedStateError(f"the state is damaged: {OWN}counters is not readable ({error})") from None
+                raise DamagedStateError(
+                    f"the state is damaged: {OWN_PREFIX}counters is not readable ({error})"
+                ) from None
             self._routes = self._new_routes()
             self._routes.recover(own, "routes")
-        self._owns.recover(own, entered, None if known is None else known._owns)
-        told = self._reference_log.recover(entries, ENTRY)
+        self._key_scopes.recover(own, entered, None if known is None else known._key_scopes)
+        reference_entry = self._reference_log.recover(entries, ENTRY)
         if self._reference is not None:
-            self._reference.decode(told)
+            self._reference.decode(reference_entry)
 
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
@@ -617,12 +627,12 @@ class Detector:
         twin._converted, twin._works = {}, []
         twin._series = self._series.copy()
         twin._shared = self._shared.copy(twin._series)
-        twin._owns = self._owns.copy(twin._shared)
+        twin._key_scopes = self._key_scopes.copy(twin._shared)
         twin._routes = None if self._routes is None else self._routes.copy()
-        twin._reference, twin._reference_log = copy(self._reference), Entry()
+        twin._reference, twin._reference_log = copy(self._reference), SingleEntry()
         return twin
 
-    def for_partition(self, number: int) -> Detector:
+    def staggered(self, number: int) -> Detector:
         """A copy, before the first record, for the partition of this number.
 
         Its steps and the renewals of its views come a part of their period earlier than those of partition 0. So
@@ -634,7 +644,7 @@ class Detector:
 
 
 @dataclass
-class Call:
+class DetectorCall:
     """n records that are looked at in k visits, in the memory that is worked in."""
 
     work: Work
@@ -642,7 +652,7 @@ class Call:
     k: int
     digests: NDArray[np.uint64] | None  # (n, 2) of the keys
     reasons: dict[int, tuple[Reason, ...]] = field(default_factory=dict)  # of some visits
-    by_reference: Judgement | None = None
+    by_reference: ReferenceJudgement | None = None
 
     @cached_property
     def batch(self) -> Batch:
@@ -655,30 +665,32 @@ class Call:
         return Visits._make(array[: self.k] for array in self.work.visits)
 
     @cached_property
-    def judged(self) -> Judged:
+    def judged(self) -> VisitResults:
         """What is said of the visits."""
-        return Judged._make(array[: self.k] for array in self.work.judged)
+        return VisitResults._make(array[: self.k] for array in self.work.judged)
 
     def scores_of(self, e: int) -> Scores:
         """The scores (1,) of a visit."""
-        at, its = slice(e, e + 1), self.work.scores
-        return Scores(its.logit[at], its.by_view[at], its.by_key[at], its.generation[at], its.confidence[at])
+        at, scores = slice(e, e + 1), self.work.scores
+        return Scores(
+            scores.logit[at], scores.by_view[at], scores.by_key[at], scores.generation[at], scores.confidence[at]
+        )
 
     def results(self) -> Results:
         """The results of the records."""
-        at = slice(0, self.n) if self.k == self.n else np.flatnonzero(self.visits.given)
-        its, judged = self.work.given(at)
+        at = slice(0, self.n) if self.k == self.n else np.flatnonzero(self.visits.is_result)
+        scores, judged = self.work.copies(at)
         reasons: list[tuple[Reason, ...] | None] = [None] * self.n
         if self.reasons:
             reasons = [self.reasons.get(e) for e in np.arange(self.k)[at].tolist()]
         by_reference = np.full(self.n, np.nan) if self.by_reference is None else self.by_reference.logit
-        status = [STATUS[code] for code in judged.status.tolist()]
-        said = judged.score, judged.remembered, its.logit, its.by_view, its.by_key, judged.p, judged.outlier
+        status = [STATUS_BY_CODE[code] for code in judged.status.tolist()]
+        scalars = judged.score, judged.remembered, scores.logit, scores.by_view, scores.by_key, judged.p, judged.outlier
         return Results(
-            *said,
-            its.generation,
+            *scalars,
+            scores.generation,
             judged.severity,
-            its.confidence,
+            scores.confidence,
             judged.series,
             judged.begins,
             status,
@@ -688,15 +700,15 @@ class Call:
 
 
 def _check_lengths(rows: Float, **given: Sequence[Key] | Results | None) -> None:
-    for name, one in given.items():
-        if one is not None and len(one) != len(rows):
-            raise SchemaError(f"{len(rows)} rows with {len(one)} {name}; give one for each row")
+    for name, sequence in given.items():
+        if sequence is not None and len(sequence) != len(rows):
+            raise SchemaError(f"{len(rows)} rows with {len(sequence)} {name}; give one for each row")
 
 
-def _series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:
+def _new_series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:
     """The series of a partition."""
     views, _ = fitting_views(model, spec, config)
-    movement, relative = any(view.sees == "movement" for view in views), any(view.is_of_keys for view in views)
+    movement, relative = any(view.input == "movement" for view in views), any(view.is_of_keys for view in views)
     cycles = tuple(Cycle(*cycle) for cycle in config.cycles)
     shape = spec.n_features, config.lags, movement, config.keys, relative
     return Series(*shape, spec.categorical, spec.counters, cycles)

@@ -10,21 +10,21 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
+from fomo_stream.detector.attribution import BackgroundRows, Column, Comparison, attribute
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.keys import WHOLE
-from fomo_stream.detector.panel import Build, Panel
+from fomo_stream.detector.generation import ContextSpec
+from fomo_stream.detector.keys import UNKEYED
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
 from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.view_set import ContextBuilder, ViewSet
 from fomo_stream.detector.views import View
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-Scorers = Sequence[tuple[View, Build]]  # each view with the generation that scores a record
+Scorers = Sequence[tuple[View, ContextBuilder]]  # each view with the generation that scores a record
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,28 @@ class Explainer:
     categorical: tuple[int, ...]
 
     def explained(
-        self, results: Results, batch: Batch, builds: Callable[[int], Scorers], pooled: Pooled | None
+        self, results: Results, batch: Batch, builders: Callable[[int], Scorers], pooled: Pooled | None
     ) -> Results:
         """The results of n records, with reasons where wanted. Other arguments: see `reasons`."""
         if self.config.explain == "none":
             return results
-        wanted = results.outlier if self.config.explain == "alerts" else np.ones(len(results), dtype=bool)
-        if not wanted.any():
+        is_wanted = results.outlier if self.config.explain == "alerts" else np.ones(len(results), dtype=bool)
+        if not is_wanted.any():
             return results
-        which, scores = enumerate(wanted.tolist()), results.scores
-        found = (self.reasons(batch, i, scores, builds, pooled) if is_one else None for i, is_one in which)
-        return results.explained(list(found))
+        which, scores = enumerate(is_wanted.tolist()), results.scores
+        reasons = (self.reasons(batch, i, scores, builders, pooled) if is_one else None for i, is_one in which)
+        return results.explained(list(reasons))
 
-    def halves(self, panel: Panel, numbers: Int) -> Callable[[int], Scorers]:
+    def halves(self, view_set: ViewSet, numbers: Int) -> Callable[[int], Scorers]:
         """For the i-th of the records `numbers` (n,) in the first contexts: the half of each that does not have it."""
         first = [
-            (view, build.blueprint.numbers, cache(partial(self._half, build.blueprint)))
-            for view, build in panel.builds(0)
+            (view, builder.spec.numbers, cache(partial(self._half, builder.spec)))
+            for view, builder in view_set.builders(0)
         ]
         return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
     def reasons(
-        self, batch: Batch, i: int, scores: Scores, builds: Callable[[int], Scorers], pooled: Pooled | None
+        self, batch: Batch, i: int, scores: Scores, builders: Callable[[int], Scorers], pooled: Pooled | None
     ) -> tuple[Reason, ...]:
         """The reasons of the i-th record of a batch with these scores; () without generations that score it.
 
@@ -68,14 +68,17 @@ class Explainer:
         of its key is explained by what is usual for that. Missing values that are unknown are no reasons.
         """
         usual = pooled if scores.for_key[i] else None
-        scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == (usual is not None)]
-        found = self._found(batch, i, scorers)
+        scorers = [(view, builder) for view, builder in builders(i) if view.is_of_keys == (usual is not None)]
+        reasons = self._found(batch, i, scorers)
         if usual is not None:
-            values = [build.blueprint.rows for view, build in builds(i) if view.sees not in ("movement", "relative")]
-            found = tuple(_of_key(reason, batch, i, usual, values) for reason in found)
+            values = [builder.spec.rows for view, builder in builders(i) if view.input not in ("movement", "relative")]
+            reasons = tuple(_relative_to_key(reason, batch, i, usual, values) for reason in reasons)
         # how a value came to what nearly all records have is no reason beside others
-        found = tuple(one for one in found if one.cause is Cause.VALUE or not batch.ordinary[i, one.feature]) or found
-        return (*self._still(batch, i), *found)[: self.config.reasons]
+        reasons = (
+            tuple(reason for reason in reasons if reason.cause is Cause.VALUE or not batch.ordinary[i, reason.feature])
+            or reasons
+        )
+        return (*self._still(batch, i), *reasons)[: self.config.reasons]
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:
         """The features of the i-th record that stand still, the longest first."""
@@ -87,49 +90,49 @@ class Explainer:
             if runs[feature] > 0
         ]
 
-    def _found(self, batch: Batch, i: int, builds: Scorers) -> tuple[Reason, ...]:
+    def _found(self, batch: Batch, i: int, builders: Scorers) -> tuple[Reason, ...]:
         """The reasons of the i-th record against these generations, in the units of their views."""
-        if not builds:
+        if not builders:
             return ()
-        kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
-        for view, build in builds:
-            kinds.setdefault(view.sees, []).append((view, build))
+        kinds: dict[str, list[tuple[View, ContextBuilder]]] = {}  # views of the same columns share near rows
+        for view, builder in builders:
+            kinds.setdefault(view.input, []).append((view, builder))
         comparisons, rows = [], []
         for same in kinds.values():
-            scorers = tuple(partial(build.result().logits, self.model) for _, build in same)
-            recent = next((build for view, build in same[1:] if view.of == "recent"), None)
+            scorers = tuple(partial(builder.result().logits, self.model) for _, builder in same)
+            recent = next((builder for view, builder in same[1:] if view.sample == "recent"), None)
             comparisons.append(Comparison(self._background(*same[0], recent), scorers))
-            vectors = batch.vectors_for(same[0][0].sees)[i]
+            vectors = batch.vectors_for(same[0][0].input)[i]
             rows.append(same[0][0].columns(vectors[None], self.config.lags, self.categorical)[0])
         return attribute(comparisons, rows, self.config.reasons, batch.gaps[i])
 
-    def _background(self, view: View, build: Build, recent: Build | None) -> Background:
+    def _background(self, view: View, builder: ContextBuilder, recent: ContextBuilder | None) -> BackgroundRows:
         """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
-        if build.background is None or build.background[0] is not recent:
-            blueprint = build.blueprint
-            numbers, rows, near = blueprint.numbers, blueprint.rows, np.isin(blueprint.numbers, build.result().numbers)
+        if builder.background is None or builder.background[0] is not recent:
+            spec = builder.spec
+            numbers, rows, near = spec.numbers, spec.rows, np.isin(spec.numbers, builder.result().numbers)
             if recent is not None:
-                others = recent.blueprint
+                others = recent.spec
                 further = ~np.isin(others.numbers, numbers)
                 near |= np.isin(numbers, others.numbers)
                 near = np.concatenate([near, further[further]])
                 rows = np.concatenate([rows, others.rows[further]])
-            build.background = recent, Background(rows, self._columns(view, blueprint), near)
-        return build.background[1]
+            builder.background = recent, BackgroundRows(rows, self._columns(view, spec), near)
+        return builder.background[1]
 
-    def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
-        w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1]
+    def _columns(self, view: View, spec: ContextSpec) -> list[Column]:
+        w, d = spec.rows.shape[1], spec.outliers.shape[1]
         causes = {
             "movement": (Cause.LEVEL, Cause.SPREAD),
             "relative": (Cause.VALUE, Cause.LEVEL, Cause.SPREAD),
-        }.get(view.sees, (Cause.VALUE, *[Cause.PAST] * self.config.lags))
-        return [Column(c % d, causes[c // d], c in blueprint.categorical) for c in range(w)]
+        }.get(view.input, (Cause.VALUE, *[Cause.PAST] * self.config.lags))
+        return [Column(c % d, causes[c // d], c in spec.categorical) for c in range(w)]
 
-    def _half(self, whole: Blueprint, second: bool) -> Build:
+    def _half(self, whole: ContextSpec, second: bool) -> ContextBuilder:
         """The generation of the first or of the second half of a context's rows."""
         middle = len(whole.rows) // 2
         part = slice(middle, None) if second else slice(0, middle)
-        blueprint = replace(
+        spec = replace(
             whole,
             number=0,  # the first generation would score its own rows
             numbers=whole.numbers[part],
@@ -137,10 +140,10 @@ class Explainer:
             logits=np.zeros(len(whole.rows[part])),
             confirmed=whole.confirmed[part],
         )
-        return Build(self.model, blueprint, None)
+        return ContextBuilder(self.model, spec, None)
 
 
-def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float]) -> Reason:
+def _relative_to_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float]) -> Reason:
     """A reason of the i-th record whose numbers are relative to its key, or to its time, in raw units.
 
     values: contexts (c, w) that begin with raw values: where none of a feature is below 0, no usual value is.
@@ -156,5 +159,5 @@ def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequen
             raw[1:] = np.maximum(raw[1:], 0.0)
     if reason.cause is Cause.VALUE:
         raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
-    scope = "key" if batch.slots[i] > WHOLE else "time"
+    scope = "key" if batch.slots[i] > UNKEYED else "time"
     return reason._replace(scope=scope, **dict(zip(names, raw.tolist(), strict=True)))

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.detector.rarity import FEW_ODD, far_outside, p_values
+from fomo_stream.detector.rarity import MAX_FAR_SHARE, far_outside, p_values
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.bulk import Bulk
-from fomo_stream.model.config import Model
 from fomo_stream.model.quantile_map import ascending
 from fomo_stream.model.scoring import (
     Arrays,
@@ -20,11 +20,11 @@ from fomo_stream.model.scoring import (
     context_type,
     cross_scores,
     encode_rows,
-    flatten,
+    flatten_arrays,
     handle_of,
     logits_of,
     own_logits,
-    unflatten,
+    unflatten_arrays,
     with_rows,
 )
 
@@ -35,20 +35,20 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-ODD = 0.05  # p-value at which a vote is undecided
-ENOUGH = 100  # rows of a context whose vote counts half
+UNDECIDED_P = 0.05  # p-value at which a vote is undecided
+HALF_WEIGHT_ROWS = 100  # rows of a context whose vote counts half
 CLEAR_OF_TRIMMED = 0.18  # of a height, see `far_outside`: halves that are trimmed make the rows at their ends odder
-YOUNG = 700  # rows of a context; one of fewer does not know the ends of the ranges yet
+MIN_ROWS_FOR_RANGES = 700  # rows of a context; one of fewer does not know the ends of the ranges yet
 
 
 def vote(p: Float) -> Float:
     """What a context says of records with these p-values (n,) among its own rows: from -1, normal, to 1, odd."""
-    return (ODD - p) / (ODD + p)
+    return (UNDECIDED_P - p) / (UNDECIDED_P + p)
 
 
 def weight(rows: int) -> float:
     """The weight, in (0, 1), of the vote of a context with so many rows."""
-    return rows / (rows + ENOUGH)
+    return rows / (rows + HALF_WEIGHT_ROWS)
 
 
 def votes_of(logits: Float, own: Float) -> Float:
@@ -66,19 +66,19 @@ def _vote_by_rank(n: int) -> Float:
 def confidence(votes: list[Float]) -> Float:
     """Confidence (n,) in [0, 1] from votes (n,) each: 1 if all say the same and are sure, 0 if they cancel out."""
     total = votes[0].copy()
-    for one in votes[1:]:
-        total += one
+    for view_votes in votes[1:]:
+        total += view_votes
     return np.asarray(np.abs(total / len(votes)), dtype=np.float64)
 
 
-FEW = 30  # known outliers that are enough to compare new records with
-LIKENESS = 0.2  # weight of the logit among known outliers, relative to the logit in the context
-UNLIKE = 3.0  # logit among known outliers at and above which a record is not like them
-USUAL = 0.95  # share of the context's own rows whose logits are not odd
+MIN_KNOWN_OUTLIERS = 30  # known outliers that are enough to compare new records with
+LIKENESS_WEIGHT = 0.2  # weight of the logit among known outliers, relative to the logit in the context
+UNLIKE_LOGIT = 3.0  # logit among known outliers at and above which a record is not like them
+USUAL_SHARE = 0.95  # share of the context's own rows whose logits are not odd
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class ContextSpec:
     """The input of a generation; together with the model it determines the generation. Rows have a view's columns."""
 
     number: int
@@ -120,21 +120,21 @@ class Blueprint:
         }
 
     @classmethod
-    def from_arrays(cls, found: Arrays) -> Blueprint:
+    def from_arrays(cls, arrays: Arrays) -> ContextSpec:
         """The blueprint from the arrays of `to_arrays`."""
-        number, takes_effect, seed = (int(v) for v in found["counters"][:3])  # format 12 has one more
-        trim, once = (float(v) for v in found["shares"])
-        rest: dict[str, Any] = {name: np.array(found[name]) for name in cls.ARRAYS}
-        categorical = tuple(found["categorical"].tolist())
+        number, takes_effect, seed = (int(v) for v in arrays["counters"][:3])  # format 12 has one more
+        trim, once = (float(v) for v in arrays["shares"])
+        rest: dict[str, Any] = {name: np.array(arrays[name]) for name in cls.ARRAYS}
+        categorical = tuple(arrays["categorical"].tolist())
         return cls(number, takes_effect, seed, categorical, trim, once, **rest)
 
-    def equals(self, other: Blueprint) -> bool:
+    def equals(self, other: ContextSpec) -> bool:
         """Whether both make the same generation, bit for bit."""
         if (self.number, self.takes_effect) != (other.number, other.takes_effect):
             return False
-        one, two = self.to_arrays(), other.to_arrays()
-        return one.keys() == two.keys() and all(
-            one[name].shape == two[name].shape and one[name].tobytes() == two[name].tobytes() for name in one
+        own, others = self.to_arrays(), other.to_arrays()
+        return own.keys() == others.keys() and all(
+            own[name].shape == others[name].shape and own[name].tobytes() == others[name].tobytes() for name in own
         )
 
 
@@ -177,68 +177,68 @@ class Generation:
     numbers: Int  # records whose rows are the context
     frequencies: Frequencies
     cache: EncodedContext
-    once: float  # see `Blueprint`
+    once: float  # see `ContextSpec`
     ranges: Ranges | None  # of the context; None: it says nothing of extremes
     outliers: EncodedContext | None  # encoding of the known outliers; None: too few
     own: Float  # (n,) ascending: logits of the context's own rows
     first: Float  # of a first generation: (m,) logits of its candidates, each against the half without it; else empty
 
     @classmethod
-    def build(cls, model: Model, blueprint: Blueprint) -> Generation:
+    def build(cls, model: Model, spec: ContextSpec) -> Generation:
         """Trim and encode the context: the one expensive step of learning."""
-        rows, frequencies = blueprint.rows, blueprint.frequencies
+        rows, frequencies = spec.rows, spec.frequencies
         encoded = frequencies.encode(rows)
-        is_first, once = blueprint.number == 1, blueprint.once
+        is_first, once = spec.number == 1, spec.once
         # leave-one-out logits would be too low for records that are judged by them
         first, far = np.zeros(0), np.zeros(len(rows), dtype=bool)  # rows that do not widen the ranges
         if is_first:
-            first, far = first_scores(model, encoded, ~blueprint.confirmed)
-        elif len(blueprint.logits) < YOUNG:  # later a row that was far outside may be of another time
-            far = far_outside(blueprint.logits) if len(blueprint.logits) else far
-        keep = trimmed(first if is_first else blueprint.logits, ~blueprint.confirmed, blueprint.trim)
+            first, far = first_scores(model, encoded, ~spec.confirmed)
+        elif len(spec.logits) < MIN_ROWS_FOR_RANGES:  # later a row that was far outside may be of another time
+            far = far_outside(spec.logits) if len(spec.logits) else far
+        keep = trimmed(first if is_first else spec.logits, ~spec.confirmed, spec.trim)
         context = encoded[keep]
-        cache = encode_rows(model, context, blueprint.encoded_quantiles(encoded))
+        cache = encode_rows(model, context, spec.encoded_quantiles(encoded))
         own = own_logits(cache)
         own = cross_scores(model, context) if own is None else own
         added = np.zeros(len(rows))
         ranges = outliers = None
-        if once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
+        if once and not spec.trim:  # a trimmed context lacks the ends of the ranges
             ranges = Ranges.of(context[~far])
             added = added + once * ranges.beyond_others(context)
-        if once and len(blueprint.outliers) >= FEW:
-            outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
-            added = added + once * _likeness(model, outliers, encoded)
+        if once and len(spec.outliers) >= MIN_KNOWN_OUTLIERS:
+            outliers = encode_rows(model, frequencies.encode(spec.outliers))
+            added = added + once * _likeness_to_outliers(model, outliers, encoded)
         first = first + added if is_first else first
-        own, numbers = np.sort(own + added[keep]), blueprint.numbers[keep]
-        return cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, own, first)
+        own, numbers = np.sort(own + added[keep]), spec.numbers[keep]
+        return cls(spec.number, numbers, frequencies, cache, once, ranges, outliers, own, first)
 
     STORED = ("number", "numbers", "cache", "ranges", "outliers", "own", "first")
 
     def to_arrays(self) -> Arrays:
         """Named arrays of everything that is not in the blueprint."""
-        parts = [flatten(getattr(self, name), name) for name in self.STORED]
+        parts = [flatten_arrays(getattr(self, name), name) for name in self.STORED]
         return {name: array for part in parts for name, array in part.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, model: Model) -> Generation | None:
+    def from_arrays(cls, arrays: Arrays, spec: ContextSpec, model: Model) -> Generation | None:
         """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
         number, kind, device = int(arrays["number"]), context_type(model), getattr(model, "device", None)
-        if number != blueprint.number:
+        if number != spec.number:
             return None
-        frequencies = blueprint.frequencies
+        frequencies = spec.frequencies
         numbers, own, first = (np.array(arrays[name]) for name in ("numbers", "own", "first"))
-        kept = np.isin(blueprint.numbers, numbers)
-        cache = with_rows(unflatten(kind, arrays, "cache", device), frequencies.encode(blueprint.rows[kept]))
-        outliers = unflatten(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
+        kept = np.isin(spec.numbers, numbers)
+        cache = with_rows(unflatten_arrays(kind, arrays, "cache", device), frequencies.encode(spec.rows[kept]))
+        outliers = unflatten_arrays(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
         if outliers is not None:
-            outliers = with_rows(outliers, frequencies.encode(blueprint.outliers))
-        ranges = unflatten(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
-        return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, own, first)
+            outliers = with_rows(outliers, frequencies.encode(spec.outliers))
+        ranges = unflatten_arrays(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
+        return cls(number, numbers, frequencies, cache, spec.once, ranges, outliers, own, first)
 
     @cached_property
     def usual(self) -> float:
         """The logit that few of the context's own rows exceed."""
-        return float(self.own[int(USUAL * (len(self.own) - 1))])
+        return float(self.own[int(USUAL_SHARE * (len(self.own) - 1))])
 
     def logits(self, model: Model, rows: Float, gaps: Bool | None = None) -> Float:
         """Logits (q,) of new rows (q, d) of the view.
@@ -257,7 +257,9 @@ class Generation:
         logit = logits_of(model, self.cache, encoded)
         if self.ranges is not None:
             logit = logit + self.once * self.ranges.beyond(encoded)
-        return logit if self.outliers is None else logit + self.once * _likeness(model, self.outliers, encoded)
+        return (
+            logit if self.outliers is None else logit + self.once * _likeness_to_outliers(model, self.outliers, encoded)
+        )
 
     def vote(self, logits: Float) -> Float:
         """What this context says of records with these logits (q,)."""
@@ -265,7 +267,7 @@ class Generation:
 
     @property
     def handle(self) -> Handle:
-        """All of it that the compiled kernels need, see `kernels.views.score_views`.
+        """All of it that the compiled kernels need, see `kernels.view_scores.score_views`.
 
         Of several threads that make it, that of one stays: its address is in use.
         """
@@ -276,12 +278,12 @@ class Generation:
         low, high = (None, None) if self.ranges is None else (self.ranges.low[0], self.ranges.high[1])
         outliers = None if self.outliers is None else handle_of(self.outliers)
         votes = _vote_by_rank(len(self.own))
-        return handle_of(self.cache, self.once, low, high, self.own, votes, outliers, LIKENESS, UNLIKE)
+        return handle_of(self.cache, self.once, low, high, self.own, votes, outliers, LIKENESS_WEIGHT, UNLIKE_LOGIT)
 
 
-def _likeness(model: Model, outliers: EncodedContext, encoded: Float) -> Float:
+def _likeness_to_outliers(model: Model, outliers: EncodedContext, encoded: Float) -> Float:
     """The increase (q,) of the logits of rows (q, d) for being like known outliers: larger for more likeness."""
-    return LIKENESS * np.maximum(UNLIKE - logits_of(model, outliers, encoded), 0.0)
+    return LIKENESS_WEIGHT * np.maximum(UNLIKE_LOGIT - logits_of(model, outliers, encoded), 0.0)
 
 
 def _beyond(rows: Float, low: Float, high: Float) -> Float:
@@ -299,8 +301,8 @@ def first_scores(model: Model, rows: Float, doubtful: Bool) -> tuple[Float, Bool
     they are left out of both.
     """
     logits, far = cross_scores(model, rows), np.zeros(len(rows), dtype=bool)
-    if len(rows) >= ENOUGH and doubtful.any():
-        of_trimmed = cross_scores(model, rows, trimmed(logits, doubtful, FEW_ODD))
+    if len(rows) >= HALF_WEIGHT_ROWS and doubtful.any():
+        of_trimmed = cross_scores(model, rows, trimmed(logits, doubtful, MAX_FAR_SHARE))
         far = doubtful & far_outside(of_trimmed, CLEAR_OF_TRIMMED)
         if far.any():
             logits = cross_scores(model, rows, ~far)

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import State, Table
+from fomo_stream.detector.changelog import BlockTable, State
 from fomo_stream.detector.quantiles import Quantiles
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MOVEMENT
 from fomo_stream.detector.step import judge as kernels
 from fomo_stream.detector.step.follow import RELATIVE, Batch
-from fomo_stream.detector.step.judge import BEGINS, FAR, LESS, OUTLIER, UNKNOWN
+from fomo_stream.detector.step.judge import BEGINS_FLAG, FAR_FLAG, LESS_FLAG, OUTLIER, UNKNOWN
 from fomo_stream.limits import MAX_CONTEXT
 
 Float = NDArray[np.float64]
@@ -22,8 +22,8 @@ Bool = NDArray[np.bool_]
 
 EMPTY = -1  # the number in a slot without a record
 BLOCK_BYTES = 128  # of rows in a block, about: slots are written in no order, and each write costs a whole block
-HORIZON = 1e9  # records over which a sample is uniform: all that a partition ever has
-AHEAD = 1024  # records whose priorities are computed together
+HORIZON_RECORDS = 1e9  # records over which a sample is uniform: all that a partition ever has
+PRIORITIES_AT_ONCE = 1024  # records whose priorities are computed together
 
 
 def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -39,8 +39,8 @@ class Reservoir(State):
     """A random sample of at most `capacity` rows of those admitted, each with its record's number and a logit.
 
     Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
-    HORIZON records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
-    Cormode et al. 2009). So the sample is uniform over about the last HORIZON records, and older ones fade
+    HORIZON_RECORDS records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
+    Cormode et al. 2009). So the sample is uniform over about the last HORIZON_RECORDS records, and older ones fade
     exponentially. The sample depends only on the seed and the set of admitted numbers: the order of
     admissions and how they are split over calls do not matter, and admitting a row again changes nothing. After a row
     is discarded this no longer holds: rows that were dropped earlier do not come back.
@@ -55,7 +55,7 @@ class Reservoir(State):
         self.capacity = capacity
         self.seed = seed
         self._fitted = fitted
-        self._slots = Table(
+        self._slots = BlockTable(
             max(1, BLOCK_BYTES // (8 * n_features)),
             rows=np.zeros((capacity, n_features)),
             numbers=np.full(capacity, EMPTY, dtype=np.int64),
@@ -112,15 +112,15 @@ class Reservoir(State):
         offset = np.uint64((self.seed * 0x632BE59BD9B4E019) % 2**64)
         with np.errstate(over="ignore"):
             uniform = (_mix(numbers.astype(np.uint64) + offset) >> np.uint64(11)).astype(np.float64)
-        return numbers / HORIZON - np.log(-np.log((uniform + 0.5) * 2.0**-53))
+        return numbers / HORIZON_RECORDS - np.log(-np.log((uniform + 0.5) * 2.0**-53))
 
     def _priority_of_next(self, numbers: Int, first: int) -> Float:
         """The same for numbers from `first` on, which are usually close together and higher than any before."""
         last = int(numbers.max())
-        if first < self._ahead_of or last - first >= AHEAD:
+        if first < self._ahead_of or last - first >= PRIORITIES_AT_ONCE:
             return self._priority(numbers)
         if last >= self._ahead_of + len(self._ahead):
-            self._ahead_of, self._ahead = first, self._priority(np.arange(first, first + AHEAD))
+            self._ahead_of, self._ahead = first, self._priority(np.arange(first, first + PRIORITIES_AT_ONCE))
         return self._ahead[numbers - self._ahead_of]
 
     def may_enter(self, numbers: Int) -> Int:
@@ -187,7 +187,7 @@ class Reservoir(State):
 
 # a commit may be of a few records, and each entry that they touch is written as a whole
 ROW_BYTES = 400  # of rows to an entry of the log, about
-SCORE_BLOCK = 8  # scores to an entry
+BLOCK_SCORES = 8  # scores to an entry
 
 
 class History(State):
@@ -226,9 +226,9 @@ class History(State):
         if movement:
             vectors["moves"] = np.full((rows, MOVEMENT, n_features), np.nan, dtype=np.float32)
         width = sum(vector[0].nbytes for vector in vectors.values())
-        self._rows = Table(max(1, ROW_BYTES // max(1, width)), **vectors)
-        self._scores = Table(
-            SCORE_BLOCK,
+        self._rows = BlockTable(max(1, ROW_BYTES // max(1, width)), **vectors)
+        self._scores = BlockTable(
+            BLOCK_SCORES,
             logits=np.full((scores, n_views), np.nan, dtype=np.float32),
             remembered=np.full(scores, np.nan),
             by_key=np.full(scores, np.nan, dtype=np.float32),
@@ -239,19 +239,19 @@ class History(State):
         # written for records of known keys only
         block = max(1, ROW_BYTES // (4 * RELATIVE * max(1, n_features)))
         shape = rows, RELATIVE if relative else 0, n_features
-        self._relative = Table(block, relative=np.full(shape, np.nan, dtype=np.float32))
+        self._relative = BlockTable(block, relative=np.full(shape, np.nan, dtype=np.float32))
         self._recovered()
 
     def _recovered(self) -> None:
         """For the compiled step."""
-        (seen, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
-        moves = seen[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
-        said, marked = self._scores.whole(*self._scores)
-        self._said = kernels.Scored._make([*said, marked])
-        blocks = self._rows.block, self._relative.block, self._scores.size, SCORE_BLOCK
+        (rows, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
+        moves = rows[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
+        scores, marked = self._scores.whole(*self._scores)
+        self._score_rings = kernels.ScoreRings._make([*scores, marked])
+        blocks = self._rows.block, self._relative.block, self._scores.size, BLOCK_SCORES
         self.rings = (
-            *self._said,
-            *seen[:2],
+            *self._score_rings,
+            *rows[:2],
             moves,
             written,
             of_keys,
@@ -292,10 +292,10 @@ class History(State):
         self._rows.put(at, rows=batch.vectors[new, :n_plain], gaps=gaps, **moves)
         self.note_relative(numbers[new], batch.relative[new])
         new = slice(-self._scores.size, None)
-        series = batch.slots + BEGINS * batch.begins + FAR * batch.far + LESS * scores.is_less
-        said = {"logits": scores.by_view, "remembered": remembered, "by_key": scores.by_key, "series": series}
-        said = {name: values[new] for name, values in (said | {"outlier": outlier}).items()}
-        self._scores.put(numbers[new] % self._scores.size, verdict=UNKNOWN, **said)
+        series = batch.slots + BEGINS_FLAG * batch.begins + FAR_FLAG * batch.far + LESS_FLAG * scores.is_less
+        values_of = {"logits": scores.by_view, "remembered": remembered, "by_key": scores.by_key, "series": series}
+        values_of = {name: values[new] for name, values in (values_of | {"outlier": outlier}).items()}
+        self._scores.put(numbers[new] % self._scores.size, verdict=UNKNOWN, **values_of)
 
     def vectors(self, numbers: Int) -> Float:
         """Rows (n, vectors, d) of known records."""
@@ -346,17 +346,17 @@ class History(State):
 
     def series(self, first: int, stop: int) -> tuple[Int, NDArray[np.bool_]]:
         """Number of the series (n,) of these records, and whether each is the first of it."""
-        found = self._between("series", first, stop).astype(np.int64)
-        return found % LESS, found >= BEGINS
+        numbers = self._between("series", first, stop).astype(np.int64)
+        return numbers % LESS_FLAG, numbers >= BEGINS_FLAG
 
     def far(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether any value of known records (n,) is far."""
-        return self._scores["series"][numbers % self._scores.size] & FAR > 0
+        return self._scores["series"][numbers % self._scores.size] & FAR_FLAG > 0
 
     def note_far(self, numbers: Int, far: NDArray[np.bool_], moves: Float) -> None:
         """Note of known records which have far values (n,), and their level and spread (n, MOVEMENT, d)."""
         at = numbers[far] % self._scores.size
-        self._scores.put(at, series=self._scores["series"][at] | FAR)
+        self._scores.put(at, series=self._scores["series"][at] | FAR_FLAG)
         if "moves" in self._rows:
             self._rows.put(numbers % self._rows.size, moves=moves)
 
@@ -390,10 +390,10 @@ class History(State):
         (m,) each, in order, of the known records from `first` to before `stop` that have a score and are no outliers by
         feedback.
         """
-        found: tuple[Int, Float, Float, Bool, Int, Bool] = kernels.scored(
-            self._said, self._scores.size, max(0, first), stop, self._prior
+        records: tuple[Int, Float, Float, Bool, Int, Bool] = kernels.scored(
+            self._score_rings, self._scores.size, max(0, first), stop, self._prior
         )
-        return found
+        return records
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""

@@ -1,6 +1,6 @@
 """Contexts of their own for the busiest keys: which keys have a scope of their own, and where records were learned.
 
-Decisions are made every `DECIDE` records, so that they depend on the records alone. How busy a key is: the number of
+Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. How busy a key is: the number of
 its records, of which older ones count half every HALF_LIFE records of the partition. Its logarithm is kept with time
 taken out (forward decay: Cormode et al. 2009), so that nothing needs to be updated while a key is silent.
 """
@@ -19,43 +19,45 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, State, StoredEntries, Table
-from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
-from fomo_stream.detector.keys import WHOLE, Keys
+from fomo_stream.detector.changelog import BlockTable, Entries, State, StoredEntries
+from fomo_stream.detector.config import MIN_CONTEXT_ROWS, DetectorConfig
+from fomo_stream.detector.keys import UNKEYED, Keys
 from fomo_stream.detector.results import Reason
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.scope import Scope
 from fomo_stream.detector.series import Series
-from fomo_stream.detector.step.judge import SEAT
+from fomo_stream.detector.step.judge import N_ADDRESSES
 from fomo_stream.detector.step.judge import SERIES as SERIES_OF_SEAT
-from fomo_stream.detector.step.look import VIEW
 from fomo_stream.detector.step.slots import find, new_table
+from fomo_stream.detector.step.view_columns import PLAN_SIZE
 from fomo_stream.detector.step.work import Visits
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-DECIDE = 256  # records between decisions
+DECISION_RECORDS = 256  # records between decisions
 HALF_LIFE = 20_000  # records of the partition after which a record counts half in how busy its key is
-LEAST_BUSY = 30.0  # so many records, counted like this, a key needs at least
-BUSIER = 2.0  # times as busy as another key: then it takes its place
-ROWS = 300  # of a context, at most
-PRIOR = 200.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
-FEEDBACK = 1000  # last records of the key that feedback can be about
-SERIES = 2**32  # added to the number of such a key: in results it is the number of its series
+MIN_ACTIVITY = 30.0  # so many records, counted like this, a key needs at least
+MIN_ACTIVITY_RATIO = 2.0  # times as busy as another key: then it takes its place
+MAX_KEY_ROWS = 300  # of a context, at most
+PRIOR_RECORDS = (
+    200.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
+)
+FEEDBACK_RECORDS = 1000  # last records of the key that feedback can be about
+SERIES_OFFSET = 2**32  # added to the number of such a key: in results it is the number of its series
 
 
-def own_config(config: DetectorConfig) -> DetectorConfig:
+def key_config(config: DetectorConfig) -> DetectorConfig:
     """The settings of a detector for one key of a partition with these settings."""
-    rows = max(LEAST_CONTEXT, min(config.context_size, ROWS))
+    rows = max(MIN_CONTEXT_ROWS, min(config.context_size, MAX_KEY_ROWS))
     return replace(
         config,
         context_size=rows,
         min_context=min(config.min_context, rows),
         views=tuple(view for view in config.wanted_views if view != "key"),
-        feedback_memory=min(config.feedback_memory, FEEDBACK),
+        feedback_memory=min(config.feedback_memory, FEEDBACK_RECORDS),
         least_history=0,
         keys=1,
         own_contexts=0,
@@ -67,7 +69,7 @@ def activity(records: Int, now: int) -> NDArray[np.float64]:
     return np.asarray(np.log(records) + now * math.log(2.0) / HALF_LIFE, dtype=np.float64)
 
 
-def own_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+def key_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
     """These reasons, of a detector for one key: its context is what is usual for the key."""
     return tuple(reason._replace(scope="key") for reason in reasons)
 
@@ -98,8 +100,10 @@ class KeyScopes:
         self, shared: Scope, model: Model, spec: RowSpec, config: DetectorConfig, executor: Executor | None
     ) -> None:
         self.limit = config.own_contexts
-        self._shared, self._made_from = shared, (model, spec, own_config(config), executor)
-        self.prior = 0.0 if config.cycles else PRIOR  # what is usual at a time stays, however many records the key has
+        self._shared, self._made_from = shared, (model, spec, key_config(config), executor)
+        self.prior = (
+            0.0 if config.cycles else PRIOR_RECORDS
+        )  # what is usual at a time stays, however many records the key has
         self.entered = 0  # keys that ever had one
         self._by_digest: dict[bytes, KeyScope] = {}
         self._touched: set[int] = set()  # slots with changes that the log does not have
@@ -119,15 +123,15 @@ class KeyScopes:
         digests = bytearray().join([bytes(16), *self._by_digest])
         self._digests = np.frombuffer(digests, np.uint64).reshape(-1, 2)
         self._table = new_table(self._digests, np.arange(1, len(self._digests)))
-        self.scopes = [self._shared, *(one.scope for one in own)]
-        self.numbers = np.array([0, *(one.number for one in own)])  # as `KeyScope` counts them
-        self._slots = [-1, *(one.slot for one in own)]
-        self.are_ready = np.array([False, *(one.is_ready for one in own)])
-        self.seats = np.zeros((len(self.scopes), SEAT), np.int64)  # for the compiled step
-        self.seats[1:, SERIES_OF_SEAT] = SERIES + self.numbers[1:]
-        self.plans = np.zeros((len(self.scopes), len(self._shared.views), VIEW), np.int64)
+        self.scopes = [self._shared, *(key_scope.scope for key_scope in own)]
+        self.numbers = np.array([0, *(key_scope.number for key_scope in own)])  # as `KeyScope` counts them
+        self._slots = [-1, *(key_scope.slot for key_scope in own)]
+        self.are_ready = np.array([False, *(key_scope.is_ready for key_scope in own)])
+        self.scope_addresses = np.zeros((len(self.scopes), N_ADDRESSES), np.int64)  # for the compiled step
+        self.scope_addresses[1:, SERIES_OF_SEAT] = SERIES_OFFSET + self.numbers[1:]
+        self.plans = np.zeros((len(self.scopes), len(self._shared.views), PLAN_SIZE), np.int64)
         for scope in self.scopes:
-            scope.unseat()
+            scope.drop_addresses()
 
     def owners(self, digests: NDArray[np.uint64]) -> Int:
         """The numbers (n,) of the scopes of keys with these digests (n, 2); 0: it has none of its own."""
@@ -135,17 +139,17 @@ class KeyScopes:
             return np.zeros(len(digests), np.int64)
         return np.asarray(find(digests, self._table, self._digests), dtype=np.int64)
 
-    def seat(self, s: int, n: int) -> None:
+    def prepare(self, s: int, n: int) -> None:
         """Let scope s be ready for the compiled step with n of its records. Several threads may score at once."""
         scope = self.scopes[s]
-        if not scope.is_seated(n):
+        if not scope.has_addresses(n):
             with self._lock:
-                if not scope.is_seated(n):
-                    scope.take_seat(self.seats[s], self.plans[s], n)
+                if not scope.has_addresses(n):
+                    scope.write_addresses(self.scope_addresses[s], self.plans[s], n)
 
     def touch(self, s: int) -> None:
         """Scope s has learned something."""
-        self.scopes[s].series.keys.mark(WHOLE)
+        self.scopes[s].series.keys.mark(UNKEYED)
         self._touched.add(self._slots[s])
 
     # -- decisions -----------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class KeyScopes:
                 self._touched.add(own.slot)
             if not own.is_ready and own.scope.is_calibrated:
                 own.is_ready = True
-                own.scope.borrow(self._shared)
+                own.scope.start_from_shared(self._shared)
                 self._touched.add(own.slot)
                 self._list()
         while len(self) > self.limit:  # it was lowered
@@ -176,13 +180,13 @@ class KeyScopes:
         digests = keys.column("digest", slots)
         for at in np.lexsort((slots, -busy)).tolist():
             digest = digests[at].tobytes()
-            if busy[at] < activity(np.array(LEAST_BUSY), now):
+            if busy[at] < activity(np.array(MIN_ACTIVITY), now):
                 break
             if digest in self._by_digest:
                 continue
             if len(self) >= self.limit:
                 least = self._least()
-                if busy[at] <= least.busy + math.log(BUSIER):
+                if busy[at] <= least.busy + math.log(MIN_ACTIVITY_RATIO):
                     break
                 self._leave(least, keys)
             self._enter(digest, float(busy[at]))
@@ -200,7 +204,7 @@ class KeyScopes:
 
     def _new(self, number: int) -> Scope:
         nothing = Series(0, 0, movement=False, max_keys=1, relative=False)  # that of the partition follows its records
-        scope = Scope(*self._made_from, nothing, keeps_encodings=False, prior=PRIOR)
+        scope = Scope(*self._made_from, nothing, keeps_encodings=False, prior=PRIOR_RECORDS)
         scope.stagger(number)
         return scope
 
@@ -256,8 +260,8 @@ class KeyScopes:
         self._list()
 
 
-NOWHERE = -1
-BLOCK = 8  # records of `Routes` that are written together
+NOT_LEARNED = -1
+BLOCK_RECORDS = 8  # records of `Routes` that are written together
 
 
 class Routes(State):
@@ -266,9 +270,9 @@ class Routes(State):
     parts: ClassVar = {"_table": ""}
 
     def __init__(self, size: int) -> None:
-        none = np.full(size, NOWHERE)
+        none = np.full(size, NOT_LEARNED)
         self.size = size
-        self._table = Table(BLOCK, shared=none, own=np.zeros(size, np.int64), number=none)
+        self._table = BlockTable(BLOCK_RECORDS, shared=none, own=np.zeros(size, np.int64), number=none)
 
     def begin(self, records: int) -> None:
         """All records so far were learned by the shared detector alone."""
@@ -281,7 +285,7 @@ class Routes(State):
         if not len(visits.at):
             return
         n, of_own = int(visits.at[-1]) + 1, visits.scope > 0
-        numbers, keys = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
+        numbers, keys = np.full((2, n), NOT_LEARNED), np.zeros(n, np.int64)
         numbers[0, visits.at[~of_own]] = visits.number[~of_own]
         numbers[1, visits.at[of_own]] = visits.number[of_own]
         keys[visits.at[of_own]] = own[visits.scope[of_own]]
@@ -297,6 +301,6 @@ class Routes(State):
     def numbers(self, records: int, own: int, numbers: Int) -> Int:
         """The numbers of those of the last records that have one of these in the detector of a key; 0: the shared."""
         column = self._table["number"] if own else self._table["shared"]
-        found = np.isin(column, numbers) & (self._table["own"] == own if own else column != NOWHERE)
-        at = np.flatnonzero(found)
+        is_same = np.isin(column, numbers) & (self._table["own"] == own if own else column != NOT_LEARNED)
+        at = np.flatnonzero(is_same)
         return np.sort(records - 1 - (records - 1 - at) % self.size)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Copied, Entries, StoredEntries, as_bytes, put_rows, rows_as_entries
+from fomo_stream.detector.changelog import Copied, Entries, StoredEntries, put_rows, rows_as_bytes, rows_as_entries
 from fomo_stream.detector.step import slots as table
 from fomo_stream.errors import DamagedStateError
 
@@ -19,9 +19,9 @@ Key = bytes | str | None  # None: the series of the whole partition
 
 MAX_KEYS = 100_000  # series by key
 DIGEST_BYTES = 16
-WHOLE = 0  # number of the series of all that has no key
+UNKEYED = 0  # number of the series of all that has no key
 FIRST_ROWS = 64  # that are allocated
-AT_ONCE = 64  # a share of 1 / AT_ONCE of the keys is forgotten together
+FORGET_DIVISOR = 64  # a share of 1 / FORGET_DIVISOR of the keys is forgotten together
 
 
 def digest_of(key: bytes | str) -> bytes:
@@ -89,7 +89,7 @@ class Keys(Copied):
         """Start with an empty log."""
         self._logged = np.zeros(self.size, dtype=bool)  # rows that have an entry
         self._written = self.columns["used"] > 0  # those whose entry is out of date
-        self._written[WHOLE] = True
+        self._written[UNKEYED] = True
 
     @property
     def size(self) -> int:
@@ -107,8 +107,8 @@ class Keys(Copied):
 
     def find(self, digest: bytes) -> int | None:
         """The number of the series of a key; None: it has none."""
-        found = self.find_all(np.frombuffer(bytearray(digest), np.uint64).reshape(1, 2))
-        return int(found[0]) if found[0] else None
+        numbers = self.find_all(np.frombuffer(bytearray(digest), np.uint64).reshape(1, 2))
+        return int(numbers[0]) if numbers[0] else None
 
     def find_all(self, digests: NDArray[np.uint64]) -> Int:
         """The numbers (n,) of the series of keys with these digests (n, 2); 0: it has none."""
@@ -133,18 +133,27 @@ class Keys(Copied):
             self._make_room(n)
         state = np.array([self._high, self._n_free, self._n_used])
         moves, belongs = np.zeros((2, 2 * n), np.int64), np.zeros(2 * n, bool)
-        new = self._table if learn else np.zeros(table.size_of(n), np.int64)
-        its = self.columns["digest"], self.columns["used"], self._free, state
+        new = self._table if learn else np.zeros(table.table_size(n), np.int64)
+        state_arrays = self.columns["digest"], self.columns["used"], self._free, state
         k = table.resolve(
-            digests, is_keyed, counts, np.array(limits, dtype=np.float64), self._table, new, *its, learn, moves, belongs
+            digests,
+            is_keyed,
+            counts,
+            np.array(limits, dtype=np.float64),
+            self._table,
+            new,
+            *state_arrays,
+            learn,
+            moves,
+            belongs,
         )
         if learn:
             self._high, self._n_free, self._n_used = state.tolist()
         return moves[0, :k].copy(), moves[1, :k].copy(), belongs[:k].copy()
 
-    def _make_room(self, more: int) -> None:
+    def _make_room(self, added: int) -> None:
         """Allocate rows for so many new keys, and a table that is at most half full."""
-        needed = self._high + max(0, more - self._n_free) + 1
+        needed = self._high + max(0, added - self._n_free) + 1
         if needed > self.size:
             size = max(needed, 2 * self.size)
             if self.size < self.max_keys < size:
@@ -155,8 +164,8 @@ class Keys(Copied):
             grown = size - len(self._written)
             self._written, self._logged = (np.pad(mask, (0, grown)) for mask in (self._written, self._logged))
             self._free = np.pad(self._free, (0, grown))
-        if 2 * (self._n_used + more) > len(self._table):
-            self._table = table.new_table(self.columns["digest"], self.in_use, more)
+        if 2 * (self._n_used + added) > len(self._table):
+            self._table = table.new_table(self.columns["digest"], self.in_use, added)
 
     def write(self, slots: Int, **values: Any) -> None:
         """Write values (n, ...) of some columns."""
@@ -174,7 +183,7 @@ class Keys(Copied):
         """
         if self._n_used <= self.max_keys:
             return
-        n = self._n_used - self.max_keys + self.max_keys // AT_ONCE
+        n = self._n_used - self.max_keys + self.max_keys // FORGET_DIVISOR
         slots = self.in_use
         oldest = slots[np.argsort(self.columns["used"][slots], kind="stable")[:n]]
         for column in self.columns.values():
@@ -195,28 +204,33 @@ class Keys(Copied):
         at = np.flatnonzero(self._written)
         if not len(at):
             return {}
-        entries = rows_as_entries(name, at, [as_bytes(column[at]) for column in self.columns.values()])
-        self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == WHOLE)
+        entries = rows_as_entries(name, at, [rows_as_bytes(column[at]) for column in self.columns.values()])
+        self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == UNKEYED)
         self._written[at] = False
         return entries | {f"{name}/{slot}": None for slot in at[~in_use].tolist()}
 
     def recover(self, entries: StoredEntries, name: str, count: int) -> None:
         """Take the state from the entries, which are of `count` keys. Raises DamagedStateError when they are not."""
         prefix = f"{name}/"
-        found = {int(key[len(prefix) :]): value for key, value in entries.items() if key.startswith(prefix)}
-        slots = np.array(sorted(found), dtype=np.int64)
-        if len(slots) != count + 1 or slots[0] != WHOLE:
+        stored = {int(key[len(prefix) :]): value for key, value in entries.items() if key.startswith(prefix)}
+        slots = np.array(sorted(stored), dtype=np.int64)
+        if len(slots) != count + 1 or slots[0] != UNKEYED:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
-        values, size = [found[slot] for slot in slots.tolist()], int(slots[-1]) + FIRST_ROWS
-        self.columns = {name: np.zeros((size, *one.shape[1:]), one.dtype) for name, one in self.columns.items()}
+        values, size = [stored[slot] for slot in slots.tolist()], int(slots[-1]) + FIRST_ROWS
+        self.columns = {
+            name: np.zeros((size, *column_array.shape[1:]), column_array.dtype)
+            for name, column_array in self.columns.items()
+        }
         left = np.array(list(map(len, values)))
         for added in ((), self._added):
-            columns = [as_bytes(one) for column, one in self.columns.items() if column not in added]
+            columns = [
+                rows_as_bytes(column_array) for column, column_array in self.columns.items() if column not in added
+            ]
             at = np.flatnonzero(left == sum(column.shape[1] for column in columns))
             put_rows(columns, slots[at], [values[i] for i in at.tolist()])
             left[at] = -1
         if left.max() >= 0:
-            width = sum(as_bytes(one).shape[1] for one in self.columns.values())
+            width = sum(rows_as_bytes(column_array).shape[1] for column_array in self.columns.values())
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
         self._begin()
         self._recovered()

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import State, Table
+from fomo_stream.detector.changelog import BlockTable, State
 from fomo_stream.detector.config import STEP
-from fomo_stream.detector.step.judge import BINS, ODD, count_logits, shares_above
+from fomo_stream.detector.step.judge import BINS, ODD_LOGIT, count_logits, shares_above
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -18,11 +18,13 @@ Bool = NDArray[np.bool_]
 
 HALF_LIFE = 20_000.0  # records after which an older one counts half
 GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
-MOST = 2.0**20  # weight at which all weights are made smaller
-CLEAR = 0.12  # of how far the largest of many logits is above their median: what is clear above it is by this higher
-LEAST_HEIGHT = 0.3  # of the largest above the median, in logits
-FEW_ODD = 0.05  # share of some records that may be far outside of the others
-BINS_OF_ENTRY = 8  # in the log
+MAX_WEIGHT = 2.0**20  # weight at which all weights are made smaller
+CLEAR_HEIGHT = (
+    0.12  # of how far the largest of many logits is above their median: what is clear above it is by this higher
+)
+MIN_HEIGHT = 0.3  # of the largest above the median, in logits
+MAX_FAR_SHARE = 0.05  # share of some records that may be far outside of the others
+BLOCK_BINS = 8  # in the log
 
 
 def p_values(logits: Float, reference: Float) -> Float:
@@ -60,7 +62,7 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
 def clear_above(logits: Float, size: int) -> float:
     """How far above the largest of logits (n,), n >= 1, in heights of that above their median, one is clear above it.
 
-    CLEAR above `size` and more. Above fewer by more, so that each doubling of their number brings as few by chance: if
+    CLEAR_HEIGHT above `size` and more. Above fewer by more, so that each doubling of their number brings as few by chance: if
     the tail of logits falls exponentially, the height of the largest is log(n) of its widths, known by one part in
     sqrt(n). Logits that follow each other closely count as fewer.
 
@@ -69,15 +71,15 @@ def clear_above(logits: Float, size: int) -> float:
     (0.12, 0.219, 1.293)
     """
     if (n := len(logits)) >= size:
-        return CLEAR
+        return CLEAR_HEIGHT
     around = logits - logits.mean()
     following = float((around[1:] * around[:-1]).sum() / max(float((around * around).sum()), 1e-300))
     n_free = max(n * (1.0 - max(following, 0.0)) / (1.0 + max(following, 0.0)), 3.0)
-    return round(CLEAR * math.log(size) / math.log(n_free) + 1.0 / math.sqrt(n_free), 3)
+    return round(CLEAR_HEIGHT * math.log(size) / math.log(n_free) + 1.0 / math.sqrt(n_free), 3)
 
 
-def far_outside(logits: Float, clear: float = CLEAR) -> Bool:
-    """Which of logits (n,), NaN = unknown, are clear above all smaller ones, however many they are: up to FEW_ODD.
+def far_outside(logits: Float, clear: float = CLEAR_HEIGHT) -> Bool:
+    """Which of logits (n,), NaN = unknown, are clear above all smaller ones, however many they are: up to MAX_FAR_SHARE.
 
     clear: how far above, see `clear_above`.
 
@@ -93,10 +95,10 @@ def far_outside(logits: Float, clear: float = CLEAR) -> Bool:
     if not len(logits):
         return is_known
     ascending, n = np.sort(logits), len(logits)
-    below = np.maximum(ascending[:-1], ODD)
-    height = np.maximum(below - np.median(ascending), LEAST_HEIGHT)
+    below = np.maximum(ascending[:-1], ODD_LOGIT)
+    height = np.maximum(below - np.median(ascending), MIN_HEIGHT)
     beyond = 1 + np.flatnonzero(ascending[1:] > below + clear * height)
-    beyond = beyond[beyond >= n - int(FEW_ODD * n)]
+    beyond = beyond[beyond >= n - int(MAX_FAR_SHARE * n)]
     return np.asarray(logits >= ascending[beyond[0]] if len(beyond) else np.zeros(n, dtype=bool))
 
 
@@ -110,7 +112,7 @@ class Rarity(State):
     scalars: ClassVar = ("weight",)
 
     def __init__(self) -> None:
-        self._bins = Table(BINS_OF_ENTRY, counts=np.zeros(BINS + 2))
+        self._bins = BlockTable(BLOCK_BINS, counts=np.zeros(BINS + 2))
         self.weight = 1.0  # of the records of the next step
         self._above: Float | None = None  # (BINS + 3,) counts of this bin and all higher ones; None: out of date
 
@@ -133,10 +135,10 @@ class Rarity(State):
         if not len(logits):
             return
         (counts,), written = self._bins.whole("counts")
-        count_logits(counts, written, BINS_OF_ENTRY, logits, steps_ago, sign * self.weight, 1.0 / GROWTH)
+        count_logits(counts, written, BLOCK_BINS, logits, steps_ago, sign * self.weight, 1.0 / GROWTH)
         self._above = None
 
-    def borrow(self, other: Rarity, records: float) -> None:
+    def start_from_shared(self, other: Rarity, records: float) -> None:
         """Count the records of another histogram, too, as so many now."""
         total = float(other._bins["counts"].sum())
         if total > 0:
@@ -148,7 +150,7 @@ class Rarity(State):
     def step(self) -> None:
         """Let all records so far count a little less."""
         self.weight *= GROWTH
-        if self.weight > MOST:
+        if self.weight > MAX_WEIGHT:
             self._bins.put(np.arange(BINS + 2), counts=self._bins["counts"] / self.weight)
             self.weight = 1.0
         self._above = None

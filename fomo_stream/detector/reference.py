@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.alerts import continued, peak_of
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.generation import Blueprint
+from fomo_stream.detector.generation import ContextSpec
 from fomo_stream.detector.keys import DIGEST_BYTES
-from fomo_stream.detector.looking import Look, look
-from fomo_stream.detector.panel import Build
-from fomo_stream.detector.rarity import FEW_ODD, far_outside, p_values
+from fomo_stream.detector.rarity import MAX_FAR_SHARE, far_outside, p_values
 from fomo_stream.detector.results import Reason
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.series import MOVEMENT
 from fomo_stream.detector.step.follow import Batch
-from fomo_stream.detector.step.judge import CLEAR, GAP, HEIGHT, MEDIAN, RAREST, TOP, severities
+from fomo_stream.detector.step.judge import CLEAR, HEIGHT, INCIDENT_GAP, MEDIAN, MIN_RARITY, TOP, severities
+from fomo_stream.detector.view_inputs import ViewInput, score_view_inputs
+from fomo_stream.detector.view_set import ContextBuilder
 from fomo_stream.detector.views import VIEWS, View
 from fomo_stream.errors import DamagedStateError, SchemaError
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -40,7 +40,7 @@ MAX_VALUES = 600_000  # in all keys: 50,000 rows of 12 features, so that memory 
 # A feature with so large a share of one value has no movement here. After its last change the spread falls for about a
 # hundred records, each odd for those before, so that nothing would be clearly odder than all good rows.
 STANDS_STILL = 0.95
-ALL = bytes(DIGEST_BYTES)  # in place of the digest of a key
+ALL_KEYS = bytes(DIGEST_BYTES)  # in place of the digest of a key
 ENTRY = "reference"
 
 
@@ -48,7 +48,7 @@ ENTRY = "reference"
 class Standard:
     """What records of a key, or of all keys, are compared with: made once of the rows of a reference."""
 
-    builds: tuple[tuple[View, Build], ...]
+    builders: tuple[tuple[View, ContextBuilder], ...]
     ascending: Float  # (n,) logits of the rows, each against the half of them that does not have it
     peak: tuple[float, ...]  # see `peak_of`, of these
     stands_still: Bool  # (d,) features whose movement does not count
@@ -61,30 +61,30 @@ class Standard:
         stands_still = np.array(common) >= STANDS_STILL * n
         vectors = without_movement(vectors, stands_still)
         none, no = np.zeros(0, np.int64), np.zeros((0, spec.n_features))
-        empty = Blueprint(1, 0, config.seed, (), 0.0, 0.0, none, no, np.zeros(0), np.zeros(n, bool), no)
-        builds = []
+        empty = ContextSpec(1, 0, config.seed, (), 0.0, 0.0, none, no, np.zeros(0), np.zeros(n, bool), no)
+        builders = []
         for view in map(VIEWS.__getitem__, names):
-            its = replace(
+            context_spec = replace(
                 empty,
                 categorical=view.codes(spec.n_features, 0, spec.categorical),
                 once=0.0 if view.is_derived else float(len(names)),
                 numbers=np.arange(n),
                 rows=view.columns(vectors, 0, spec.categorical),
             )
-            builds.append((view, Build(model, its, None)))
-        first = np.sum([build.result().first for _, build in builds], axis=0) / len(names)
+            builders.append((view, ContextBuilder(model, context_spec, None)))
+        first = np.sum([builder.result().first for _, builder in builders], axis=0) / len(names)
         size = config.peak_size
         peak = peak_of(first, np.zeros(n, bool), config.alert_rate, size)
         # a fault in rows that were called good must not hide later ones
         usual = first[~far_outside(first, peak[CLEAR])]
         peak = peak_of(usual, np.zeros(len(usual), bool), config.alert_rate, size)
-        return cls(tuple(builds), np.sort(usual), peak, stands_still)
+        return cls(tuple(builders), np.sort(usual), peak, stands_still)
 
     def judged(self, logits: Float) -> tuple[Float, Float, Float]:
         """How far records with these logits (q,) rise above all rows, their p-values, and 1 - score; see `Alerts`."""
         rise = np.maximum(logits - self.peak[TOP], 0.0) / self.peak[HEIGHT]
         p = p_values(logits, self.ascending)
-        return rise, p, np.maximum(p / (1.0 + 2.0 * rise) ** 3, RAREST)
+        return rise, p, np.maximum(p / (1.0 + 2.0 * rise) ** 3, MIN_RARITY)
 
 
 def without_movement(vectors: Float, features: Bool) -> Float:
@@ -95,7 +95,7 @@ def without_movement(vectors: Float, features: Bool) -> Float:
     return vectors
 
 
-class Judgement(NamedTuple):
+class ReferenceJudgement(NamedTuple):
     """What a reference says of n records; NaN and False where it cannot score one."""
 
     logit: Float  # (n,)
@@ -106,10 +106,10 @@ class Judgement(NamedTuple):
     standards: list[Standard]  # what records are compared with
     which: Int  # (n,) which of these each record is
 
-    def compared(self, batch: Batch, i: int) -> tuple[Batch, tuple[tuple[View, Build], ...]]:
+    def compared(self, batch: Batch, i: int) -> tuple[Batch, tuple[tuple[View, ContextBuilder], ...]]:
         """The i-th record of a batch as a batch (1,), and what it was compared with."""
-        one, its = batch.part(np.array([i])), self.standards[int(self.which[i])]
-        return one._replace(vectors=without_movement(one.vectors, its.stands_still)), its.builds
+        single, standard = batch.part(np.array([i])), self.standards[int(self.which[i])]
+        return single._replace(vectors=without_movement(single.vectors, standard.stands_still)), standard.builders
 
 
 class Reference:
@@ -126,23 +126,26 @@ class Reference:
         self._model, self._spec, self._config = model, spec, config
         self.records = len(vectors)  # good ones that were given
         # enough for the alert rate, even if as many as may be are far outside
-        least = max(config.min_context, math.ceil(1.0 / config.alert_rate / (1.0 - FEW_ODD)))
+        min_rows = max(config.min_context, math.ceil(1.0 / config.alert_rate / (1.0 - MAX_FAR_SHARE)))
         _, of_key = np.unique(digests, axis=0, return_inverse=True)
         groups = np.split(np.argsort(of_key, kind="stable"), np.cumsum(np.bincount(of_key))[:-1])
-        if len(vectors) < least:
-            remedy = "give more rows" + (", or raise --alert-rate" if least > config.min_context else "")
+        if len(vectors) < min_rows:
+            remedy = "give more rows" + (", or raise --alert-rate" if min_rows > config.min_context else "")
             raise SchemaError(
-                f"the reference has {len(vectors):,} usable rows; at least {least} are needed",
-                f"{remedy}, or lower --min-context" if least == config.min_context else remedy,
+                f"the reference has {len(vectors):,} usable rows; at least {min_rows} are needed",
+                f"{remedy}, or lower --min-context" if min_rows == config.min_context else remedy,
             )
         rng = np.random.default_rng(config.seed)
-        groups = [group for group in groups if len(group) >= least and digests[group[0]].any()]
+        groups = [group for group in groups if len(group) >= min_rows and digests[group[0]].any()]
         room = MAX_VALUES // vectors.shape[2]
-        groups = sorted(groups, key=len, reverse=True)[: max(0, room // least - 1)]
-        most = min(config.context_size, room // (1 + len(groups)))
+        groups = sorted(groups, key=len, reverse=True)[: max(0, room // min_rows - 1)]
+        max_rows = min(config.context_size, room // (1 + len(groups)))
         self._rows: dict[bytes, Float] = {}
-        for digest, group in [(ALL, np.arange(len(vectors))), *((digests[one[0]].tobytes(), one) for one in groups)]:
-            self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:most])])
+        for digest, group in [
+            (ALL_KEYS, np.arange(len(vectors))),
+            *((digests[group[0]].tobytes(), group) for group in groups),
+        ]:
+            self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:max_rows])])
         self._standards: dict[bytes, Standard] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)
         for digest, rows in self._rows.items():
@@ -157,44 +160,44 @@ class Reference:
 
     def _standard(self, digest: bytes) -> Standard:
         """What records of the key with this digest are compared with."""
-        digest = digest if digest in self._rows else ALL
+        digest = digest if digest in self._rows else ALL_KEYS
         if digest not in self._standards:
             self._standards[digest] = Standard.of(self._model, self._rows[digest], self._spec, self._config)
         return self._standards[digest]
 
-    def judge(self, batch: Batch, digests: NDArray[np.uint64] | None, learn: bool) -> Judgement:
+    def judge(self, batch: Batch, digests: NDArray[np.uint64] | None, learn: bool) -> ReferenceJudgement:
         """Judge the next records (n,). digests: (n, 2) of their keys; None: they have none.
 
         learn: whether later ones can continue their incidents.
         """
         n, rate = len(batch.slots), self._config.alert_rate
-        keys = [ALL] * n if digests is None else [one.tobytes() for one in digests]
+        keys = [ALL_KEYS] * n if digests is None else [standard.tobytes() for standard in digests]
         places = {key: at for at, key in enumerate(dict.fromkeys(keys))}
         standards, which = [self._standard(key) for key in places], np.array([places[key] for key in keys], np.int64)
-        parts = [(one, np.flatnonzero(which == at)) for at, one in enumerate(standards)]
+        parts = [(standard, np.flatnonzero(which == at)) for at, standard in enumerate(standards)]
         logit, (rise, p, odd) = self._logits(batch, parts), np.full((3, n), np.nan)
-        for one, at in parts:
-            rise[at], p[at], odd[at] = one.judged(logit[at])
+        for standard, at in parts:
+            rise[at], p[at], odd[at] = standard.judged(logit[at])
         outlier, left = np.zeros(n, bool), self._left if learn else dict(self._left)
         for i, slot in enumerate(batch.slots.tolist()):
             before, peak = left.pop(slot, 0) * (not batch.begins[i]), standards[which[i]].peak
             follows = before > 0 and p[i] <= continued(rate) and logit[i] > peak[MEDIAN]
             if rise[i] > peak[CLEAR] or follows:
-                outlier[i], left[slot] = True, GAP
+                outlier[i], left[slot] = True, INCIDENT_GAP
             elif before > 1:
                 left[slot] = before - 1
-        return Judgement(logit, 1.0 - odd, p, outlier, severities(outlier, 1.0 - odd, rate), standards, which)
+        return ReferenceJudgement(logit, 1.0 - odd, p, outlier, severities(outlier, 1.0 - odd, rate), standards, which)
 
     def _logits(self, batch: Batch, parts: Sequence[tuple[Standard, Int]]) -> Float:
         """The logits (n,) of records: the mean over the views."""
-        looks, vectors = [], batch.vectors.copy()
-        for one, at in parts:
-            vectors[at] = without_movement(vectors[at], one.stands_still)
-        for v, (view, _) in enumerate(parts[0][0].builds if parts else ()):
+        inputs, vectors = [], batch.vectors.copy()
+        for standard, at in parts:
+            vectors[at] = without_movement(vectors[at], standard.stands_still)
+        for v, (view, _) in enumerate(parts[0][0].builders if parts else ()):
             rows = view.columns(vectors, 0, self._spec.categorical)
-            builds = [(at, one.builds[v][1].result()) for one, at in parts]
-            looks.append(Look(rows, view.gaps(batch.gaps, 0), builds, False))
-        by_view = look(self._model, looks)[0] if looks else np.zeros((1, 0))
+            builders = [(at, standard.builders[v][1].result()) for standard, at in parts]
+            inputs.append(ViewInput(rows, view.gaps(batch.gaps, 0), builders, False))
+        by_view = score_view_inputs(self._model, inputs)[0] if inputs else np.zeros((1, 0))
         return np.asarray(sum(by_view[1:], by_view[0]) / len(by_view), dtype=np.float64)
 
     def __copy__(self) -> Reference:

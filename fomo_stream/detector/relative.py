@@ -10,21 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.step.follow import ALIKE, LARGEST, LARGEST_SCORE, MOST_COUNTED, NARROWEST, USUAL_HALF_LIFE
+from fomo_stream.detector.step.follow import (
+    MAX_ALIKE_DISTANCE,
+    MAX_COUNTED_VALUES,
+    MAX_DEVIATION,
+    MAX_SCORE,
+    MIN_WIDTH,
+    USUAL_HALF_LIFE,
+)
 from fomo_stream.model.bulk import NEARLY_ALL
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
-WITHIN = 0.5  # ... this variance, in units of the partition's
+PRIOR_VALUES = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
+PRIOR_VARIANCE = 0.5  # ... this variance, in units of the partition's
 
 
 @lru_cache(maxsize=2)
 def weights(half_life: float = USUAL_HALF_LIFE) -> Float:
     """The sum of the weights of n values, of which each older one counts half as much every `half_life`: by n."""
     keep = 0.5 ** (1.0 / half_life)
-    return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
+    return np.asarray((1.0 - keep ** np.arange(MAX_COUNTED_VALUES + 2.0)) / (1.0 - keep))
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Pooled:
 
     How far a record is from what is usual for its key (`Batch.relative`): how many spreads of the key its values are
     from its level; how many their own level is; and by which factor, as a logarithm, the size of their changes differs
-    from that spread. See `step.follow.compare`.
+    from that spread. See `step.follow.compare_with_key`.
     """
 
     center: Float  # (d,) median
@@ -55,19 +62,19 @@ class Pooled:
     @classmethod
     def fit(cls, columns: tuple[Float, ...], within: Float) -> Pooled:
         """From the values (m,) of each feature in the sample, ascending."""
-        found = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
+        table = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
         for j, column in enumerate(columns):
             if len(column):
                 middle = float(np.median(column))
                 distance = np.abs(column - middle)
                 width = float(np.median(distance)) or float(distance.mean()) or abs(middle) or 1.0
                 scores = np.arcsinh((column - middle) / width)
-                found[j, :4] = middle, width, scores.mean(), scores.std() or 1.0
+                table[j, :4] = middle, width, scores.mean(), scores.std() or 1.0
                 if not np.median(distance):
-                    others = np.abs(scores[column != middle]) / found[j, 3]
-                    found[j, 4] = others.mean() / 2.0 if len(others) else LARGEST
-                    found[j, 5] = (column == middle).mean() >= NEARLY_ALL
-        center, unit, mean, deviation, common, steady = found.T.copy()
+                    others = np.abs(scores[column != middle]) / table[j, 3]
+                    table[j, 4] = others.mean() / 2.0 if len(others) else MAX_DEVIATION
+                    table[j, 5] = (column == middle).mean() >= NEARLY_ALL
+        center, unit, mean, deviation, common, steady = table.T.copy()
         return cls(center, unit, mean, deviation, within, common, steady)
 
     def scores(self, rows: Float) -> Float:
@@ -79,7 +86,7 @@ class Pooled:
         center, unit, mean, deviation = (
             array[features] for array in (self.center, self.unit, self.mean, self.deviation)
         )
-        return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -LARGEST_SCORE, LARGEST_SCORE)))
+        return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -MAX_SCORE, MAX_SCORE)))
 
     def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
@@ -89,28 +96,28 @@ class Pooled:
         """
         level, spread, doubt = usual[:, 0], usual[:, 1], usual[:, 2]
         changed = features & ((np.abs(level) > spread) | (doubt > 1.0))
-        found = vectors.copy()
+        out = vectors.copy()
         for v in range(vectors.shape[1]):
             if moves and v == vectors.shape[1] - 1:
                 factor = self._half_width(level, spread) / self._half_width(np.zeros_like(level), np.sqrt(self.within))
                 like = vectors[:, v] - np.log(factor)
             else:
                 like = self.raw((self.scores(vectors[:, v]) - level) / doubt)
-            found[:, v] = np.where(changed, like, vectors[:, v])
+            out[:, v] = np.where(changed, like, vectors[:, v])
         # where most records have one value, that is what all have: few are near the level of all
         is_usual = changed & (self.common > 0.0) & (np.abs(self.scores(vectors[:, 0]) - level) <= spread * doubt)
         n_values = vectors.shape[1] - bool(moves)
-        found[:, :n_values] = np.where(is_usual[:, None], self.center, found[:, :n_values])
-        return found
+        out[:, :n_values] = np.where(is_usual[:, None], self.center, out[:, :n_values])
+        return out
 
     def _half_width(self, level: Float, spread: Float) -> Float:
         """Half of the distance (n, d) between the values one spread below and one above a level."""
-        return np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
+        return np.maximum(self.raw(level + spread) - self.raw(level - spread), MIN_WIDTH * self.unit) / 2.0
 
     def width(self, level: float, spread: float, feature: int) -> float:
         """Half of the distance between the values one spread below and one above a level."""
         low, high = self.raw(np.array([level - spread, level + spread]), feature).tolist()
-        return float(max(high - low, NARROWEST * float(self.unit[feature])) / 2.0)
+        return float(max(high - low, MIN_WIDTH * float(self.unit[feature])) / 2.0)
 
     @cached_property
     def table(self) -> Float:
@@ -125,11 +132,11 @@ class Pooled:
     def from_arrays(cls, arrays: Mapping[str, Float]) -> Pooled:
         """The same again."""
         zeros = np.zeros_like(arrays["center"])
-        found = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
-        return cls(*(np.array(found[name]) for name in cls.ARRAYS))
+        complete = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
+        return cls(*(np.array(complete[name]) for name in cls.ARRAYS))
 
 
-def apart_of(keys: Float, distances: Float) -> Float:
+def distances_between_keys(keys: Float, distances: Float) -> Float:
     """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
 
     keys: of which the first value is known; distances: the sum of the distances of these from the middle of all.
@@ -138,17 +145,17 @@ def apart_of(keys: Float, distances: Float) -> Float:
     array([1.e+06, 1.e+06, 6.e+00, 1.e+00])
     """
     few = np.maximum(keys, 2.0)
-    return np.where(keys < 2.0, LARGEST, np.maximum(distances / few, 1.0))
+    return np.where(keys < 2.0, MAX_DEVIATION, np.maximum(distances / few, 1.0))
 
 
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
     """The variance (d,) of scores around the level of their key, from those of n keys (n, d).
 
-    apart: (d,) of `apart_of`; of keys that are not alike, whose variances may be of another order, their logarithms
+    apart: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order, their logarithms
     count.
     """
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
-    each, known = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + FEW_WITHIN
-    mean = ((free * each).sum(axis=0) + FEW_WITHIN * WITHIN) / known
-    logs = (free * np.log(np.maximum(each, NARROWEST))).sum(axis=0) + FEW_WITHIN * np.log(WITHIN)
-    return np.asarray(np.where(apart < ALIKE, mean, np.exp(logs / known)), dtype=np.float64)
+    each, total = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES
+    mean = ((free * each).sum(axis=0) + PRIOR_VALUES * PRIOR_VARIANCE) / total
+    logs = (free * np.log(np.maximum(each, MIN_WIDTH))).sum(axis=0) + PRIOR_VALUES * np.log(PRIOR_VARIANCE)
+    return np.asarray(np.where(apart < MAX_ALIKE_DISTANCE, mean, np.exp(logs / total)), dtype=np.float64)

@@ -116,8 +116,8 @@ class Scores:
     @property
     def for_key(self) -> NDArray[np.bool_]:
         """Which records (n,) have the logit of what is usual for their key."""
-        found: NDArray[np.bool_] = self.by_key >= self.logit
-        return found
+        is_of_key: NDArray[np.bool_] = self.by_key >= self.logit
+        return is_of_key
 
     @staticmethod
     def combined(by_view: Float, by_key: Float, weight: Float | None = None) -> Float:

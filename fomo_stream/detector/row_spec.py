@@ -42,9 +42,9 @@ class RowSpec:
         if rows.ndim != 2 or not d + self.n_cycles * (rows.shape[1] > d) <= rows.shape[1] <= self.widest:
             raise SchemaError(f"the detector takes rows of {d} features, got an array of shape {rows.shape}")
         if rows.shape[1] == self.widest:
-            found = np.array(rows, order="C")
+            complete = np.array(rows, order="C")
         else:
-            found = np.full((len(rows), self.widest), np.nan)
-            found[:, : rows.shape[1]] = rows
-        limit(found)
-        return found
+            complete = np.full((len(rows), self.widest), np.nan)
+            complete[:, : rows.shape[1]] = rows
+        limit(complete)
+        return complete

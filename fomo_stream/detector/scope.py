@@ -23,7 +23,6 @@ from fomo_stream.detector.explaining import Explainer, Scorers
 from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import Keys
-from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.rarity import is_calibrated
 from fomo_stream.detector.results import Reason, Results, Scores
 from fomo_stream.detector.row_spec import RowSpec
@@ -31,17 +30,20 @@ from fomo_stream.detector.series import MEMORY, Series
 from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import BOUND, FIXED, STANDARDS, UNKNOWN
 from fomo_stream.detector.step.judge import MEMORY as MEMORY_OF_SERIES
+from fomo_stream.detector.view_set import ViewSet
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.bulk import Bulk
-from fomo_stream.model.config import Model
 from fomo_stream.model.kernels.handles import Handle
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-LASTING = 500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
+MIN_SCORED_RECORDS = (
+    500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
+)
 
 
 class Inspection(NamedTuple):
@@ -74,21 +76,21 @@ class Scope:
         self.model, self.spec, self.config, self.series = model, spec, config, series
         self.views, self.left_out = fitting_views(model, spec, config)
         self.explainer = Explainer(model, config, spec.categorical)
-        movement = any(view.sees == "movement" for view in self.views)
+        movement = any(view.input == "movement" for view in self.views)
         # what is usual at a time stays as it is, however many records the key has
         self.prior = 0.0 if config.cycles else prior
         self.context = Context(spec.n_features, self.views, movement, config, spec.categorical, self.prior)
-        self.panel = Panel(self.views, model, executor, config.lags, spec.numeric)
+        self.view_set = ViewSet(self.views, model, executor, config.lags, spec.numeric)
         self.alerts = Alerts(config, series.keys)
         self._shifts = Shifts(config.adapt_after)
-        self._ahead = 0.0  # see `Detector.for_partition`
+        self._ahead = 0.0  # see `Detector.staggered`
         self._keeps_encodings = keeps_encodings
         self.scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
         self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
         self._admitted = 0  # records of the warm-up that are context
-        self.seated_until = 0  # records up to which its seat is good
+        self.addressed_until = 0  # records up to which its seat is good
         self._room_end = 0  # ... and that there is room for
-        self._asked: Alerts | None = None  # see `asked`; the seat has addresses of it
+        self._next_alerts: Alerts | None = None  # see `asked`; the seat has addresses of it
         self._fixed: Handle | None = None
         self._memory: tuple[Any, Handle] | None = None  # what is remembered of series: its columns, and their handle
         self._begin_log()
@@ -111,7 +113,7 @@ class Scope:
     @property
     def has_contexts(self) -> bool:
         """Whether the warm-up is over."""
-        return self.panel.timelines[0].current is not None
+        return self.view_set.view_contexts[0].current is not None
 
     @property
     def shifts(self) -> int:
@@ -131,7 +133,7 @@ class Scope:
     @property
     def generation(self) -> int:
         """Counts the contexts that took effect so far, from 1; 0 while warming up."""
-        return self.panel.generation
+        return self.view_set.generation
 
     @property
     def room(self) -> int:
@@ -149,42 +151,42 @@ class Scope:
         if not self.has_contexts:
             return max(1, self.config.min_context - self.context.max_rows)
         stepped, keys = self.alerts.stepped, self.series.keys
-        until_next = self.panel.until_next(self.records)
+        until_next = self.view_set.until_next(self.records)
         unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
         if self.series.max_keys - len(keys) < unplanned:
             unplanned = stepped + STEP - self.records  # ... or forget keys, of which records are followed already
         scaled = stepped + max(1, -(-(2 * self.scaled - stepped) // STEP)) * STEP - self.records
         return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
 
-    def unseat(self) -> None:
+    def drop_addresses(self) -> None:
         """Contexts, what alerts compare with, or verdicts have changed: who changes them has to call it.
 
         The seat has addresses of them, and what there is room for follows from them.
         """
-        self.seated_until, self._room_end, self._asked = 0, 0, None
+        self.addressed_until, self._room_end, self._next_alerts = 0, 0, None
 
     def inspect(self) -> Inspection:
         """See `Detector.inspect`."""
-        timelines = self.panel.timelines
-        generations = {each.view.name: each.current.result() for each in timelines if each.current is not None}
-        following = tuple(each.view.name for each in timelines if each.next is not None)
+        view_contexts = self.view_set.view_contexts
+        generations = {each.view.name: each.current.result() for each in view_contexts if each.current is not None}
+        following = tuple(each.view.name for each in view_contexts if each.next is not None)
         return Inspection(self.context.pool.numbers, generations, following, {})
 
     def is_ready(self, n: int) -> bool:
         """Whether the next n records can be processed without waiting for a generation that is being built."""
-        return all(build.done for build in self.panel.needed(self.records + n))
+        return all(builder.done for builder in self.view_set.needed(self.records + n))
 
     # -- the compiled step ---------------------------------------------------------------------------------------
 
-    def is_seated(self, n: int) -> bool:
-        """Whether what `take_seat` has said is still good for the next n records."""
+    def has_addresses(self, n: int) -> bool:
+        """Whether what `write_addresses` has said is still good for the next n records."""
         # columns get new memory when there are more series
         has_memory = self._memory is not None and self._memory[0][0] is self.series.keys.columns["mean"]
-        return has_memory and self.records + n <= self.seated_until
+        return has_memory and self.records + n <= self.addressed_until
 
-    def take_seat(self, seat: Int, plan: Int, n: int) -> None:
+    def write_addresses(self, addresses: Int, plan: Int, n: int) -> None:
         """Say in seat (SEAT,) and plan (views, VIEW) where the compiled step finds all that it needs for n records."""
-        self.panel.plan(plan, self.records + n)
+        self.view_set.plan(plan, self.records + n)
         if self.has_contexts:
             self.note_first()
         keys = self.series.keys.columns
@@ -192,11 +194,11 @@ class Scope:
         if self._memory is None or self._memory[0][0] is not columns[0]:
             self._memory = columns, Handle(columns)
         if self._fixed is None:
-            self._fixed = Handle(*self.history.rings, *self.alerts.of_step)
-        seat[FIXED], seat[MEMORY_OF_SERIES] = self._fixed.address, self._memory[1].address
-        seat[STANDARDS] = self.asked.standards(self.history).address if self.has_contexts else 0
+            self._fixed = Handle(*self.history.rings, *self.alerts.kernel_arrays)
+        addresses[FIXED], addresses[MEMORY_OF_SERIES] = self._fixed.address, self._memory[1].address
+        addresses[STANDARDS] = self.next_alerts.standards(self.history).address if self.has_contexts else 0
         self.history.tally[BOUND] = self._bound
-        self.seated_until = self.panel.planned_until(self.records + n)
+        self.addressed_until = self.view_set.planned_until(self.records + n)
 
     @property
     def bound(self) -> int:
@@ -208,20 +210,20 @@ class Scope:
         """The number of records at which there is more to do than the compiled step does."""
         if not self.has_contexts:
             return self.records + self.room
-        until_next = self.panel.until_next(self.records)
+        until_next = self.view_set.until_next(self.records)
         step = self.alerts.stepped + STEP
         return step if until_next is None else min(step, self.records + until_next)
 
     def arrive(self) -> None:
         """Do what is to be done after the records that the compiled step has learned."""
-        self.unseat()
+        self.drop_addresses()
         if not self.has_contexts:
             self.admit_first()
             return
         is_step = self.records - self.alerts.stepped == STEP
         if is_step:
             self._watch()
-        self.panel.advance(self.records)
+        self.view_set.advance(self.records)
         if is_step:
             self._step()
 
@@ -245,16 +247,16 @@ class Scope:
             self.context.end_warm_up()
             self.begin()
 
-    def borrow(self, other: Scope) -> None:
+    def start_from_shared(self, other: Scope) -> None:
         """Let scores refer to the records of another scope, too."""
-        self.alerts.borrow(other.alerts)
-        self.unseat()
+        self.alerts.start_from_shared(other.alerts)
+        self.drop_addresses()
 
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
-        numbers, first = self.panel.first_scores(self.records)
-        known = np.flatnonzero(numbers >= self.history.oldest_scored)  # of a seed context perhaps not all
-        numbers, first = numbers[known], first[known]
+        numbers, first = self.view_set.first_scores(self.records)
+        kept = np.flatnonzero(numbers >= self.history.oldest_scored)  # of a seed context perhaps not all
+        numbers, first = numbers[kept], first[kept]
         if not len(first):
             return Results.nothing(first)
         slots, begins = self._series_of(numbers)
@@ -263,16 +265,16 @@ class Scope:
             alerts.note(numbers, alerts.memory.remember(first, slots, begins, learn=False, far=far))
         results = alerts.judge_first(first, slots, begins, far)
         batch = self.history.batch(numbers, slots, begins)
-        return self.explainer.explained(results, batch, self.explainer.halves(self.panel, numbers), None)
+        return self.explainer.explained(results, batch, self.explainer.halves(self.view_set, numbers), None)
 
     def reasons(self, batch: Batch, i: int, scores: Scores, number: int) -> tuple[Reason, ...]:
         """The reasons of the i-th record of a batch, which has this number here; scores: (1,) what this scope says."""
-        one = batch.part(np.array([i]))
-        return self.explainer.reasons(one, 0, scores, lambda _: self.panel.builds(number), self.series.pooled)
+        single = batch.part(np.array([i]))
+        return self.explainer.reasons(single, 0, scores, lambda _: self.view_set.builders(number), self.series.pooled)
 
-    def reasons_by(self, one: Batch, builds: Scorers, scores: Scores) -> tuple[Reason, ...]:
+    def reasons_by(self, single: Batch, builders: Scorers, scores: Scores) -> tuple[Reason, ...]:
         """The reasons of a record (1,) against other generations; scores: (1,)."""
-        return self.explainer.reasons(one, 0, scores, lambda _: builds, None)
+        return self.explainer.reasons(single, 0, scores, lambda _: builders, None)
 
     def begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""
@@ -280,9 +282,9 @@ class Scope:
         self.series.forget()
         self._look_for_far()
         self._learn_scale()
-        self.panel.begin(self.context)
-        self.context.bring_forward(self._ahead)
-        self.unseat()
+        self.view_set.begin(self.context)
+        self.context.renew_early(self._ahead)
+        self.drop_addresses()
 
     def _look_for_far(self) -> None:
         """After the warm-up: from now on far values of its records do not count in what is said of later ones."""
@@ -318,14 +320,14 @@ class Scope:
         """Once after the warm-up: let its records be among those that later ones are compared with."""
         if self._has_noted_first:
             return
-        numbers, first = self.panel.first_scores(self.records)
+        numbers, first = self.view_set.first_scores(self.records)
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
             first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
-        remembered, known = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
-        slots, begins = self._series_of(numbers[known])
-        far = self.history.far(numbers[known])
-        remembered[known] = self.alerts.memory.remember(first[known], slots, begins, far=far)
+        remembered, kept = np.full(len(numbers), np.nan), np.flatnonzero(numbers >= self.history.oldest_scored)
+        slots, begins = self._series_of(numbers[kept])
+        far = self.history.far(numbers[kept])
+        remembered[kept] = self.alerts.memory.remember(first[kept], slots, begins, far=far)
         outlier = self.alerts.first_outliers(first, remembered)
         self.context.note_first(numbers, first.by_view, remembered, outlier)
         self.alerts.note(numbers, remembered)
@@ -341,11 +343,11 @@ class Scope:
         """Let the verdicts since the last record take effect, before the next one is learned."""
         if self.has_contexts:
             self.note_first()
-            self._told(self.alerts)
+            self._with_verdicts(self.alerts)
         self.context.apply_verdicts()
-        self.unseat()
+        self.drop_addresses()
 
-    def _told(self, alerts: Alerts) -> Alerts:
+    def _with_verdicts(self, alerts: Alerts) -> Alerts:
         """Alerts after the verdicts since the last record have been told to them."""
         history = self.history
         for numbers, sign in zip(self.context.new_verdicts, (-1.0, 1.0), strict=True):
@@ -353,15 +355,17 @@ class Scope:
         return alerts
 
     @property
-    def asked(self) -> Alerts:
+    def next_alerts(self) -> Alerts:
         """The alerts as they will be when the next record is learned."""
-        if self._asked is None:
-            self._asked = self._told(self.alerts.copy()) if self.context.has_new_verdicts else self.alerts
-        return self._asked
+        if self._next_alerts is None:
+            self._next_alerts = (
+                self._with_verdicts(self.alerts.copy()) if self.context.has_new_verdicts else self.alerts
+            )
+        return self._next_alerts
 
     def _watch(self) -> None:
         """Every `STEP` records: look for a lasting shift, by the generations that scored these records."""
-        if (odd := self.panel.is_odd(self.history.logits(self.records - STEP, self.records))) is not None:
+        if (odd := self.view_set.is_odd(self.history.logits(self.records - STEP, self.records))) is not None:
             self._shifts.watch(odd[0], ~odd[1])
 
     def _step(self) -> None:
@@ -371,7 +375,7 @@ class Scope:
         self.series.forget()
         if self.records >= 2 * self.scaled:
             self._learn_scale()
-        self.panel.renew(self.context, self.records + self.config.lag)
+        self.view_set.renew(self.context, self.records + self.config.lag)
 
     # -- feedback ------------------------------------------------------------------------------------------------
 
@@ -379,7 +383,7 @@ class Scope:
         """See `Detector.feedback`."""
         new = self.context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
         self.alerts.refresh()
-        self.unseat()
+        self.drop_addresses()
         return new
 
     def numbers_of(self, rows: Float) -> list[Int]:
@@ -390,8 +394,8 @@ class Scope:
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
-        known: NDArray[np.bool_] = self.history.verdict(numbers) != UNKNOWN
-        return known
+        is_judged: NDArray[np.bool_] = self.history.verdict(numbers) != UNKNOWN
+        return is_judged
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -401,7 +405,9 @@ class Scope:
         return {
             **self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes),
             **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
-            **self.panel.changes(self.records - min(LASTING, self.config.context_size // 2), self._keeps_encodings),
+            **self.view_set.changes(
+                self.records - min(MIN_SCORED_RECORDS, self.config.context_size // 2), self._keeps_encodings
+            ),
             **self.context.changes(),
             **self.alerts.changes(),
             **{f"follow/{name}": value for name, value in self.series.changes().items()},
@@ -414,13 +420,13 @@ class Scope:
         values = json.loads(self._counters_log.recover(entries, "counters"))
         counters = dict(zip(self._counters(), values, strict=True))
         self.context.recover(entries, "", *(counters[name] for name in self.context.scalars))
-        panel = known.panel if known is not None and known.model is self.model else None
-        self.panel.recover(entries, counters["views"], self.context, panel)
+        view_set = known.view_set if known is not None and known.model is self.model else None
+        self.view_set.recover(entries, counters["views"], self.context, view_set)
         self.alerts.recover(entries, "", *(counters[name] for name in self.alerts.scalars))
         self._shifts = Shifts(self.config.adapt_after)
-        self.panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
+        self.view_set.steps, self._has_noted_first = counters["steps"], counters["noted"]
         self.scaled, self._admitted = counters["scaled"], self.records
-        self.unseat()
+        self.drop_addresses()
         self.series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
     def copy(self, series: Series) -> Scope:
@@ -428,15 +434,15 @@ class Scope:
         shared."""
         twin = copy(self)
         twin.series, twin.alerts = series, self.alerts.copy(series.keys)
-        twin.context, twin.panel, twin._shifts = self.context.copy(), self.panel.copy(), copy(self._shifts)
+        twin.context, twin.view_set, twin._shifts = self.context.copy(), self.view_set.copy(), copy(self._shifts)
         twin._fixed, twin._memory = None, None
-        twin.unseat()
+        twin.drop_addresses()
         twin._begin_log()
         return twin
 
     def stagger(self, number: int) -> None:
         """Let steps and renewals come a part of their period earlier, another one for each number. See
-        `Detector.for_partition`."""
+        `Detector.staggered`."""
         below = 1.0
         self._ahead = 0.0
         while number:  # van der Corput's sequence: 1/2, 1/4, 3/4, 1/8, ...
@@ -445,11 +451,11 @@ class Scope:
             number //= 2
         if self.generation:  # it has a seed context
             self.alerts.begin(max(0, self.records - int(self._ahead * STEP)))
-            self.context.bring_forward(self._ahead)
+            self.context.renew_early(self._ahead)
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
-        own = {"steps": self.panel.steps, "noted": self._has_noted_first, "views": self.panel.plain()}
+        own = {"steps": self.view_set.steps, "noted": self._has_noted_first, "views": self.view_set.plain()}
         own["scaled"] = self.scaled
         return self.context.plain() | self.alerts.plain() | own
 
@@ -464,7 +470,7 @@ class Scope:
 
 def fitting_views(model: Model, spec: RowSpec, config: DetectorConfig) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
     """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
-    limit = model.config.most_features(len(spec.categorical))
+    limit = model.config.max_features(len(spec.categorical))
     views, left_out = fitting(config.wanted_views, spec.n_features, config.lags, limit)
     if not views:
         first = left_out[0]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Copied, Document, Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import BlockTable, Copied, Document, Entries, StoredEntries
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.step.follow import Profiles, find_mean, follow_seasons
 from fomo_stream.errors import DamagedStateError
@@ -54,7 +54,7 @@ class Seasons(Copied):
         shape = int(first[-1]), d
         bins, cycle = np.zeros((4, *shape)), np.zeros((5, p, d))
         self.profiles = Profiles(
-            inner=np.array([one.inner for one in self.cycles], dtype=np.int64),
+            inner=np.array([cycle.inner for cycle in self.cycles], dtype=np.int64),
             first=first,
             visits=np.zeros(shape, np.uint8),
             mean=bins[0],
@@ -81,21 +81,21 @@ class Seasons(Copied):
 
         A place is a number of bins since the start of the cycle, NaN = unknown.
         """
-        found = np.tile(np.array([0.0, 0.0, 1.0])[:, None], (len(scores), 1, scores.shape[1]))
-        follow_seasons(np.array(scores, order="C"), np.array(places, order="C"), self.profiles, found)
-        return Usual(found[:, 0] > 0.0, found[:, 1], found[:, 2])
+        seasons = np.tile(np.array([0.0, 0.0, 1.0])[:, None], (len(scores), 1, scores.shape[1]))
+        follow_seasons(np.array(scores, order="C"), np.array(places, order="C"), self.profiles, seasons)
+        return Usual(seasons[:, 0] > 0.0, seasons[:, 1], seasons[:, 2])
 
     def rescale(self, old: Pooled, new: Pooled) -> None:
         """Take another scale for scores."""
-        its = self.profiles
-        n, changed = np.maximum(its.open, 1), _ratio(old, new, its.mean) ** 2
-        of_open = new.scores(old.raw(its.sum / n)) * its.open
-        its.mean[:], its.sum[:] = new.scores(old.raw(its.mean)), of_open
-        its.variance[:], its.square[:] = its.variance * changed, its.square * changed
-        of_mean = _ratio(old, new, np.where(np.isnan(its.of_mean), 0.0, its.of_mean)) ** 2
-        for sums in (its.error, its.error_of_mean, its.summed, its.summed_of_mean):
+        profiles = self.profiles
+        n, changed = np.maximum(profiles.open, 1), _scale_ratio(old, new, profiles.mean) ** 2
+        of_open = new.scores(old.raw(profiles.sum / n)) * profiles.open
+        profiles.mean[:], profiles.sum[:] = new.scores(old.raw(profiles.mean)), of_open
+        profiles.variance[:], profiles.square[:] = profiles.variance * changed, profiles.square * changed
+        of_mean = _scale_ratio(old, new, np.where(np.isnan(profiles.of_mean), 0.0, profiles.of_mean)) ** 2
+        for sums in (profiles.error, profiles.error_of_mean, profiles.summed, profiles.summed_of_mean):
             sums *= of_mean
-        its.written[:] = True
+        profiles.written[:] = True
         self._find_means()
 
     def _find_means(self) -> None:
@@ -106,42 +106,46 @@ class Seasons(Copied):
 
     def _recovered(self) -> None:
         """Arrays of its own, and an empty log."""
-        its = self.profiles = Profiles._make(array.copy() for array in self.profiles)
-        its.written[:] = ((its.visits > 0) | (its.open > 0)).any(axis=1)
+        profiles = self.profiles = Profiles._make(array.copy() for array in self.profiles)
+        profiles.written[:] = ((profiles.visits > 0) | (profiles.open > 0)).any(axis=1)
         self._log, self._tables = Document(), []
-        for first, stop in zip(its.first[:-1].tolist(), its.first[1:].tolist(), strict=True):
-            self._tables.append(Table(1, **{name: np.zeros_like(getattr(its, name)[first:stop]) for name in BINS}))
+        for first, stop in zip(profiles.first[:-1].tolist(), profiles.first[1:].tolist(), strict=True):
+            self._tables.append(
+                BlockTable(1, **{name: np.zeros_like(getattr(profiles, name)[first:stop]) for name in BINS})
+            )
 
     def changes(self, name: str) -> Entries:
         """The entries that have changed since the last call."""
-        its, cycles = self.profiles, range(len(self.cycles))
-        arrays = {f"{p}/{key}": np.atleast_1d(getattr(its, one)[p]) for p in cycles for key, one in NAMES.items()}
+        profiles, cycles = self.profiles, range(len(self.cycles))
+        arrays = {
+            f"{p}/{key}": np.atleast_1d(getattr(profiles, field)[p]) for p in cycles for key, field in NAMES.items()
+        }
         entries = self._log.changes(f"{name}/now", save(arrays))
         for p, table in enumerate(self._tables):
-            at = np.flatnonzero(its.written[its.first[p] : its.first[p + 1]])
-            table.put(at, **{column: getattr(its, column)[its.first[p] + at] for column in BINS})
+            at = np.flatnonzero(profiles.written[profiles.first[p] : profiles.first[p + 1]])
+            table.put(at, **{column: getattr(profiles, column)[profiles.first[p] + at] for column in BINS})
             entries |= table.changes(f"{name}/{p}")
-        its.written[:] = False
+        profiles.written[:] = False
         return entries
 
     def recover(self, entries: StoredEntries, name: str) -> None:
         """Take the state from the entries. Raises StateError."""
         self._recovered()
-        its, arrays = self.profiles, load(self._log.recover(entries, f"{name}/now"))
+        profiles, arrays = self.profiles, load(self._log.recover(entries, f"{name}/now"))
         for p, table in enumerate(self._tables):
             table.recover(entries, f"{name}/{p}")
             for column in BINS:
-                getattr(its, column)[its.first[p] : its.first[p + 1]] = table[column]
-            for key, one in NAMES.items():
-                found, value = arrays.get(f"{p}/{key}"), getattr(its, one)
-                if found is None or found.shape != np.shape(np.atleast_1d(value[p])):
+                getattr(profiles, column)[profiles.first[p] : profiles.first[p + 1]] = table[column]
+            for key, field in NAMES.items():
+                stored, value = arrays.get(f"{p}/{key}"), getattr(profiles, field)
+                if stored is None or stored.shape != np.shape(np.atleast_1d(value[p])):
                     raise DamagedStateError(f"the state is damaged: {name} does not fit")
-                value[p] = found if value.ndim > 1 else found[0]
-        its.written[:] = False
+                value[p] = stored if value.ndim > 1 else stored[0]
+        profiles.written[:] = False
         self._find_means()
 
 
-def _ratio(old: Pooled, new: Pooled, scores: Float) -> Float:
+def _scale_ratio(old: Pooled, new: Pooled, scores: Float) -> Float:
     """By how much a small distance at these scores (n, d) grows with the new scale."""
     step = 0.01
     return np.asarray((new.scores(old.raw(scores + step)) - new.scores(old.raw(scores - step))) / (2.0 * step))

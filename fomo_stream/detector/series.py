@@ -12,13 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Document, Entries, Entry, State, StoredEntries, check_same, value_of
-from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Digests, Key, Keys
-from fomo_stream.detector.relative import WITHIN, Pooled, apart_of, weights, within_keys
+from fomo_stream.detector.changelog import (
+    Document,
+    Entries,
+    SingleEntry,
+    State,
+    StoredEntries,
+    check_same,
+    required_entry,
+)
+from fomo_stream.detector.keys import MAX_KEYS, UNKEYED, Digests, Key, Keys
+from fomo_stream.detector.relative import PRIOR_VARIANCE, Pooled, distances_between_keys, weights, within_keys
 from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.step import follow as step
-from fomo_stream.detector.step.follow import HALF_LIFE, RELATIVE, SIZES, Batch, Counts, Given, Rows, new_batch
-from fomo_stream.detector.step.slots import ENOUGH_KEYED, FEW_KEYED, NEVER
+from fomo_stream.detector.step.follow import HALF_LIFE, RELATIVE, RUN_SIZES, Batch, Counts, FixedInputs, Rows, new_batch
+from fomo_stream.detector.step.slots import MAX_KEYED_WITHOUT_RECURRENCE, MIN_KEYED_RECORDS, MIN_RECURRING_SHARE
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
 from fomo_stream.model.bulk import Bulk
@@ -31,10 +39,10 @@ Bool = NDArray[np.bool_]
 NOTHING: Int = np.zeros(0, np.int64)
 NO_FLAGS = np.zeros(0, bool)
 MOVEMENT = 2  # vectors: level and spread
-MUCH = 0.25  # by which a scale differs from another so that what is known of keys is converted
+MIN_SCALE_CHANGE = 0.25  # by which a scale differs from another so that what is known of keys is converted
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
-SINCE_PACE = ("when", "clock", "pace", "paces")  # columns that states of before do not have
+ADDED_COLUMNS = ("when", "clock", "pace", "paces")  # columns that states of before do not have
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
 BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
@@ -93,12 +101,12 @@ class Series(State):
         self.seasons = Seasons(n_features, cycles) if cycles and relative else None
         self._n_cycles = len(cycles)
         self._handle: tuple[Any, Any, Handle] | None = None  # what it is of, and the handle
-        self.keys = Keys(max_keys, self._columns, SINCE_PACE)
+        self.keys = Keys(max_keys, self._columns, ADDED_COLUMNS)
         self._set_scale(None)
-        self._still, self._runs = np.zeros((2, n_features), np.int64), np.zeros((SIZES, n_features), np.int64)
+        self._still, self._runs = np.zeros((2, n_features), np.int64), np.zeros((RUN_SIZES, n_features), np.int64)
         self._firsts = np.zeros((2, n_features))
         self._totals = np.zeros(3, np.int64)  # records so far, those with a key, and those whose key was known
-        self._totals_log = Entry()
+        self._totals_log = SingleEntry()
         own = {"lags": lags, "movement": int(movement), "features": n_features}
         self._settings = json.dumps({**own, "max_keys": max_keys, "relative": int(relative)}).encode()
         self._recovered()
@@ -161,13 +169,16 @@ class Series(State):
         moves = (NOTHING, NOTHING, NO_FLAGS) if keys is None else self._resolve(keys, learn)
         step.follow(self._state(bulk), values, *moves, learn, batch)
         if learn:
-            self.keys.mark(WHOLE if keys is None else moves[1])
+            self.keys.mark(UNKEYED if keys is None else moves[1])
             self._totals[0] += len(values) if keys is None else 0
 
     def _resolve(self, keys: Sequence[Key] | Digests, learn: bool) -> tuple[Int, Int, Bool]:
         """See `Keys.resolve`."""
         keys = keys if isinstance(keys, Digests) else Digests.of(keys)
-        totals, limits = self._totals if learn else self._totals.copy(), (FEW_KEYED, ENOUGH_KEYED, NEVER)
+        totals, limits = (
+            self._totals if learn else self._totals.copy(),
+            (MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE),
+        )
         return self.keys.resolve(*keys, totals, limits, learn)
 
     def _state(self, bulk: Bulk | None) -> int:
@@ -177,7 +188,7 @@ class Series(State):
             n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
             zeros = {"clock": "f8", "pace": "f8", "paces": "u1", "records": "u4"}  # where they are not kept
             rows = Rows(**{key: columns.get(key, np.zeros(n, zeros.get(key, "f8"))) for key in Rows._fields})
-            given = Given(
+            given = FixedInputs(
                 nothing if self.pooled is None else self.pooled.table,
                 nothing if bulk is None else np.stack(bulk),
                 self.is_numeric,
@@ -190,18 +201,18 @@ class Series(State):
             self._handle = last, bulk, Handle(rows, profiles, self._counts, given)
         return self._handle[2].address
 
-    def pass_over(self, values: Float, keys: Sequence[Key]) -> None:
+    def skip(self, values: Float, keys: Sequence[Key]) -> None:
         """Records (n, d) that nothing else is learned of: the counters of known series go on from their totals."""
         if not self.counters or not len(values):
             return
         _, keyed, recurred = self._totals.tolist()
-        recur = 2 * recurred >= keyed or keyed < FEW_KEYED
+        recur = 2 * recurred >= keyed or keyed < MIN_KEYED_RECORDS
         slots = self.keys.find_all(Digests.of(keys).digests)
-        moves = [(i, slot) for i, slot in enumerate(slots.tolist()) if slot != WHOLE]
-        moves += [(i, WHOLE) for i, key in enumerate(keys) if key is None or not recur]
+        moves = [(i, slot) for i, slot in enumerate(slots.tolist()) if slot != UNKEYED]
+        moves += [(i, UNKEYED) for i, key in enumerate(keys) if key is None or not recur]
         if moves:
             at, of_series = (np.array(column) for column in zip(*sorted(moves), strict=True))
-            step.pass_over(self._state(None), np.ascontiguousarray(values), at, of_series)
+            step.skip_records(self._state(None), np.ascontiguousarray(values), at, of_series)
             self.keys.mark(of_series)
 
     def forget(self) -> None:
@@ -210,12 +221,12 @@ class Series(State):
 
     def learn_scale(self, columns: tuple[Float, ...]) -> None:
         """Learn what is usual for all keys from the values (m,) of each feature in a sample, ascending."""
-        within = np.full(self.n_features, WITHIN)
+        within = np.full(self.n_features, PRIOR_VARIANCE)
         pooled = Pooled.fit(columns, within)
         if self.pooled is not None:
             self._rescale(self.pooled, pooled)
             count, variance = (self.keys.column(name, self.keys.in_use) for name in ("known", "variance"))
-            pooled = replace(pooled, within=within_keys(count, variance, apart_of(*self._counts.firsts)))
+            pooled = replace(pooled, within=within_keys(count, variance, distances_between_keys(*self._counts.firsts)))
         if self.seasons is not None and self.pooled is not None:
             self.seasons.rescale(self.pooled, pooled)
         self._set_scale(pooled)
@@ -223,7 +234,7 @@ class Series(State):
     def _rescale(self, old: Pooled, new: Pooled) -> None:
         """Take another scale for the levels of keys, where it differs much: each entry of a key is written again."""
         middle = new.scores(old.raw(np.array([[-1.0, 0.0, 1.0]]).T * np.ones(self.n_features)))
-        differs = np.abs(middle - np.array([[-1.0, 0.0, 1.0]]).T).max(axis=0) > MUCH
+        differs = np.abs(middle - np.array([[-1.0, 0.0, 1.0]]).T).max(axis=0) > MIN_SCALE_CHANGE
         if not differs.any() or not len(self.keys):
             return
         slots = self.keys.in_use
@@ -245,12 +256,12 @@ class Series(State):
         Returns how far they are from that (n, RELATIVE, d).
         """
         relative = np.full((len(values), RELATIVE, self.n_features), np.nan)
-        keyed = np.flatnonzero((slots > WHOLE) & (self.keys.column("used", slots) > 0))
+        keyed = np.flatnonzero((slots > UNKEYED) & (self.keys.column("used", slots) > 0))
         if len(keyed):
             unique, at = np.unique(slots[keyed], return_inverse=True)
-            found = relative[keyed]
-            step.learn_usual(self._state(None), values[keyed], at, slots[keyed], found)
-            relative[keyed] = found
+            of_keyed = relative[keyed]
+            step.learn_usual(self._state(None), values[keyed], at, slots[keyed], of_keyed)
+            relative[keyed] = of_keyed
             self.keys.mark(unique)
         return relative
 
@@ -263,9 +274,9 @@ class Series(State):
         known = np.flatnonzero(self.keys.column("has_records", slots))
         if len(known):
             unique, at = np.unique(slots[known], return_inverse=True)
-            found = moves[known]
-            step.learn_moves(self._state(None), bulk.limited(values[known]), at, slots[known], found)
-            moves[known] = found
+            of_known = moves[known]
+            step.learn_moves(self._state(None), bulk.limited(values[known]), at, slots[known], of_known)
+            moves[known] = of_known
             self.keys.mark(unique)
         return moves
 
@@ -286,7 +297,7 @@ class Series(State):
         settings = json.loads(self._settings)
         check_same(json.loads(Document().recover(entries, "settings")), settings, settings)
         try:
-            counters, firsts = (value := value_of(entries, "keys"))[: COUNTERS.size], value[COUNTERS.size :]
+            counters, firsts = (value := required_entry(entries, "keys"))[: COUNTERS.size], value[COUNTERS.size :]
             self._totals_log.recover(entries, "keys")
             *self._totals[:], count, is_scaled = COUNTERS.unpack(counters)
             self.keys.recover(entries, "key", count)

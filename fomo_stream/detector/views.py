@@ -16,7 +16,7 @@ Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Name = TypeVar("Name", bound=str)
 
-WIDEST = 200  # columns of a view that looks at more than the record; a wider one is left out
+MAX_COLUMNS = 200  # columns of a view that looks at more than the record; a wider one is left out
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class View:
     name: str
     # what it looks at: the "record", the record with the ones before it ("past"), its level and spread ("movement"), or
     # how far it is from what is usual for its key ("relative")
-    sees: str = "record"
+    input: str = "record"
     # whose rows: "history", a uniform sample of all records so far, renewed when a share of it has changed, or
     # "recent", the last records, renewed after a fixed number of records
-    of: str = "history"
+    sample: str = "history"
     trim: float = 0.0  # share of the context's unconfirmed rows, the most outlying ones, to leave out
 
     def columns(self, vectors: Float, lags: int, categorical: tuple[int, ...]) -> Float:
@@ -42,8 +42,8 @@ class View:
         A view of what is usual for keys has its own: `Batch.relative`. categorical: columns of the record
         that hold category codes; these have no level and no spread.
         """
-        shown = vectors[:, -MOVEMENT:] if self.sees == "movement" else vectors[:, : self.n_vectors(lags)]
-        if self.sees == "movement" and categorical:
+        shown = vectors[:, -MOVEMENT:] if self.input == "movement" else vectors[:, : self.n_vectors(lags)]
+        if self.input == "movement" and categorical:
             shown = shown.copy()
             shown[:, :, categorical] = np.nan
         return flat(shown)
@@ -57,21 +57,21 @@ class View:
     @property
     def is_derived(self) -> bool:
         """Whether its columns are not values of the record or of records before."""
-        return self.sees in ("movement", "relative")
+        return self.input in ("movement", "relative")
 
     @property
     def is_of_keys(self) -> bool:
         """Whether it knows only records of known keys."""
-        return self.sees == "relative"
+        return self.input == "relative"
 
     @property
     def widest(self) -> int:
         """Columns that it has at most, if it looks at more than the record: as many features as for movement."""
-        return WIDEST // MOVEMENT * RELATIVE if self.is_of_keys else WIDEST
+        return MAX_COLUMNS // MOVEMENT * RELATIVE if self.is_of_keys else MAX_COLUMNS
 
     def n_vectors(self, lags: int) -> int:
         """Vectors of d columns that it looks at."""
-        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT, "relative": RELATIVE}[self.sees]
+        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT, "relative": RELATIVE}[self.input]
 
     def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:
         """The columns of this view that hold category codes."""
@@ -84,10 +84,10 @@ VIEWS = {
     for view in (
         View("trimmed", trim=0.2),
         View("all"),
-        View("recent", of="recent"),
-        View("movement", sees="movement"),
-        View("past", sees="past"),
-        View("key", sees="relative"),
+        View("recent", sample="recent"),
+        View("movement", input="movement"),
+        View("past", input="past"),
+        View("key", input="relative"),
     )
 }
 DEFAULT = ("trimmed", "all", "recent", "movement", "key")
@@ -103,10 +103,10 @@ def named_views(names: Iterable[Name]) -> tuple[str, ...]:
     names = list(names)
     unknown = [name for name in names if name not in VIEWS and name not in GROUPS]
     if unknown or not names:
-        known = ", ".join([*GROUPS, *VIEWS])
-        raise ValueError(f"there is no view {', '.join(map(str, unknown)) or 'named'}; name some of {known}")
-    wanted = {view for name in names for view in GROUPS.get(name, (name,))}
-    return tuple(view for view in VIEWS if view in wanted)
+        choices = ", ".join([*GROUPS, *VIEWS])
+        raise ValueError(f"there is no view {', '.join(map(str, unknown)) or 'named'}; name some of {choices}")
+    requested = {view for name in names for view in GROUPS.get(name, (name,))}
+    return tuple(view for view in VIEWS if view in requested)
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ def fitting(
     views, left_out = [], []
     for view in (VIEWS[name] for name in names):
         width = view.n_vectors(lags) * n_features
-        most = limit if view.sees == "record" else min(limit or view.widest, view.widest)
-        if most and width > most:
-            left_out.append(LeftOut(view.name, width, most))
+        max_columns = limit if view.input == "record" else min(limit or view.widest, view.widest)
+        if max_columns and width > max_columns:
+            left_out.append(LeftOut(view.name, width, max_columns))
         else:
             views.append(view)
     return tuple(views), tuple(left_out)

@@ -29,7 +29,7 @@ from fomo_stream.kafka.topics.watch import InputEnd, TopicsAnswer
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.loading import check_schema, first_detector
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, parse_label
 from fomo_stream.partition.partition import Partition, Waiting

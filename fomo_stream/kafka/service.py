@@ -14,7 +14,7 @@ from fomo_stream.kafka.snapshot import Snapshot, not_ready_reasons, partition_sn
 from fomo_stream.kafka.start import start
 from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_flags import NO_TOPIC
 

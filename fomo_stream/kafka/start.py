@@ -31,7 +31,7 @@ from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
 from fomo_stream.kafka.warm_start import agree_on_warm_start
 from fomo_stream.loading import check_schema
 from fomo_stream.logs import kv
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.records.inference import named_schema
 from fomo_stream.settings.service_settings import ServiceSettings
 

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model.architecture import Model, ModelConfig
 from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
-from fomo_stream.model.config import Model, ModelConfig
 from fomo_stream.model.scoring import canonical_order, encode_with_torch
 from fomo_stream.model.zero_shot import TILE, ZeroShotModel
 
@@ -65,10 +65,10 @@ def attention_weights(model: Model, context: Float, queries: Float) -> Float:
         tiles = (
             [torchs.attention_weights(cache, tile[None])[0] for tile in torch.split(rows, TILE)] if len(rows) else []
         )
-    found = np.empty((len(rows), len(context)))
+    weights = np.empty((len(rows), len(context)))
     if tiles:  # columns are in the order of the cache's rows
-        found[:, order] = torch.cat(tiles).cpu().numpy()
-    return found
+        weights[:, order] = torch.cat(tiles).cpu().numpy()
+    return weights
 
 
 def _models_that_attend() -> list[str]:

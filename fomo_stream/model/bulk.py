@@ -3,7 +3,7 @@
 A few such values would decide the mean, the standard deviation and the covariance of a context, and so hide all other
 outliers of their column. Heavy tails and bursts have gaps, too, but what is beyond them is spread as widely. A closer
 bound, limits at quantiles, and to leave out bursts all cost accuracy on real streams. Where a stream moves, and where
-its ranges end, a value says something unless the gap is WIDER: with 20 ranges there, too, the average precision of
+its ranges end, a value says something unless the gap is WIDE_GAP: with 20 ranges there, too, the average precision of
 some streams fell by a third.
 """
 
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-GAP, WIDER = 20.0, 200.0  # ranges of the values before it
-MOST_FAR = 0.15  # of the values, on either side
+GAP, WIDE_GAP = 20.0, 200.0  # ranges of the values before it
+MAX_FAR_SHARE = 0.15  # of the values, on either side
 NEARLY_ALL = 0.95  # of the values are the same one
 
 
@@ -35,27 +35,27 @@ class Bulk(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[Float], gap: float = GAP) -> Bulk:
-        """Of columns of known values, each ascending (m,). gap: see `_end`."""
-        found = np.array([[-np.inf, np.inf, -np.inf, np.inf, np.nan]] * len(columns)).reshape(len(columns), 5)
-        for ends, values in zip(found, columns, strict=True):
+        """Of columns of known values, each ascending (m,). gap: see `_end_and_bound`."""
+        bounds = np.array([[-np.inf, np.inf, -np.inf, np.inf, np.nan]] * len(columns)).reshape(len(columns), 5)
+        for ends, values in zip(bounds, columns, strict=True):
             if len(values):
                 m = len(values)
-                aside = int(MOST_FAR * m)
-                ends[1], ends[3] = _end(values, aside, gap)
-                low, least = _end(-values[::-1], aside, gap)
+                aside = int(MAX_FAR_SHARE * m)
+                ends[1], ends[3] = _end_and_bound(values, aside, gap)
+                low, least = _end_and_bound(-values[::-1], aside, gap)
                 ends[0], ends[2] = -low, -least
                 middle = values[m // 2]
                 if values[m // 10] == middle == values[m - 1 - m // 10]:  # else far fewer are equal
                     equal = np.searchsorted(values, middle, "right") - np.searchsorted(values, middle)
                     ends[4] = middle if equal >= NEARLY_ALL * m else np.nan
-        return cls(*found.T.copy())
+        return cls(*bounds.T.copy())
 
     @classmethod
     def of_rows(cls, rows: Float) -> Bulk:
-        """Of the columns of rows (n, d), NaN = missing, with gaps that are WIDER."""
+        """Of the columns of rows (n, d), NaN = missing, with gaps that are WIDE_GAP."""
         ordered = np.sort(rows, axis=0)
-        known = (~np.isnan(rows)).sum(axis=0).tolist()
-        return cls.of([column[:m] for column, m in zip(ordered.T, known, strict=True)], WIDER)
+        counts = (~np.isnan(rows)).sum(axis=0).tolist()
+        return cls.of([column[:m] for column, m in zip(ordered.T, counts, strict=True)], WIDE_GAP)
 
     def far(self, rows: Float) -> Bool:
         """Which values of rows (n, d) are far; NaN is not."""
@@ -80,7 +80,7 @@ def without_far(values: Float) -> Float:
     return values[(values >= low) & (values <= high)] if has_far else values
 
 
-def _end(values: Float, aside: int, gap: float) -> tuple[float, float]:
+def _end_and_bound(values: Float, aside: int, gap: float) -> tuple[float, float]:
     """The largest of ascending values (m,) before a gap, and from where on a value is far; `aside`: those at each side.
 
     gap: how wide a gap is, in ranges of the values before it. Such a range begins at the smallest value that cannot be
@@ -94,7 +94,7 @@ def _end(values: Float, aside: int, gap: float) -> tuple[float, float]:
             upper = values[last - aside :]
             ranges, widths, end = upper[:-1] - first, np.diff(upper), aside
             is_gap = (widths > gap * ranges) & (ranges > 0)
-            while len(found := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
-                end = int(found[0])
+            while len(nearer := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
+                end = int(nearer[0])
             high = upper.item(end)
     return high, high + gap * (high - first) if high > first and aside else math.inf

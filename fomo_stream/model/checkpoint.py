@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.config import CompiledModel, Model, ModelConfig, parameter_shapes
+from fomo_stream.model.architecture import CompiledModel, Model, ModelConfig, parameter_shapes
 
 if TYPE_CHECKING:
     from fomo_stream.model.zero_shot import ZeroShotModel
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 
 FORMAT = "fomo-stream/1"
-MOST_BYTES = 1 << 30  # of a checkpoint
+MAX_BYTES = 1 << 30  # of a checkpoint
 DEFAULT_MODEL = "streams"
 TABLE_MODEL = "fomo"  # the best one for rows in no order
 GONE_MODELS = ("fusion", "fusion-router")  # of earlier builds
@@ -42,14 +42,14 @@ def shipped_models() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
 
 
-def _digest(config: str, training: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+def _weights_digest(config: str, training: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 over the configuration, the training summary and every weight, by name."""
-    seen = hashlib.sha256(f"{config}\n{training}\n".encode())
+    hashed = hashlib.sha256(f"{config}\n{training}\n".encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        seen.update(f"{name} torch.{array.dtype} {arrays[name].shape}".encode())  # as torch writes it
-        seen.update(array.tobytes())
-    return seen.hexdigest()
+        hashed.update(f"{name} torch.{array.dtype} {arrays[name].shape}".encode())  # as torch writes it
+        hashed.update(array.tobytes())
+    return hashed.hexdigest()
 
 
 def save_model(model: Model, path: str | Path, training: Mapping[str, Any] | None = None, half: bool = False) -> None:
@@ -64,7 +64,7 @@ def save_model(model: Model, path: str | Path, training: Mapping[str, Any] | Non
         "format": FORMAT,
         "config": config,
         "training": summary,
-        "digest": _digest(config, summary, tensors),
+        "digest": _weights_digest(config, summary, tensors),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -74,13 +74,13 @@ def save_model(model: Model, path: str | Path, training: Mapping[str, Any] | Non
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
     """Format, configuration, digest and training summary of a checkpoint, without its weights."""
-    return _read(Path(path), weights=False)[0]
+    return _read_checkpoint(Path(path), weights=False)[0]
 
 
-def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
+def _read_checkpoint(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES >> 30} GiB")
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES >> 30} GiB")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
@@ -88,10 +88,12 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
         raise CheckpointError(
             f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
         ) from None
-    found = metadata.get("format")
-    if found != FORMAT:
-        raise CheckpointError(f"{path} has format {found!r}, this version of fomo-stream reads {FORMAT!r}")
-    if weights and _digest(metadata.get("config", ""), metadata.get("training", ""), tensors) != metadata.get("digest"):
+    version = metadata.get("format")
+    if version != FORMAT:
+        raise CheckpointError(f"{path} has format {version!r}, this version of fomo-stream reads {FORMAT!r}")
+    if weights and _weights_digest(metadata.get("config", ""), metadata.get("training", ""), tensors) != metadata.get(
+        "digest"
+    ):
         raise CheckpointError(f"{path} does not match its digest: it was altered or damaged; fetch it again")
     try:
         parsed = {**metadata, "config": json.loads(metadata["config"]), "training": json.loads(metadata["training"])}
@@ -158,8 +160,8 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
     Raises CheckpointError for an unknown name and for a file that is missing.
     """
     text = DEFAULT_MODEL if str(name_or_path) == "default" else str(name_or_path)
-    known = shipped_models()
-    path = SHIPPED / f"{text}.safetensors" if text in known else Path(text)
+    shipped = shipped_models()
+    path = SHIPPED / f"{text}.safetensors" if text in shipped else Path(text)
     if path.suffix != ".safetensors":
         where = "a .safetensors file"
         if text == "paper-100":  # 9 MB, left out of the wheel and the image
@@ -168,10 +170,10 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
             f"; it is gone: for tables use {TABLE_MODEL}, for streams {DEFAULT_MODEL}" if text in GONE_MODELS else ""
         )
         raise CheckpointError(
-            f"no model named {text!r}{instead}; shipped: {', '.join(known)}; or give the path of {where}"
+            f"no model named {text!r}{instead}; shipped: {', '.join(shipped)}; or give the path of {where}"
         )
     if not path.exists():
-        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(known)}")
+        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped)}")
     return path
 
 
@@ -183,7 +185,7 @@ def load_model(name_or_path: str | Path = "default", device: str = "auto", kerne
     CheckpointError for an unknown name and for a file that is missing, truncated, altered, or of another format.
     """
     target = "cpu" if device == "auto" else resolve_device(device)
-    name, config, weights = _checked(checkpoint_path(name_or_path))
+    name, config, weights = _checked_checkpoint(checkpoint_path(name_or_path))
     if resolve_kernel(kernel, target, config) == "numba":
         return CompiledModel(name, config, weights)
     return _of_torch(name, config, weights, resolve_device(device))
@@ -191,19 +193,19 @@ def load_model(name_or_path: str | Path = "default", device: str = "auto", kerne
 
 def load_torch_model(name_or_path: str | Path = "default", device: str = "auto") -> ZeroShotModel:
     """`load_model` with the kernel torch."""
-    return _of_torch(*_checked(checkpoint_path(name_or_path)), resolve_device(device))
+    return _of_torch(*_checked_checkpoint(checkpoint_path(name_or_path)), resolve_device(device))
 
 
-def _checked(path: Path) -> tuple[str, ModelConfig, Arrays]:
+def _checked_checkpoint(path: Path) -> tuple[str, ModelConfig, Arrays]:
     """Name, architecture and weights, float32, of a checkpoint."""
-    metadata, arrays = _read(path)
+    metadata, arrays = _read_checkpoint(path)
     config = ModelConfig.from_dict(metadata["config"])
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise CheckpointError(f"{path} contains weights that are not finite: its training failed; use another one")
-    wanted, found = parameter_shapes(config), {name: array.shape for name, array in arrays.items()}
-    if wanted != found:
-        differ = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-        what = f"{differ[0]} has the shape {found.get(differ[0])}, not {wanted.get(differ[0])}"
+    expected, shapes = parameter_shapes(config), {name: array.shape for name, array in arrays.items()}
+    if expected != shapes:
+        differ = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
+        what = f"{differ[0]} has the shape {shapes.get(differ[0])}, not {expected.get(differ[0])}"
         raise CheckpointError(f"{path} does not hold the weights its configuration asks for ({what})")
     name = f"{path.stem}@{metadata['digest'][:8]}"
     return name, config, {key: array.astype(np.float32) for key, array in arrays.items()}

@@ -18,26 +18,26 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.architecture import NARROW, NOISE, SPACES, VALUE_LIMIT, Model
 from fomo_stream.model.bulk import Bulk, without_far
 from fomo_stream.model.compiled_attention import encode_by_attention, weights_of_attention
 from fomo_stream.model.completion import NEAREST, Completion
-from fomo_stream.model.config import NARROW, NOISE, SPACES, VALUE_LIMIT, Model
 from fomo_stream.model.kernels import statistics as kernels
-from fomo_stream.model.kernels.attention import Attended, AttentionWeights
-from fomo_stream.model.kernels.completion import Known, complete
 from fomo_stream.model.kernels.fusion import FUSES, FusionWeights, describe_rows, fuse
 from fomo_stream.model.kernels.handles import Handle
 from fomo_stream.model.kernels.lanes import LANES
 from fomo_stream.model.kernels.neighbours import FAR, LIMIT
+from fomo_stream.model.kernels.router_attention import AttentionContext, AttentionWeights
+from fomo_stream.model.kernels.row_completion import CompletionRows, complete
 from fomo_stream.model.kernels.statistics import (
-    MOST_FEATURES,
+    MAX_FEATURES,
     moments,
     own_channels,
     own_statistics,
     project_all,
-    whitening,
+    whitening_matrix,
 )
-from fomo_stream.model.kernels.views import score_views
+from fomo_stream.model.kernels.view_scores import score_views
 from fomo_stream.model.layout import Arrays, as_tables, in_blocks
 from fomo_stream.model.quantile_map import ascending, knots_of
 
@@ -48,7 +48,7 @@ Bool = NDArray[np.bool_]
 
 
 LOCK = Lock()
-AT_ONCE = 4096  # rows that are scored together, so that memory is bounded
+ROWS_AT_ONCE = 4096  # rows that are scored together, so that memory is bounded
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,19 @@ class CompiledContext:
 
     n_rows: int
     transform: kernels.Transform
-    described: kernels.Described | Attended
-    read: Single  # what queries read of routers, see `kernels.attention.attend_rows`
+    described: kernels.Described | AttentionContext
+    read: Single  # what queries read of routers, see `kernels.router_attention.attend_rows`
     own: Float  # (n,) logits of the context's own rows, leave-one-out
     completion: Completion | None = None  # completes the rows that are scored; None: their gaps are the medians
 
     @cached_property
     def handle(self) -> Handle:
-        """It alone, for `score`."""
-        return handle_of(self, 0.0, None, None, None, np.zeros(1), None, 0.0, 0.0)
+        """It alone, for `score_queries`."""
+        return context_handle(self, 0.0, None, None, None, np.zeros(1), None, 0.0, 0.0)
 
 
 def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> CompiledContext:
-    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score`.
+    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score_queries`.
 
     quantiles: of each column the values, ascending, that give its quantile map; None: those of the rows.
     """
@@ -78,7 +78,7 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
         raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
     finite = np.isfinite(rows)
     columns = [ascending(column) for column in np.where(finite, rows, np.nan).T]
-    known = np.array([len(column) > 0 for column in columns])
+    has_values = np.array([len(column) > 0 for column in columns])
     medians = [column[(len(column) - 1) // 2] if len(column) else 0.0 for column in columns]
     fill = np.clip(medians, -VALUE_LIMIT, VALUE_LIMIT)
     complete = np.clip(np.where(finite, rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
@@ -90,7 +90,7 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     else:
         quantiles = [without_far(column) for column in (of_rows if quantiles is None else quantiles)]
     far = bulk.far(complete)
-    transform = _fit_transform(uses, complete, far, fill, known, *knots_of(quantiles))
+    transform = _fit_transform(uses, complete, far, fill, has_values, *knots_of(quantiles))
     views, tails = project_all(complete, transform)
     weights = weights_of(model)
     if isinstance(weights, AttentionWeights):
@@ -101,7 +101,7 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     return CompiledContext(n, transform, described, np.zeros((0, 0), np.float32), fuse(own, weights))
 
 
-def score(model: Model, context: CompiledContext, rows: Float) -> Float:
+def score_queries(model: Model, context: CompiledContext, rows: Float) -> Float:
     """Logits (q,) of rows (q, d), raw units, NaN = missing."""
     d = len(context.transform.center)
     if rows.shape[-1] != d:
@@ -109,59 +109,59 @@ def score(model: Model, context: CompiledContext, rows: Float) -> Float:
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
     own, logits, views = np.array(rows, dtype=np.float64, order="C"), np.empty(len(rows)), np.array([[0, d, 0]])
     handle = context.handle
-    for start in range(0, len(own), AT_ONCE):
-        part = own[start : start + AT_ONCE]
+    for start in range(0, len(own), ROWS_AT_ONCE):
+        part = own[start : start + ROWS_AT_ONCE]
         contexts = np.full((1, len(part)), handle.address)
-        logits[start : start + AT_ONCE] = score_in_views(model, part, part, views, contexts)[0, 0]
+        logits[start : start + ROWS_AT_ONCE] = score_in_views_compiled(model, part, part, views, contexts)[0, 0]
     return logits
 
 
-def score_in_views(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
-    """Logits and votes (2, v, q), see `kernels.views.score_views`. contexts: addresses of `handle_of`."""
+def score_in_views_compiled(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
+    """Logits and votes (2, v, q), see `kernels.view_scores.score_views`. contexts: addresses of `context_handle`."""
     weights_of(model)
-    found: Float = score_views(rows, without, views, contexts, model.compiled[1].address)
-    return found
+    scored: Float = score_views(rows, without, views, contexts, model.compiled[1].address)
+    return scored
 
 
-def handle_of(context: CompiledContext, *added: Any) -> Handle:
-    """A context for `kernels.views.score_views`. added, of a view: weight of extremes and of likeness; low and high
+def context_handle(context: CompiledContext, *added: Any) -> Handle:
+    """A context for `kernels.view_scores.score_views`. added, of a view: weight of extremes and of likeness; low and high
     ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
     outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
-    return Handle(context.transform, context.described, context.read, _known(context), added)
+    return Handle(context.transform, context.described, context.read, _completion_rows(context), added)
 
 
-def _known(context: CompiledContext) -> Known:
+def _completion_rows(context: CompiledContext) -> CompletionRows:
     d, done = len(context.transform.center), context.completion
     if done is None:
         done = Completion(np.zeros((2, d)), np.zeros(d, dtype=bool), np.ones(d))
-    return _of(done)
+    return _rows_for_kernel(done)
 
 
-def _of(done: Completion) -> Known:
+def _rows_for_kernel(done: Completion) -> CompletionRows:
     n = len(done.rows)
     center = np.where(done.known, done.rows.mean(axis=0), 0.0)
     z = np.where(done.known, (done.rows - center) / done.scale, 0.0)
     columns = np.full((z.shape[1], -(-n // LANES) * LANES), FAR, np.float32)
     columns[:, :n] = np.clip(z, -LIMIT, LIMIT).T
-    return Known(done.rows, done.known, done.scale, center, np.abs(z).max(axis=0), columns, float(NEAREST))
+    return CompletionRows(done.rows, done.known, done.scale, center, np.abs(z).max(axis=0), columns, float(NEAREST))
 
 
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
     """What `Completion.fill` returns."""
     out = np.empty(rows.shape)
-    complete(np.array(rows, order="C"), _of(context), np.array(lacking.T, order="C"), out)
+    complete(np.array(rows, order="C"), _rows_for_kernel(context), np.array(lacking.T, order="C"), out)
     return out
 
 
 def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
     """Evidence channels (q, C) of rows (q, d), raw units, NaN = missing."""
     assert isinstance(context.described, kernels.Described)
-    found: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
-    return found
+    described: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
+    return described
 
 
 def _fit_transform(
-    uses: Bool, rows: Float, far: Bool, fill: Float, known: Bool, values: Float, levels: Float
+    uses: Bool, rows: Float, far: Bool, fill: Float, has_values: Bool, values: Float, levels: Float
 ) -> kernels.Transform:
     """The transform of complete rows (n, d) with knots of these values and levels (d, k).
 
@@ -173,21 +173,21 @@ def _fit_transform(
         # around one of the values: else the sum of large ones has errors as large as their differences
         ((middle,), (deviation[j],)) = moments(column - column[0])
         center[j] = column[0, 0] + middle
-    scale = constant_scale(center, deviation, len(rows))
+    scale = numpy_constant_scale(center, deviation, len(rows))
     z = np.where(far, 0.0, (rows - center) / scale)
-    whiten = whitening(z) if rows.shape[1] <= MOST_FEATURES else whitening_of_wide(z)
+    whiten = whitening_matrix(z) if rows.shape[1] <= MAX_FEATURES else wide_whitening_matrix(z)
     ends = kernels.outer_quantiles(levels)
-    return kernels.Transform(uses, fill, known, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
+    return kernels.Transform(uses, fill, has_values, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
 
 
-def constant_scale(center: Float, deviation: Float, n_rows: int) -> Float:
-    """Spread (d,) to divide by, see `preprocessing.constant_scale`."""
+def numpy_constant_scale(center: Float, deviation: Float, n_rows: int) -> Float:
+    """Spread (d,) to divide by, see `preprocessing.numpy_constant_scale`."""
     size = np.abs(center)
     stand_in = np.where(size > 0, size, 1.0) / math.sqrt(n_rows)
     return np.maximum(np.where(deviation > NOISE * size, deviation, stand_in), 1e-200)
 
 
-def whitening_of_wide(z: Float) -> Float:
+def wide_whitening_matrix(z: Float) -> Float:
     """The inverse square root (d, d) of the shrunk covariance of z-scores (n, d), as `evidence.whitening`.
 
     The covariance of n < d rows has at most n eigenvalues other than those of its shrinkage, and they are those of the
@@ -240,10 +240,10 @@ def weights_of(model: Model) -> FusionWeights | AttentionWeights:
     with LOCK:  # else another thread could replace a handle whose address is in use
         if model.compiled is None:
             kernel = model.config.attention == "kernel"
-            weights = weights_of_attention(model.config, model.arrays()) if kernel else _fusion(model.arrays())
-            model.compiled = weights, Handle(weights)
-    found: FusionWeights | AttentionWeights = model.compiled[0]
-    return found
+            made = weights_of_attention(model.config, model.arrays()) if kernel else _fusion(model.arrays())
+            model.compiled = made, Handle(made)
+    weights: FusionWeights | AttentionWeights = model.compiled[0]
+    return weights
 
 
 def _fusion(arrays: Arrays) -> FusionWeights:

@@ -1,4 +1,4 @@
-"""Contexts and weights of kernel attention for the compiled kernels; see `kernels.attention`."""
+"""Contexts and weights of kernel attention for the compiled kernels; see `kernels.router_attention`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.model.config import BANDWIDTHS, COORDINATES, MESSAGE_KEYS, TIE, VALUES, ModelConfig
-from fomo_stream.model.kernels.attention import (
+from fomo_stream.model.architecture import BANDWIDTHS, COORDINATES, MESSAGE_KEYS, TIE, VALUES, ModelConfig
+from fomo_stream.model.kernels.neighbours import LIMIT
+from fomo_stream.model.kernels.router_attention import (
     ATTENDS,
-    Attended,
+    AttentionContext,
     AttentionWeights,
     keys_of_layer,
     own_densities,
     own_rows,
     units_of,
 )
-from fomo_stream.model.kernels.neighbours import LIMIT
 from fomo_stream.model.kernels.statistics import rarities
 from fomo_stream.model.layout import Arrays, Single, as_tables, in_blocks, linear_map, linear_maps, norms, stacked
 
@@ -25,7 +25,7 @@ Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 
-def encode_by_attention(views: Float, far: Bool, weights: AttentionWeights) -> tuple[Attended, Single, Float]:
+def encode_by_attention(views: Float, far: Bool, weights: AttentionWeights) -> tuple[AttentionContext, Single, Float]:
     """The context whose rows have these views (S, n, d), what queries read of routers, and the rows' own logits (n,),
     leave-one-out. far: which rows have far values (n,), see `bulk`."""
     spaces, n, d = views.shape
@@ -38,22 +38,22 @@ def encode_by_attention(views: Float, far: Bool, weights: AttentionWeights) -> t
     coordinates = np.zeros(((layers - 1) * spaces, columns.shape[1], COORDINATES, columns.shape[3]), np.float32)
     values = np.zeros(((layers - 1) * heads, VALUES, m), np.float32)
     tables = np.zeros((0, n))
-    context = Attended(columns, coordinates, values, unit, *_comparison(tables), rarities(n, False))
+    context = AttentionContext(columns, coordinates, values, unit, *_comparison(tables), rarities(n, False))
     z, own, rarity = np.zeros((n, weights.head.shape[0]), np.float32), np.full(n, weights.bias), rarities(n, True)
     reads = []
     for layer in range(layers):
         read = np.zeros((0, weights.router_key.shape[2] + z.shape[1]), np.float32)
         if layer:
-            found, of_heads, read = keys_of_layer(z, layer, weights)
+            of_rows, of_heads, read = keys_of_layer(z, layer, weights)
             at = slice((layer - 1) * spaces, layer * spaces)
-            coordinates[at] = in_blocks(found.reshape(n, spaces, -1).transpose(1, 0, 2), 0.0)
+            coordinates[at] = in_blocks(of_rows.reshape(n, spaces, -1).transpose(1, 0, 2), 0.0)
             values[(layer - 1) * heads : layer * heads, :, :n] = of_heads.reshape(n, heads, VALUES).transpose(1, 2, 0)
         reads.append(read)
         densities, mixed = own_densities(x, z, layer, weights, context)
         tables = np.concatenate([tables, densities.T])
         middle = np.sort(densities, axis=0)[(n - 1) // 2]
         tables[-heads:, far] = middle[:, None]  # they say nothing of what is usual
-        context = Attended(*context[:4], *_comparison(tables), context.rarity)
+        context = AttentionContext(*context[:4], *_comparison(tables), context.rarity)
         own_rows(z, layer, densities, mixed, weights, context, rarity, read, own)
     return context, np.concatenate(reads), own
 

@@ -32,16 +32,16 @@ class Completion:
     def of(cls, rows: Float, fill: Callable[[Completion, Float, Bool], Float] | None = None) -> Completion:
         """Complete the rows (n, d) of a context, NaN = missing, each by the others. fill: as the method."""
         missing = np.isnan(rows)
-        known: Bool = ~np.all(missing, axis=0)
-        gaps = missing & known
+        has_values: Bool = ~np.all(missing, axis=0)
+        gaps = missing & has_values
         if not gaps.any():
-            return cls(rows, known, _scale(rows))
+            return cls(rows, has_values, _scale(rows))
         middle = np.full(rows.shape[1], np.nan)
-        middle[known] = np.nanquantile(rows[:, known], 0.5, axis=0, method="lower")
+        middle[has_values] = np.nanquantile(rows[:, has_values], 0.5, axis=0, method="lower")
         rough = np.where(gaps, middle, rows)
-        among = cls(rough, known, _scale(rough))
+        among = cls(rough, has_values, _scale(rough))
         filled = among.fill(rows, gaps) if fill is None else fill(among, rows, gaps)
-        return cls(filled, known, among.scale)
+        return cls(filled, has_values, among.scale)
 
     def fill(self, rows: Float, lacking: Bool | None = None) -> Float:
         """Complete rows (q, d), NaN = missing; NaN stays for features that the context does not know.

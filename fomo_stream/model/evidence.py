@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fomo_stream.model.config import SPACES
+from fomo_stream.model.architecture import SPACES
 from fomo_stream.model.preprocessing import Knots, center_and_scale, fit_knots, to_normal
 
 NEIGHBOURS = 20
@@ -138,13 +138,13 @@ def _smallest(d2: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return top.values, top.indices
     numbers = d2.numpy()  # on a CPU numpy's selection is several times faster than topk
     index = np.argpartition(numbers, k - 1, axis=-1)[..., :k]
-    found = np.take_along_axis(numbers, index, -1)
-    order = np.argsort(found, axis=-1, kind="stable")
-    near, where = np.take_along_axis(found, order, -1), np.take_along_axis(index, order, -1)
+    values = np.take_along_axis(numbers, index, -1)
+    order = np.argsort(values, axis=-1, kind="stable")
+    near, where = np.take_along_axis(values, order, -1), np.take_along_axis(index, order, -1)
     return torch.from_numpy(near), torch.from_numpy(where)
 
 
-def _nearest(x: Tensor, space_rows: Tensor, d2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _nearest_rows(x: Tensor, space_rows: Tensor, d2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of the nearest context rows: distances (B, q, k), ascending, indices (B, q, k), and the largest gap in one
     coordinate to the very nearest (B, q)."""
     near, index = _smallest(d2, min(NEIGHBOURS, space_rows.shape[1]))
@@ -195,8 +195,8 @@ def _fit_space(rows: Tensor, n_features: Tensor) -> tuple[Space, Tensor]:
     nearest, gap, densities = rows.new_empty(b, n, k), rows.new_empty(b, n), rows.new_empty(b, n, 4)
     index = torch.empty(b, n, k, dtype=torch.long, device=rows.device)
     for block, d2 in _own_distances(rows, space):
-        found = _nearest(rows[:, block], rows, d2)
-        nearest[:, block], index[:, block], gap[:, block] = found
+        nearest_rows = _nearest_rows(rows[:, block], rows, d2)
+        nearest[:, block], index[:, block], gap[:, block] = nearest_rows
     if n <= NEIGHBOURS:  # the row itself, infinitely far, is among them
         nearest, index = nearest[..., : n - 1], index[..., : n - 1]
     bandwidth = nearest[..., : min(5, n - 1)].mean(-1).median(1).values.clamp(min=floor)[:, None, None]
@@ -266,10 +266,10 @@ def _bandwidth(rows: Tensor) -> Tensor:
     """Median (B, 1, 1) of the mean distance of rows (B, n, d) to their 5 nearest ones."""
     b, n, d = rows.shape
     space = Space(rows, rows.square().sum(-1), *[rows.new_zeros(())] * 2)
-    k, found = min(5, n - 1), rows.new_empty(b, n)
+    k, means = min(5, n - 1), rows.new_empty(b, n)
     for block, d2 in _own_distances(rows, space):
-        found[:, block] = _smallest(d2, k)[0].sqrt().mean(-1)
-    return found.median(1).values.clamp(min=_floor(d))[:, None, None]
+        means[:, block] = _smallest(d2, k)[0].sqrt().mean(-1)
+    return means.median(1).values.clamp(min=_floor(d))[:, None, None]
 
 
 def fit_evidence(
@@ -308,7 +308,7 @@ def evidence_channels(queries: Tensor, evidence: Evidence, names: tuple[str, ...
     parts = []
     for view, space in zip(views.values(), evidence.spaces, strict=True):
         d2 = _squared_distances(view, space)
-        nearest, index, gap = _nearest(view, space.rows, d2)
+        nearest, index, gap = _nearest_rows(view, space.rows, d2)
         log_means = _log_means(nearest, floor)
         ratios = _ratios(log_means, space.own, index)
         densities = _log_densities(d2, space.bandwidth)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fomo_stream.model.config import BANDWIDTHS, COORDINATES, MESSAGE_KEYS, TIE, VALUES, ModelConfig
+from fomo_stream.model.architecture import BANDWIDTHS, COORDINATES, MESSAGE_KEYS, TIE, VALUES, ModelConfig
 
 INPUT_LIMIT = 12.0  # of densities as inputs of the network; asinh grows slowly: 12 is 80,000 spreads out
 OWN_DISTANCE = 1e30  # of a context row to itself: its weight is zero, and no gradient is infinite
@@ -45,7 +45,7 @@ def squared_distances(x: Tensor, rows: Tensor) -> Tensor:
     return (a.square().sum(-1, keepdim=True) + b.square().sum(-1).unsqueeze(-2) - 2 * product).clamp(min=0).float()
 
 
-def _likeness(x: Tensor, keys: Tensor) -> Tensor:
+def _negative_distances(x: Tensor, keys: Tensor) -> Tensor:
     """-|x - key|^2: (..., q, r), (..., n, r) -> (..., q, n)."""
     squares = x.square().sum(-1, keepdim=True) + keys.square().sum(-1).unsqueeze(-2)
     return (2 * x @ keys.transpose(-1, -2) - squares).clamp(max=0)
@@ -114,20 +114,22 @@ class KernelLayer(nn.Module):
 
     def weights(self, z: Tensor, d2: Tensor, context: KernelContext) -> Tensor:
         """Attention weights (B, H, q, n) of queries as in `read`."""
-        found: Tensor = self._logits(d2, self._coordinates(z), context.keys).softmax(-1)
-        return found
+        weights: Tensor = self._logits(d2, self._coordinates(z), context.keys).softmax(-1)
+        return weights
 
     def _coordinates(self, z: Tensor) -> Tensor:
         """(B, S, n, COORDINATES)"""
         if self.first:
             return z.new_zeros(len(z), self.spaces, z.shape[1], 0)
-        found: Tensor = self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
-        return found
+        coordinates: Tensor = (
+            self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
+        )
+        return coordinates
 
     def _logits(self, d2: Tensor, x: Tensor, keys: Tensor) -> Tensor:
         """(B, H, q, n): -s |q - k|^2 of each head."""
         if not self.first:
-            d2 = d2 - _likeness(x, keys)
+            d2 = d2 - _negative_distances(x, keys)
         wider = 4.0 ** -torch.arange(BANDWIDTHS, device=d2.device)
         precisions = self.log_precision.exp()[:, None] * wider
         return (d2.unsqueeze(2) * -precisions[..., None, None]).flatten(1, 2)
@@ -144,9 +146,12 @@ class KernelLayer(nn.Module):
         """What routers collect of context rows: (B, R, width)."""
         if self.first or not hasattr(self, "routers"):
             return z[:, :0]
-        likeness = _likeness(self.routers.expand(len(z), -1, -1), self.router_key(z)) * self.log_router_precision.exp()
-        found: Tensor = likeness.softmax(-1) @ self.router_value(z)
-        return found
+        likeness = (
+            _negative_distances(self.routers.expand(len(z), -1, -1), self.router_key(z))
+            * self.log_router_precision.exp()
+        )
+        messages: Tensor = likeness.softmax(-1) @ self.router_value(z)
+        return messages
 
     def _finish(
         self, z: Tensor, odd: Tensor, mixed: Tensor, context: KernelContext, itself: int, shown: Tensor | None
@@ -161,7 +166,7 @@ class KernelLayer(nn.Module):
         densities = densities if shown is None else densities * shown
         z = z + self.mix(torch.cat([mixed, densities.clamp(-INPUT_LIMIT, INPUT_LIMIT)], -1))
         if context.messages.shape[1]:
-            likeness = _likeness(self.router_key(z), self.router_key(context.messages))
+            likeness = _negative_distances(self.router_key(z), self.router_key(context.messages))
             read = (likeness * self.log_router_precision.exp()).softmax(-1)
             z = z + self.message(read @ context.messages)
         return z + self.feed_forward(self.norm(z)), densities
@@ -208,9 +213,9 @@ class KernelNetwork(nn.Module):
         layers, densities = [], []
         for layer in self.layers:
             assert isinstance(layer, KernelLayer)
-            context, z, found = layer.encode(z, views, far, shown)
+            context, z, of_layer = layer.encode(z, views, far, shown)
             layers.append(context)
-            densities.append(found)
+            densities.append(of_layer)
         return KernelCache(views, tuple(layers), self._logits(z, densities))
 
     def forward(self, views: Tensor, cache: KernelCache, shown: Tensor | None = None) -> Tensor:
@@ -232,11 +237,11 @@ class KernelNetwork(nn.Module):
         d2, densities = squared_distances(views, cache.views), []
         for layer, context in zip(self.layers[:layers], cache.layers, strict=False):
             assert isinstance(layer, KernelLayer)
-            z, found = layer.read(z, d2, context, shown)
-            densities.append(found)
+            z, of_layer = layer.read(z, d2, context, shown)
+            densities.append(of_layer)
         return z, densities, d2
 
     def _logits(self, z: Tensor, densities: list[Tensor]) -> Tensor:
         base = (torch.cat(densities, -1) * self.weight.relu()).sum(-1) + self.bias
-        found: Tensor = base + self.head(self.norm(z)).squeeze(-1)
-        return found
+        logits: Tensor = base + self.head(self.norm(z)).squeeze(-1)
+        return logits

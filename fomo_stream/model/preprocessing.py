@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fomo_stream.model.bulk import GAP, MOST_FAR, without_far
-from fomo_stream.model.config import NARROW, NOISE, VALUE_LIMIT
+from fomo_stream.model.architecture import NARROW, NOISE, VALUE_LIMIT
+from fomo_stream.model.bulk import GAP, MAX_FAR_SHARE, without_far
 from fomo_stream.model.quantile_map import N_KNOTS, knots_of
 
 
@@ -65,7 +65,7 @@ def center_and_scale(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     And which are (..., n, d), see `bulk`; None: no value is.
     """
     center, deviation = rows.mean(-2, keepdim=True), rows.std(-2, correction=0, keepdim=True)
-    far = (rows > _end(rows)) | (-rows > _end(-rows))
+    far = (rows > _end_before_gap(rows)) | (-rows > _end_before_gap(-rows))
     again = far.any(-2, keepdim=True) | (deviation < NARROW * center.abs())
     if again.any():
         reference = rows.median(-2, keepdim=True).values  # the sum of large values has errors as large as their spread
@@ -77,19 +77,19 @@ def center_and_scale(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     return center, constant_scale(center, deviation, rows.shape[-2]), far if far.any() else None
 
 
-def _end(rows: Tensor) -> Tensor:
+def _end_before_gap(rows: Tensor) -> Tensor:
     """The largest values (..., 1, d) of rows (..., n, d) before a gap, as `bulk` has them."""
     n = rows.shape[-2]
-    aside = int(MOST_FAR * n)
+    aside = int(MAX_FAR_SHARE * n)
     ordered = rows.sort(dim=-2).values
     first, upper = ordered[..., aside : aside + 1, :], ordered[..., n - 1 - aside :, :]
     below, above, end = upper[..., :-1, :], upper[..., 1:, :], upper[..., -1:, :]
     is_gap = (above - below > GAP * (below - first)) & (below > first)
     while is_gap.any():
-        found = is_gap & (above <= end) & (end - above <= above - below)
-        if not found.any():
+        is_end = is_gap & (above <= end) & (end - above <= above - below)
+        if not is_end.any():
             break
-        end = torch.where(found, below, end).amin(-2, keepdim=True)
+        end = torch.where(is_end, below, end).amin(-2, keepdim=True)
     return end
 
 
@@ -101,8 +101,8 @@ def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
     ordered = rows.transpose(-1, -2).contiguous().sort(dim=-1).values
     if far is not None:  # columns of several lengths
         columns = [without_far(column) for column in ordered.flatten(0, -2).cpu().numpy()]
-        found = (torch.from_numpy(part).to(rows) for part in knots_of(columns, n_knots))
-        values, levels = (part.reshape(*ordered.shape[:-1], -1) for part in found)
+        parts = (torch.from_numpy(part).to(rows) for part in knots_of(columns, n_knots))
+        values, levels = (part.reshape(*ordered.shape[:-1], -1) for part in parts)
     elif n > n_knots:
         at = torch.linspace(0, n - 1, n_knots, dtype=rows.dtype, device=rows.device)
         low = at.floor().long().clamp(max=n - 2)

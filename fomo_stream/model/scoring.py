@@ -2,7 +2,7 @@
 
 A context is encoded once (`encode_rows`) and then scores any number of rows (`logits_of`). The two kernels give the
 same logits up to rounding, but not the same last digits, so an encoded context belongs to the kernel that made it. It
-can be saved as named arrays (`flatten`, `unflatten`).
+can be saved as named arrays (`flatten_arrays`, `unflatten_arrays`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_origin,
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.bulk import without_far
 from fomo_stream.model.completion import Completion
-from fomo_stream.model.config import Model
 from fomo_stream.model.quantile_map import knots_of
 
 Float = NDArray[np.float64]
@@ -26,7 +26,7 @@ Arrays = dict[str, NDArray[Any]]
 Tree = TypeVar("Tree")
 
 
-def flatten(tree: Any, name: str) -> Arrays:
+def flatten_arrays(tree: Any, name: str) -> Arrays:
     """The tensors, arrays and numbers in nested named tuples, data classes and tuples, by path; None is left out."""
     if tree is None:
         return {}
@@ -42,12 +42,12 @@ def flatten(tree: Any, name: str) -> Arrays:
         parts = list(zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True))
     arrays: Arrays = {}
     for part, value in parts:
-        arrays |= flatten(value, f"{name}.{part}")
+        arrays |= flatten_arrays(value, f"{name}.{part}")
     return arrays
 
 
-def unflatten(kind: type[Tree], arrays: Arrays, name: str, device: Any = None) -> Tree:
-    """The tree of that kind from the arrays of `flatten`, bit for bit. Raises KeyError when some are missing.
+def unflatten_arrays(kind: type[Tree], arrays: Arrays, name: str, device: Any = None) -> Tree:
+    """The tree of that kind from the arrays of `flatten_arrays`, bit for bit. Raises KeyError when some are missing.
 
     device: where its tensors are; None: the CPU.
     """
@@ -115,7 +115,7 @@ def encode_rows(model: Model, rows: Float, quantiles: Sequence[Float] | None = N
 
 
 def with_rows(context: EncodedContext, rows: Float) -> EncodedContext:
-    """An encoding from `unflatten` with the rows (n, d) that it is of, which are not among its arrays."""
+    """An encoding from `unflatten_arrays` with the rows (n, d) that it is of, which are not among its arrays."""
     return replace(context, completion=_completion(type(context), rows[canonical_order(rows)]))
 
 
@@ -170,7 +170,7 @@ def logits_of(model: Model, context: EncodedContext, rows: Float) -> Float:
         from fomo_stream.model import compiled
 
         assert isinstance(context, compiled.CompiledContext)
-        return compiled.score(model, context, rows)
+        return compiled.score_queries(model, context, rows)
     import torch
 
     if context.completion is not None and rows.shape[-1] == len(context.completion.known):
@@ -185,20 +185,20 @@ def logits_of(model: Model, context: EncodedContext, rows: Float) -> Float:
 
 
 def handle_of(context: EncodedContext, *added: Any) -> Handle:
-    """What the compiled kernels need of an encoded context, see `compiled.handle_of`; the model's must be numba."""
+    """What the compiled kernels need of an encoded context, see `compiled.context_handle`; the model's must be numba."""
     from fomo_stream.model import compiled
 
     assert isinstance(context, compiled.CompiledContext)
-    return compiled.handle_of(context, *added)
+    return compiled.context_handle(context, *added)
 
 
 def score_in_views(
     model: Model, rows: Float, without: Float, views: NDArray[np.int64], contexts: NDArray[np.int64]
 ) -> Float:
-    """Logits and votes (2, v, q) of q records in v views, by one call; see `kernels.views.score_views`."""
+    """Logits and votes (2, v, q) of q records in v views, by one call; see `kernels.view_scores.score_views`."""
     from fomo_stream.model import compiled
 
-    return compiled.score_in_views(model, rows, without, views, contexts)
+    return compiled.score_in_views_compiled(model, rows, without, views, contexts)
 
 
 def cross_scores(model: Model, rows: Float, kept: NDArray[np.bool_] | None = None) -> Float:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.completion import Completion
-from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.evidence import Evidence, evidence_channels, fit_evidence, fit_views, views_of
 from fomo_stream.model.kernel_attention import KernelCache, KernelNetwork
 from fomo_stream.model.preprocessing import (
@@ -220,18 +220,18 @@ class ZeroShotModel(nn.Module):
         encoded context; those of a query sum to one. The model must have them (`config.attends`)."""
         described = self._describe(queries, cache)
         if described.views is not None:
-            seen = cache.layers[0]
-            assert isinstance(seen, KernelCache)
-            return self.network.weights(described.views, seen)
+            encoded = cache.layers[0]
+            assert isinstance(encoded, KernelCache)
+            return self.network.weights(described.views, encoded)
         z = self.embed(described.raw)
-        for layer, seen in zip(self.layers[:-1], cache.layers, strict=False):
+        for layer, encoded in zip(self.layers[:-1], cache.layers, strict=False):
             assert isinstance(layer, Layer)
-            assert isinstance(seen, KeysValues)
-            z = layer.queries(z, seen)
-        last, seen = self.layers[-1], cache.layers[-1]
+            assert isinstance(encoded, KeysValues)
+            z = layer.queries(z, encoded)
+        last, encoded = self.layers[-1], cache.layers[-1]
         assert isinstance(last, Layer)
-        assert isinstance(seen, KeysValues)
-        return last.cross.weights(z, seen).mean(1)
+        assert isinstance(encoded, KeysValues)
+        return last.cross.weights(z, encoded).mean(1)
 
     def forward(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> Tensor:
         """One full pass, for training: context (B, n, d), queries (B, q, d), raw units -> logits (B, q)."""
@@ -255,7 +255,7 @@ class ZeroShotModel(nn.Module):
         return self._score(queries, self.encode_features(context), hidden)
 
     def _describe_context(
-        self, rows: Tensor, n_features: Tensor | None = None, given: tuple[Tensor, ...] | None = None
+        self, rows: Tensor, n_features: Tensor | None = None, quantiles: tuple[Tensor, ...] | None = None
     ) -> tuple[ContextCache, Features]:
         """A cache without layers, and the features of the context's own rows."""
         rows = rows.unsqueeze(0) if rows.dim() == 2 else rows
@@ -270,8 +270,8 @@ class ZeroShotModel(nn.Module):
         imputation = fit_imputation(rows)
         rows = impute(rows, imputation)
         knots = fit_knots(rows)
-        if given is not None:
-            values, levels = given
+        if quantiles is not None:
+            values, levels = quantiles
             knots = Knots(values[None], levels[None], knots.scale)
         evidence = channels = views = far = None
         if self.config.attention == "kernel":
@@ -322,8 +322,8 @@ class ZeroShotModel(nn.Module):
         if queries.channels is not None:
             return self.fuse(queries.channels, shown)
         if queries.views is not None:
-            found: Tensor = self.network(queries.views, layers[0], shown)
-            return found
+            logits: Tensor = self.network(queries.views, layers[0], shown)
+            return logits
         z = self.embed(queries.raw)
         for layer, cache in zip(self.layers, layers, strict=True):
             assert isinstance(layer, Layer)

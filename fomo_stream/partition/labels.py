@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from fomo_stream.detector.changelog import Entries, Entry, StoredEntries, Table
+from fomo_stream.detector.changelog import BlockTable, Entries, SingleEntry, StoredEntries
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -151,7 +151,7 @@ class RecordIndex:
         self._records: dict[int, tuple[int, bytes]] = {}  # by offset: number, digest of the key; oldest first
         self._offsets: dict[bytes, int] = {}  # of the last record with each key
         self._fresh = 0  # number of records at the end that `changes` has not returned yet
-        self._table = Table(  # by number % capacity
+        self._table = BlockTable(  # by number % capacity
             BLOCK_RECORDS, offset=np.full(capacity, EMPTY_SLOT), key=np.zeros((capacity, DIGEST_BYTES), dtype=np.uint8)
         )
 
@@ -289,7 +289,7 @@ class LabelQueue:
         self._last = -1  # last offset that was read
         self.committable: int | None = None  # below it every label is finished; None: not any yet
         self._finished: frozenset[int] = frozenset()  # offsets to be read again that were finished before a restart
-        self._log = Entry()
+        self._log = SingleEntry()
         self.committed: int | None = None  # last offset that the group has committed
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from fomo_stream.detector.changelog import Entries, Entry
+from fomo_stream.detector.changelog import Entries, SingleEntry
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
 from fomo_stream.partition.labels import BAD_FEEDBACK, MAX_MUTED_KEYS, Label, LabelQueue, Mute, MutedKeys, Verdict
@@ -61,7 +61,7 @@ class Partition:
     muted: MutedKeys
     rules: RulesLog
     restored: Restored = NOTHING_RESTORED  # the entries of its state that are not read yet, and those to delete
-    rules_log: Entry = field(default_factory=Entry)
+    rules_log: SingleEntry = field(default_factory=SingleEntry)
     position: int | None = None  # offset before which every record is finished; None: it is inactive
     committed: int | None = None  # last position that is committed
     learned_until: int = 0  # records before this offset are learned already

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, Entry
+from fomo_stream.detector.changelog import Entries, SingleEntry
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
@@ -84,7 +84,7 @@ class Running(Partition):
         super().__init__(**waiting.handed_over())
         config, place = self.config, () if self.topic is None else (self.topic, self.number)
         memory = config.detector_config().feedback_memory
-        self.detector, self.schema = first.for_partition(self.number), schema
+        self.detector, self.schema = first.staggered(self.number), schema
         self.derived = DerivedFeatures(parse_derivations(config.derive), config.keys, schema.marks)
         self.index = RecordIndex(memory)  # records that labels can be about
         self.incidents = Incidents(config.quiet, *place)
@@ -101,7 +101,7 @@ class Running(Partition):
         self._zone = ZoneInfo(config.timezone)
         self._has_learned = True  # since the last call of `changes`
         self._index_name = f"{INDEX}/{memory}"  # an index of another size has another name and is not restored
-        self._schema_log = Entry()
+        self._schema_log = SingleEntry()
         self._generation = 0  # of the last scored record
         self._recover(self.restored.entries, former)
         self._next = self.detector.records  # number of the next record that is learned
@@ -251,12 +251,12 @@ class Running(Partition):
                 parts.append(process(rows[start:stop], keys[start:stop]))
                 self._next += stop - start
             if stop in skipped:
-                self.detector.pass_over(*skipped[stop])
+                self.detector.skip(*skipped[stop])
             start = stop
             if stop in alone:
                 start = stop + 1
                 parts.append(score(rows[stop:start], keys[stop:start]))
-                self.detector.pass_over(rows[stop:start], keys[stop:start])
+                self.detector.skip(rows[stop:start], keys[stop:start])
         return Results.concatenate(parts)
 
     def _with_derived(self, items: Sequence[Item]) -> list[Mapping[str, Any]]:

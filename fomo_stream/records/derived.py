@@ -25,7 +25,7 @@ import orjson
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Copied, Entries, StoredEntries
-from fomo_stream.detector.keys import AT_ONCE, Key, digest_of
+from fomo_stream.detector.keys import FORGET_DIVISOR, Key, digest_of
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.category_codes import category_code
 from fomo_stream.records.derivations import Derivation
@@ -136,7 +136,7 @@ class DerivedFeatures(Copied):
         self._of_key[digest] = state
         self._written.add(digest)
         if len(self._of_key) > self._max_keys:
-            for old_digest in list(islice(self._of_key, 1 + self._max_keys // AT_ONCE)):
+            for old_digest in list(islice(self._of_key, 1 + self._max_keys // FORGET_DIVISOR)):
                 del self._of_key[old_digest]
         return state
 

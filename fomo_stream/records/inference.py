@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import MAX_FEATURES, MAX_PATH_CHARACTERS
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.checkpoint import checkpoint_path, read_metadata
-from fomo_stream.model.config import ModelConfig
 from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import parse_derivations
@@ -372,7 +372,7 @@ def named_schema(settings: RecordSettings) -> Schema:
 def limited_to_model(model: str, schema: Schema) -> Schema:
     """Return the part of a schema that a model can take. Raises CheckpointError for a model that does not exist."""
     config = ModelConfig.from_dict(read_metadata(checkpoint_path(model))["config"])
-    return schema.at_most(config.most_features(len(schema.categorical)))
+    return schema.at_most(config.max_features(len(schema.categorical)))
 
 
 def choose_features(

@@ -260,9 +260,9 @@ class Alert(NamedTuple):
 def alerts_in(block: Block, before: int) -> list[Alert]:
     """Return the alerts of a block of a partition. before: number of its records before the block."""
     places = np.flatnonzero(block.results.outlier).tolist()
-    slim = ({name: block.outputs[at].get(name) for name in KEPT_FIELDS} for at in places)
+    slim = ({name: block.outputs[i].get(name) for name in KEPT_FIELDS} for i in places)
     return [
-        Alert(before + at, block.keys[at] if block.keys else None, its) for at, its in zip(places, slim, strict=True)
+        Alert(before + i, block.keys[i] if block.keys else None, result) for i, result in zip(places, slim, strict=True)
     ]
 
 

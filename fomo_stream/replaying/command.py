@@ -146,8 +146,7 @@ def _replay(
             progress.end()
         if settings.scores_file is not None:
             join_parts(settings.scores_file, [job.scores for job in jobs])
-        is_asked = settings.suggest is not None
-        parts = [
-            PartitionAlerts(one.recorded.rows.copy(), one.alerts) for one in outcomes if is_asked
-        ]  # the files are removed
+        parts = []
+        if settings.suggest is not None:  # the rows are copied, because the files are removed
+            parts = [PartitionAlerts(outcome.recorded.rows.copy(), outcome.alerts) for outcome in outcomes]
         return make_report(plan, outcomes, started), parts

@@ -54,7 +54,7 @@ class PartitionReplay:
         self.is_complete = False
         self.seconds: dict[str, float] = defaultdict(float)  # that each detector took, by name
         self._plan, self._rivals = plan, rivals
-        self._variants = {name: detector.for_partition(number) for name, detector in variants.items()}
+        self._variants = {name: detector.staggered(number) for name, detector in variants.items()}
         self._clock = MonotonicTimes(plan.now_ms, plan.begin_ms)
         ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
         waiting = Waiting(number, plan.settings, topic=plan.settings.topic or None, ids=ids)
@@ -82,8 +82,9 @@ class PartitionReplay:
         parts = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
-        rows = np.concatenate([part.rows for part in parts])
-        detector_rows = np.concatenate([part.detector_rows for part in parts])
+        rows, detector_rows = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "detector_rows")
+        )
         keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))

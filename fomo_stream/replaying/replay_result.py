@@ -73,7 +73,7 @@ def load_report(path: str | Path) -> Report:
 
 
 class ReplayResult:
-    """How well the detector would have done: the report of a replay.
+    """The result of a replay: a report of how well the detector would have done.
 
     `report` has everything, as plain data. The DataFrames, which need pandas, have one row per ...
         `metrics`      detector; `auroc_low` and `auroc_high` are the ends of the interval, and so on
@@ -145,7 +145,7 @@ class ReplayResult:
 
     @property
     def drift(self) -> pd.DataFrame:
-        """How far each feature has moved from the first records to the last (PSI), its medians and missing shares."""
+        """The drift of each feature from the first records to the last (PSI), its medians and missing shares."""
         drift = self._report["drift"]
         return self._frame({"feature": drift["features"], **{k: drift[k] for k in MEASURES}})
 

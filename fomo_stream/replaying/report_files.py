@@ -18,8 +18,8 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError, FomoError
 
-# Characters that could end an element of HTML or start another one, line ends of JavaScript, and halves of characters,
-# which have no bytes.
+# Characters that could end or start an element of HTML, line ends of JavaScript, and lone surrogates, which cannot be
+# encoded.
 ESCAPED_CHARACTERS = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 DIGITS = 6  # of floats in a report: further digits are noise, and depend on the processor
 

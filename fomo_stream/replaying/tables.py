@@ -173,7 +173,7 @@ def _without_nanoseconds(column: Any) -> Any:
 
 
 def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
-    """Return the columns of a file of NumPy arrays: of `X` (n, d), or of the only array with two axes, and of `extra`.
+    """Return the columns of a file of NumPy arrays: those of `X` (n, d), or of the only matrix, and the arrays `extra`.
 
     The array `names` (d,) has their names, else they are column_1, column_2 and so on. extra: names of arrays (n,) that
     are also columns, such as a label or a time. Arrays of Python objects are refused: loading them could run code.
@@ -237,8 +237,8 @@ def in_memory(data: Any, labels: Any = None) -> InMemory:
             )
         name, columns = "array", {f"column_{i}": column for i, column in enumerate(data.T, 1)}
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        if (strange := next((one for one in data if not isinstance(one, Mapping)), None)) is not None:
-            raise SchemaError(f"records are dictionaries, not {type(strange).__name__}; give a list of them")
+        if (other := next((row for row in data if not isinstance(row, Mapping)), None)) is not None:
+            raise SchemaError(f"records are dictionaries, not {type(other).__name__}; give a list of them")
         name, rows = "list", data
     else:
         raise SchemaError(

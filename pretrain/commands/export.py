@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model.architecture import PRESETS as MODELS
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.checkpoint import load_torch_model, read_metadata, save_model
-from fomo_stream.model.config import PRESETS as MODELS
-from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.training.run_files import RunFiles, read_log
 

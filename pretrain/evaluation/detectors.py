@@ -67,7 +67,7 @@ class Encoded:
         self.model = shared_model(model, device)
 
     def fit(self, rows: Float) -> object:
-        self.columns = random_columns(range(rows.shape[1]), self.model.config.most_features())
+        self.columns = random_columns(range(rows.shape[1]), self.model.config.max_features())
         self.cache = encode_rows(self.model, rows[:, self.columns])
         return self
 

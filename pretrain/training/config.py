@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.config import PRESETS as MODELS
-from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.architecture import PRESETS as MODELS
+from fomo_stream.model.architecture import ModelConfig
 from pretrain.priors.checks import check_least, check_share
 from pretrain.priors.mixture import DataConfig
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fomo_stream.model.config import SPACES
+from fomo_stream.model.architecture import SPACES
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.datasets import Batch

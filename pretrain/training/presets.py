@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.model.config import PRESETS as MODELS
-from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.architecture import PRESETS as MODELS
+from fomo_stream.model.architecture import ModelConfig
 from pretrain.priors.checks import is_kind, kind_of
 from pretrain.priors.mixture import DataConfig
 from pretrain.priors.reuse import ReuseConfig

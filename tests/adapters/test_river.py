@@ -22,7 +22,7 @@ from fomo_stream.adapters.open_detector import OpenRows
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import ConfigError, SchemaError, StateError
 from fomo_stream.model import scoring
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.records.derivations import parse_derivations, split_derivations
 from fomo_stream.records.derived import DerivedFeatures
 

@@ -20,8 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fomo_stream import FoMoDetector, ZeroShotDetector
 from fomo_stream.errors import FomoWarning, SchemaError
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 # --- scikit learn

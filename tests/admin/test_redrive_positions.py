@@ -88,7 +88,7 @@ def test_a_recreated_topic_is_read_from_its_beginning() -> None:
 
 
 # Which argument of these calls is a reason.
-REASON_AT = {"RecordError": 0, "Letter": 0, "dead_letter": 1, "dead_letter_reason": 1}
+REASON_AT = {"RecordError": 0, "DeadLetter": 0, "dead_letter": 1, "dead_letter_reason": 1}
 OF_FILES = {"not_csv", "ragged"}  # for rows of CSV, which never become dead letters
 
 

@@ -264,7 +264,7 @@ def test_a_reference_that_is_refused(
 
 def test_a_context_and_a_reference_exclude_each_other(model_path: Path, tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_bytes(as_csv(RECORDS))
-    with pytest.raises(ValueError, match="--context and --reference both say what is good"):
+    with pytest.raises(ValueError, match="--context and --reference both name good records"):
         score(model_path, b"", context=tmp_path / "good.csv", reference=tmp_path / "good.csv")
 
 

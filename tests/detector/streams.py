@@ -14,8 +14,8 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Series
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.preprocessing import Knots, fit_imputation
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 

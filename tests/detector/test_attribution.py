@@ -28,7 +28,7 @@ from streams import (
     stream,
 )
 
-from fomo_stream.detector.attribution import LEAST_SHARE, Background, Column, Comparison, attribute
+from fomo_stream.detector.attribution import MIN_RELATIVE_SHARE, BackgroundRows, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
@@ -63,7 +63,7 @@ def lens_of(rows: np.ndarray, categorical: Sequence[int] = (), kernel: str = "nu
     frequencies = Frequencies.fit(rows, categorical)
     cache = encode_rows(model, frequencies.encode(rows))
     columns = [Column(at, Cause.VALUE, at in categorical) for at in range(rows.shape[1])]
-    return Comparison(Background(rows, columns), (lambda q: logits_of(model, cache, frequencies.encode(q)),))
+    return Comparison(BackgroundRows(rows, columns), (lambda q: logits_of(model, cache, frequencies.encode(q)),))
 
 
 VALUES = st.sampled_from([math.nan, 0.0, 1.0, -1.0, 0.5, 7.0, 1e60, -1e60])
@@ -83,7 +83,7 @@ def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(d
     assert len(set(named)) == len(named) <= 4
     assert sum(reason.share for reason in reasons) <= 1 + 1e-9
     for reason in reasons:
-        assert LEAST_SHARE * reasons[0].share <= reason.share <= 1 + 1e-9
+        assert MIN_RELATIVE_SHARE * reasons[0].share <= reason.share <= 1 + 1e-9
         assert not math.isnan(reason.value)
         known = ~np.isnan(rows[:, reason.feature])
         assert known.any()  # a feature without any value in the context does not count
@@ -190,7 +190,7 @@ def reason_of_spread(rows: np.ndarray, row: np.ndarray) -> Reason:
     """The reason of a level and a spread (2,) among others (n, 2) for a model that knows what spread is usual."""
     usual = np.median(rows[:, 1])
     columns = [Column(0, Cause.LEVEL), Column(0, Cause.SPREAD)]
-    (found,) = attribute([Comparison(Background(rows, columns), (lambda q: np.abs(q[:, 1] - usual),))], [row], 1)
+    (found,) = attribute([Comparison(BackgroundRows(rows, columns), (lambda q: np.abs(q[:, 1] - usual),))], [row], 1)
     assert found.cause is Cause.SPREAD
     return found
 

@@ -16,7 +16,7 @@ from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MEMORY, OPEN
 from fomo_stream.detector.step.follow import RELATIVE, Batch
-from fomo_stream.detector.step.judge import BOUND, FIXED, OUTLIER, SEAT, STANDARDS, UNKNOWN, settle
+from fomo_stream.detector.step.judge import BOUND, FIXED, N_ADDRESSES, OUTLIER, STANDARDS, UNKNOWN, settle
 from fomo_stream.detector.step.judge import MEMORY as SERIES_MEMORY
 from fomo_stream.detector.step.work import Work
 from fomo_stream.model.kernels.handles import Handle
@@ -35,7 +35,7 @@ class Judged:
         self.history = History(D, VIEWS, 200, config.history_scores, 0, movement=False, relative=False, prior=prior)
         self.work = Work(STEP, D, 1, VIEWS, np.array([[0, D, 0]]))
         columns = tuple(keys.columns[name] for name in ("mean", "logits", "open"))
-        self.handles = Handle(*self.history.rings, *self.alerts.of_step), Handle(columns)
+        self.handles = Handle(*self.history.rings, *self.alerts.kernel_arrays), Handle(columns)
         self.history.tally[BOUND] = -1  # it never stops
 
     def judge(self, batch: Batch, scores: Scores, learn: bool) -> tuple[np.ndarray, ...]:
@@ -46,7 +46,7 @@ class Judged:
         visits = np.arange(n), np.full(n, self.scope), numbers, numbers, np.ones(n, bool), np.ones(n, bool)
         for here, values in zip((*work.batch, *work.visits, *work.scores), (*batch, *visits, *given), strict=False):
             here[:n] = values
-        seats, address = np.zeros((2, SEAT), np.int64), self.alerts.standards(self.history).address
+        seats, address = np.zeros((2, N_ADDRESSES), np.int64), self.alerts.standards(self.history).address
         seats[self.scope, [FIXED, SERIES_MEMORY, STANDARDS]] = *(handle.address for handle in self.handles), address
         assert settle(work.address, n, n, 0, seats, learn) == n
         if learn and self.history.records - self.alerts.stepped == STEP:

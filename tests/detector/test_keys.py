@@ -14,11 +14,11 @@ from streams import assert_same_results, compacted
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.keys import WHOLE, Keys, digest_of
+from fomo_stream.detector.keys import UNKEYED, Keys, digest_of
 from fomo_stream.detector.relative import Pooled, within_keys
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Series
-from fomo_stream.detector.step.follow import FARTHEST, LEVEL_COUNTS, SPREAD_COUNTS
+from fomo_stream.detector.step.follow import LEVEL_COUNTS, MAX_SPREADS, SPREAD_COUNTS
 from fomo_stream.detector.step.follow import USUAL_HALF_LIFE as HALF_LIFE
 from fomo_stream.model.checkpoint import shared_model
 
@@ -54,7 +54,7 @@ def test_rows_follow_their_keys_through_forgetting_commits_and_recoveries(
     assert {key for key, slot in found.items() if slot is not None} == set(expected)
     slots = [slot for slot in found.values() if slot is not None]
     assert len(set(slots)) == len(slots)
-    assert WHOLE not in slots
+    assert UNKEYED not in slots
 
 
 # --- what is usual for a key
@@ -74,7 +74,7 @@ def one_key(values: Float, pooled: Pooled) -> tuple[Float, Float]:
         spread = (n * variance + SPREAD_COUNTS * pooled.within[0]) / (n + SPREAD_COUNTS)
         spread = np.sqrt(spread * (1 + 1 / (n + 1)) + (1 - known) ** 2)
         expected.append((known * level, spread))
-        taken.append(float(np.clip(score, known * level - FARTHEST * spread, known * level + FARTHEST * spread)))
+        taken.append(float(np.clip(score, known * level - MAX_SPREADS * spread, known * level + MAX_SPREADS * spread)))
     found = np.array(expected)
     return found[:, 0], found[:, 1]
 
@@ -201,7 +201,7 @@ def test_keys_that_never_recur_change_nothing() -> None:
     unique = [f"record {i}" for i in range(len(rows))]
     one, found = scored(rows, unique)
     assert np.isnan(found.by_key).all()
-    assert (found.series[50:] == WHOLE).all()
+    assert (found.series[50:] == UNKEYED).all()
     assert one.summary.keys == len(rows)
 
 
@@ -218,7 +218,7 @@ def test_a_copy_before_the_first_record_knows_its_own_keys() -> None:
     rows, keys = payments(2500, seed=4)
     rows[2400] *= 1000  # an alert is remembered with its key
     one = Detector(shared_model(), 2, CONFIG)
-    twin, found = one.for_partition(0), one.process(rows, keys)
+    twin, found = one.staggered(0), one.process(rows, keys)
     assert found.outlier[2400]
     assert_same_results(found, twin.process(rows, keys))
 

@@ -31,7 +31,7 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
     found = one.score_rows(probe).by_view
     generation = one.inspect().generations["trimmed"]
     # the map is of the rows that are left out, too
-    sample = one._shared.panel.builds(one.records)[0][1].blueprint.rows
+    sample = one._shared.view_set.builders(one.records)[0][1].spec.rows
     trimmed = encode_rows(shared_model(), rows[generation.numbers], list(np.sort(sample, axis=0).T))
     np.testing.assert_array_equal(found[:, 0], logits_of(shared_model(), trimmed, probe))
     recent = one.inspect().generations["recent"]

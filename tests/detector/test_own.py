@@ -11,7 +11,7 @@ from streams import CONFIG, FEATURES, KEYS, ROWS, assert_same_results, new, proc
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.key_scopes import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES
+from fomo_stream.detector.key_scopes import DECISION_RECORDS, HALF_LIFE, MIN_ACTIVITY, MIN_ACTIVITY_RATIO, SERIES_OFFSET
 from fomo_stream.detector.keys import Key, digest_of
 from fomo_stream.detector.results import Results, Status
 from fomo_stream.model.checkpoint import shared_model
@@ -21,18 +21,18 @@ def expected_owners(keys: list[Key], limit: int) -> list[set[Key]]:
     """The keys with contexts of their own after each decision, from the documented rule."""
     owners: set[Key] = set()
     after = []
-    for stop in range(DECIDE, len(keys) + 1, DECIDE):
+    for stop in range(DECISION_RECORDS, len(keys) + 1, DECISION_RECORDS):
         busy: Counter[Key] = Counter()
-        for first in range(0, stop, DECIDE):
-            for key, n in Counter(keys[first : first + DECIDE]).items():
-                busy[key] += n * 0.5 ** ((stop - first - DECIDE) / HALF_LIFE)
-        latest = {key for key in keys[stop - DECIDE : stop] if key is not None}
+        for first in range(0, stop, DECISION_RECORDS):
+            for key, n in Counter(keys[first : first + DECISION_RECORDS]).items():
+                busy[key] += n * 0.5 ** ((stop - first - DECISION_RECORDS) / HALF_LIFE)
+        latest = {key for key in keys[stop - DECISION_RECORDS : stop] if key is not None}
         for key in sorted(latest, key=lambda key: -busy[key]):
-            if not limit or key in owners or busy[key] < LEAST_BUSY:
+            if not limit or key in owners or busy[key] < MIN_ACTIVITY:
                 continue
             if len(owners) >= limit:
                 least = min(owners, key=lambda owner: busy[owner])
-                if busy[key] <= BUSIER * busy[least]:
+                if busy[key] <= MIN_ACTIVITY_RATIO * busy[least]:
                     continue
                 owners.remove(least)
             owners.add(key)
@@ -43,8 +43,8 @@ def expected_owners(keys: list[Key], limit: int) -> list[set[Key]]:
 @pytest.mark.parametrize("limit", [0, 1, 2, 6])
 def test_the_busiest_keys_have_contexts_of_their_own_and_lose_them_to_keys_twice_as_busy(limit: int) -> None:
     one, expected = new(replace(CONFIG, own_contexts=limit, keys=100)), expected_owners(KEYS, limit)
-    for first, owners in zip(range(0, len(KEYS), DECIDE), expected, strict=False):
-        process(one, first, first + DECIDE)
+    for first, owners in zip(range(0, len(KEYS), DECISION_RECORDS), expected, strict=False):
+        process(one, first, first + DECISION_RECORDS)
         assert one.inspect().own.keys() == {digest_of(key) for key in owners if key is not None}
         assert one.summary.own_contexts == len(owners)
     assert limit != 2 or not expected[1] <= expected[-1]
@@ -59,8 +59,8 @@ def test_a_key_with_contexts_of_its_own_is_scored_by_its_records_alone() -> None
     config = replace(CONFIG, views=("trimmed", "all", "recent"), lags=0, own_contexts=2, keys=100)
     one = new(config).process(rows, keys)
     other = new(config).process(np.where(of_a[:, None], rows, 3.0 * rng.normal(size=rows.shape)), keys)
-    is_own = one.series >= SERIES
-    np.testing.assert_array_equal(is_own, other.series >= SERIES)
+    is_own = one.series >= SERIES_OFFSET
+    np.testing.assert_array_equal(is_own, other.series >= SERIES_OFFSET)
     assert (is_own & of_a).sum() > 300
     for name in ("by_view", "confidence", "generation"):
         its, others = getattr(one, name), getattr(other, name)
@@ -86,10 +86,10 @@ def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
         assert one.feedback(found, np.array([True])) == 0
     (found,) = one.numbers_of(rows[[100]])
     assert not len(found)
-    pool = {tuple(row) for own in one._owns for row in own.scope.context.pool.rows.tolist()}
+    pool = {tuple(row) for own in one._key_scopes for row in own.scope.context.pool.rows.tolist()}
     one.process(rows[1000:1001], keys[1000:1001])
     one.process(rows[1001:], keys[1001:])
-    after = {tuple(row) for own in one._owns for row in own.scope.context.pool.rows.tolist()}
+    after = {tuple(row) for own in one._key_scopes for row in own.scope.context.pool.rows.tolist()}
     told = {tuple(rows[i].tolist()) for i in (998, 700, 401, 402)}
     assert told & pool
     assert not told & after
@@ -106,7 +106,7 @@ def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(few: int, l
         one.learn_rows(ROWS[first : first + few], seen, KEYS[first : first + few])
         scored = process(other, first, first + few)
         if few == 1:
-            np.testing.assert_array_equal(seen.series >= SERIES, scored.series >= SERIES)
+            np.testing.assert_array_equal(seen.series >= SERIES_OFFSET, scored.series >= SERIES_OFFSET)
             np.testing.assert_array_equal(seen.logit, scored.logit)
     assert_same_results(process(one, 1000, 1500), process(other, 1000, 1500))
     assert one.copy().changes() == other.copy().changes()
@@ -127,7 +127,7 @@ def test_lasting_shifts_of_all_detectors_are_announced_however_they_are_split(se
     parts = [one.process(rows[i : i + 1], keys[i : i + 1]) for i in range(n)]
     assert_same_results(whole, Results.concatenate(parts))
     assert at_once.shifts == one.shifts > 1
-    assert (whole.series >= SERIES).any()
+    assert (whole.series >= SERIES_OFFSET).any()
 
 
 def test_a_seeded_detector_comes_back_with_the_same_next_decision() -> None:

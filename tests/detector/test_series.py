@@ -15,10 +15,10 @@ from streams import compacted
 
 from fomo_stream.detector import series
 from fomo_stream.detector.changelog import Document
-from fomo_stream.detector.keys import WHOLE, Key, Keys, digest_of
+from fomo_stream.detector.keys import UNKEYED, Key, Keys, digest_of
 from fomo_stream.detector.series import MOVEMENT, Series
-from fomo_stream.detector.step.follow import HALF_LIFE, RECENT, Batch
-from fomo_stream.detector.step.slots import FEW_KEYED
+from fomo_stream.detector.step.follow import HALF_LIFE, STAND_IN_RECORDS, Batch
+from fomo_stream.detector.step.slots import MIN_KEYED_RECORDS
 from fomo_stream.errors import StateError
 
 FORGET = 7  # records
@@ -50,8 +50,8 @@ def streams(draw: st.DrawFn, most: int = 90) -> Stream:
 @pytest.fixture(autouse=True, scope="module")
 def few_are_enough() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(series, "ENOUGH_KEYED", ENOUGH)
-        patch.setattr(series, "NEVER", 0.5)
+        patch.setattr(series, "MAX_KEYED_WITHOUT_RECURRENCE", ENOUGH)
+        patch.setattr(series, "MIN_RECURRING_SHARE", 0.5)
         yield
 
 
@@ -96,7 +96,7 @@ class Naive:
             return vectors, self.whole.members == 1
         is_known = key in self.known
         self.keyed, self.recurred = self.keyed + 1, self.recurred + is_known
-        recur = self.keyed < FEW_KEYED or self.recurred >= self.keyed / 2
+        recur = self.keyed < MIN_KEYED_RECORDS or self.recurred >= self.keyed / 2
         found = None
         if is_known or recur or self.keyed < ENOUGH:
             one = self.known.pop(key, OneSeries())
@@ -120,7 +120,7 @@ class Naive:
 
 def stood_in(rows: list[np.ndarray]) -> np.ndarray:
     """The last of rows (d,), the last recent value in place of a missing one."""
-    recent = rows[-1 - RECENT :]
+    recent = rows[-1 - STAND_IN_RECORDS :]
     return np.array([next((row[j] for row in recent[::-1] if row[j] == row[j]), np.nan) for j in range(2)])
 
 
@@ -179,7 +179,7 @@ def test_memory_is_bounded_however_many_and_long_the_keys_are() -> None:
 
 def series_in(entries: dict[str, bytes | None]) -> list[bool]:
     """For each entry of a key: whether it is there, or else deleted."""
-    return [value is not None for key, value in entries.items() if key.startswith("key/") and key != f"key/{WHOLE}"]
+    return [value is not None for key, value in entries.items() if key.startswith("key/") and key != f"key/{UNKEYED}"]
 
 
 def test_series_that_come_and_go_between_commits_leave_no_trace() -> None:
@@ -281,7 +281,7 @@ def test_a_counter_goes_on_through_records_that_are_passed_over(seed: int, n_key
     totals = np.cumsum(rng.uniform(0, 5, n))[:, None]
     one, stop = Series(1, counters=(0,)), 20 + passed
     one.follow(totals[:20], keys[:20])
-    one.pass_over(totals[20:stop], keys[20:stop])
+    one.skip(totals[20:stop], keys[20:stop])
     found = one.follow(totals[stop:], keys[stop:]).vectors[:, 0, 0]
     np.testing.assert_allclose(found, growth(totals[:, 0], keys)[stop:])
 

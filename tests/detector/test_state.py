@@ -27,7 +27,7 @@ from streams import (
     state_of,
 )
 
-from fomo_stream.detector.changelog import PART_BYTES, Document, Entry, State, Table
+from fomo_stream.detector.changelog import PART_BYTES, BlockTable, Document, SingleEntry, State
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
@@ -44,8 +44,8 @@ puts = st.lists(st.lists(st.integers(0, 10), max_size=4), max_size=12)
 
 @given(st.integers(1, 12), puts)
 def test_a_table_is_what_its_blocks_say(block: int, puts: list[list[int]]) -> None:
-    def fresh() -> Table:
-        return Table(block, number=np.full(11, 5), pair=np.zeros((11, 2)))
+    def fresh() -> BlockTable:
+        return BlockTable(block, number=np.full(11, 5), pair=np.zeros((11, 2)))
 
     table, number, pair = fresh(), np.full(11, 5), np.zeros((11, 2))
     log = table.changes("t")
@@ -67,9 +67,9 @@ def test_a_table_is_what_its_blocks_say(block: int, puts: list[list[int]]) -> No
 
 def test_a_table_may_have_no_slots_and_columns_no_width() -> None:
     for slots, width in [(0, 2), (3, 0), (0, 0)]:
-        table = Table(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
+        table = BlockTable(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
         table.put(np.arange(slots), number=1.0)
-        again = Table(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
+        again = BlockTable(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
         again.recover(cast(dict[str, bytes], table.copy().changes("t")), "t")
         assert again["number"].tolist() == [1.0] * slots
 
@@ -94,12 +94,12 @@ def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> N
 
 @given(st.lists(st.binary(max_size=2)))
 def test_an_entry_is_what_was_written_last(values: list[bytes]) -> None:
-    entry, log, before = Entry(), dict[str, bytes](), b""
+    entry, log, before = SingleEntry(), dict[str, bytes](), b""
     for value in values:
         changes = entry.changes("e", value)
         assert changes == ({} if value == before else {"e": value or None})
         log, before = compacted([*log.items(), *changes.items()]), value
-        assert Entry().recover(log, "e") == value
+        assert SingleEntry().recover(log, "e") == value
 
 
 class Inner(State):
@@ -109,7 +109,7 @@ class Inner(State):
     scalars: ClassVar = ("number",)
 
     def __init__(self) -> None:
-        self.table, self.number, self.total = Table(2, value=np.zeros(5)), 0, 0.0
+        self.table, self.number, self.total = BlockTable(2, value=np.zeros(5)), 0, 0.0
 
     def _recovered(self) -> None:
         self.total = float(self.table["value"].sum())

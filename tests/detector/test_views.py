@@ -11,9 +11,9 @@ from streams import MODEL
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.series import Series
-from fomo_stream.detector.views import DEFAULT, GROUPS, VIEWS, WIDEST, fitting, named_views
+from fomo_stream.detector.views import DEFAULT, GROUPS, MAX_COLUMNS, VIEWS, fitting, named_views
 from fomo_stream.errors import ConfigError, SchemaError
-from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 
@@ -66,8 +66,8 @@ def test_views_that_are_too_wide_are_left_out(d: int, lags: int, limit: int) -> 
     views, left_out = fitting(names, d, lags, limit)
     widths = {name: view.n_vectors(lags) * d for name, view in VIEWS.items()}
     for name in names:
-        widest = 300 if name == "key" else WIDEST
-        most = limit or d if VIEWS[name].sees == "record" else min(limit or widest, widest)
+        widest = 300 if name == "key" else MAX_COLUMNS
+        most = limit or d if VIEWS[name].input == "record" else min(limit or widest, widest)
         assert (VIEWS[name] in views) == (widths[name] <= most)
     assert {view.view for view in left_out} == set(names) - {view.name for view in views}
     assert all(out.columns == widths[out.view] > out.limit for out in left_out)

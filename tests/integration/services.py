@@ -22,8 +22,8 @@ from label_effects import RecordingService
 
 from fomo_stream.errors import FomoError
 from fomo_stream.kafka.member import GroupMember
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.config import Model
 from fomo_stream.ops.monitor import Monitor
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import TABLES

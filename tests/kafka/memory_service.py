@@ -225,7 +225,7 @@ class Topics:
         offsets = [message.offset() for message in usable]
         values = SCHEMA.rows([json.loads(message.value() or b"") for message in usable])
         keys = [message.key() for message in usable]
-        detector = Detector(cheap_model(), 2, SETTINGS.detector_config()).for_partition(number)
+        detector = Detector(cheap_model(), 2, SETTINGS.detector_config()).staggered(number)
         effects: dict[int, list[tuple[int, int, bool]]] = {}  # by the input offset where they take effect, all at once
         for effect in self.effects(number):
             effects.setdefault(effect["input_offset"], []).extend(effect["labels"])

@@ -14,9 +14,9 @@ from torch import nn
 
 from fomo_stream import ZeroShotDetector
 from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model.architecture import PRESETS, ModelConfig
 from fomo_stream.model.attention import Attended, Float, attention_weights, most_attended
 from fomo_stream.model.checkpoint import load_torch_model, save_model
-from fomo_stream.model.config import PRESETS, ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main
 from pretrain.evaluation.plots import plane, plot_attended

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from fomo_stream.errors import CheckpointError, ConfigError
 from fomo_stream.model import checkpoint
+from fomo_stream.model.architecture import PRESETS, ModelConfig
 from fomo_stream.model.checkpoint import (
     SHIPPED,
     load_model,
@@ -26,8 +27,7 @@ from fomo_stream.model.checkpoint import (
     shared_model,
     shipped_models,
 )
-from fomo_stream.model.config import PRESETS, ModelConfig
-from fomo_stream.model.scoring import context_type, encode_rows, flatten, logits_of, unflatten
+from fomo_stream.model.scoring import context_type, encode_rows, flatten_arrays, logits_of, unflatten_arrays
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 # --- checkpoint
@@ -231,11 +231,11 @@ def test_what_is_restored_scores_the_same(of: tuple[str, str], n: int, d: int, s
     rows, model = rng.normal(size=(n, d)), shared_model(name, kernel=kernel)
     rows[rng.random(size=rows.shape) < 0.05] = np.nan
     cache = encode_rows(model, rows)
-    arrays = flatten(cache, "cache")
-    again = unflatten(context_type(model), arrays, "cache", torch.device("cpu"))
+    arrays = flatten_arrays(cache, "cache")
+    again = unflatten_arrays(context_type(model), arrays, "cache", torch.device("cpu"))
     queries = rng.normal(size=(7, d)) * 3
     np.testing.assert_array_equal(logits_of(model, again, queries), logits_of(model, cache, queries))
-    restored = flatten(again, "cache")
+    restored = flatten_arrays(again, "cache")
     assert restored.keys() == arrays.keys()
     for path, array in arrays.items():
         assert restored[path].dtype == array.dtype
@@ -243,9 +243,9 @@ def test_what_is_restored_scores_the_same(of: tuple[str, str], n: int, d: int, s
 
 
 def test_what_is_missing_is_named() -> None:
-    arrays = flatten(
+    arrays = flatten_arrays(
         encode_rows(shared_model("streams", kernel="torch"), np.random.default_rng(0).normal(size=(9, 2))), "cache"
     )
     del arrays["cache.knots.scale"]
     with pytest.raises(KeyError, match=r"cache\.knots\.scale"):
-        unflatten(ContextCache, arrays, "cache", torch.device("cpu"))
+        unflatten_arrays(ContextCache, arrays, "cache", torch.device("cpu"))

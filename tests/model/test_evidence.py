@@ -10,7 +10,7 @@ from sklearn.covariance import OAS
 from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from torch import Tensor
 
-from fomo_stream.model.config import CHANNELS, STATISTICS
+from fomo_stream.model.architecture import CHANNELS, STATISTICS
 from fomo_stream.model.evidence import NEIGHBOURS, Evidence, evidence_channels, fit_evidence
 from fomo_stream.model.preprocessing import fit_imputation, impute
 

@@ -20,17 +20,25 @@ from test_model import make
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model import compiled
+from fomo_stream.model.architecture import CHANNELS, PRESETS, SPACES, CompiledModel, Model, ModelConfig, channels_in
 from fomo_stream.model.checkpoint import resolve_kernel, shared_model, shipped_models
-from fomo_stream.model.config import CHANNELS, PRESETS, SPACES, CompiledModel, Model, ModelConfig, channels_in
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
-from fomo_stream.model.kernels import arithmetic, attention, compiling, neighbours, network, statistics, views
+from fomo_stream.model.kernels import (
+    arithmetic,
+    compiling,
+    neighbours,
+    network,
+    router_attention,
+    statistics,
+    view_scores,
+)
 from fomo_stream.model.kernels.statistics import NEIGHBOURS
 from fomo_stream.model.layout import as_tables
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import (
     encode_rows,
-    flatten,
+    flatten_arrays,
     logits_of,
     own_logits,
 )
@@ -123,7 +131,7 @@ def test_logits_are_those_of_torch(name: str, n: int, d: int, seed: int) -> None
 def test_a_context_of_a_model_without_a_quantile_map_is_less_than_half_as_large() -> None:
     rows = np.random.default_rng(0).normal(size=(1000, 10))
     encoded = [encode_rows(shared_model(name, "cpu", "numba"), rows) for name in ("streams", "fomo")]
-    streams, fomo = (sum(part.nbytes for part in flatten(one, "context").values()) for one in encoded)
+    streams, fomo = (sum(part.nbytes for part in flatten_arrays(one, "context").values()) for one in encoded)
     assert streams < fomo / 2
 
 
@@ -167,7 +175,9 @@ def test_whitening_is_that_of_a_library(n: int, d: int, rank: int, seed: int) ->
     np.testing.assert_allclose([mean, deviation], [rows.mean(0), rows.std(0)], atol=1e-12)
     z = (rows - mean) / np.where(deviation > 1e-9, deviation, 1.0)
     expected = library_whitening(torch.from_numpy(z)[None], torch.tensor([d]))[0]
-    np.testing.assert_allclose(statistics.whitening(z), expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
+    np.testing.assert_allclose(
+        statistics.whitening_matrix(z), expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max())
+    )
 
 
 def test_every_kernel_is_compiled_once() -> None:
@@ -180,8 +190,8 @@ def test_every_kernel_is_compiled_once() -> None:
     np.testing.assert_array_equal(logits_of(model, context, np.asfortranarray(fixed)), expected)
     np.testing.assert_array_equal(logits_of(model, context, np.hstack([fixed, fixed])[:, :4]), expected)
     encode_rows(model, fixed)
-    assert len(views.score_views.signatures) == 1
-    assert len(attention.own_densities.signatures) == 1
+    assert len(view_scores.score_views.signatures) == 1
+    assert len(router_attention.own_densities.signatures) == 1
     assert len(network.linear.signatures) == 1
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
+from fomo_stream.model.architecture import CHANNELS, PRESETS, ModelConfig
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.config import CHANNELS, PRESETS, ModelConfig
 from fomo_stream.model.scoring import cross_scores, encode_rows, logits_of
 from fomo_stream.model.zero_shot import TILE, Features, ZeroShotModel
 

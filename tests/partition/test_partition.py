@@ -13,7 +13,7 @@ from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, detector_of
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.topics.watch import InputEnd
-from fomo_stream.model.config import CompiledModel
+from fomo_stream.model.architecture import CompiledModel
 from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fomo_stream.detector.keys import AT_ONCE, Key
+from fomo_stream.detector.keys import FORGET_DIVISOR, Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.category_codes import category_code
 from fomo_stream.records.derivations import (
@@ -188,7 +188,7 @@ def reference(derivations: Sequence[Derivation], given: Stream, max_keys: int) -
         past.append((latest if is_late else time, is_late, record))
         found.append({one.name: expected(one, past, begins.get(name, 0)) for one in derivations})
         if len(used) > max_keys:
-            n = 1 + max_keys // AT_ONCE
+            n = 1 + max_keys // FORGET_DIVISOR
             for old in used[:n]:
                 del pasts[old]
                 begins.pop(old, None)

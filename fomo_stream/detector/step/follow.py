@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.step.slots import first_of_series
-from fomo_stream.model.config import VALUE_LIMIT
+from fomo_stream.model.architecture import VALUE_LIMIT
 from fomo_stream.model.kernels.compiling import exact_kernel
 from fomo_stream.model.kernels.handles import cube, first_of_cube, first_of_row, first_of_table, row, table, words_at
 
@@ -24,47 +24,51 @@ Int = NDArray[np.int64]
 RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 USUAL_HALF_LIFE = 150.0  # ... and in what is usual for its key
-RECENT = 10  # records of a series for which a value stands in for those missing after it
-SEVERAL = 1.5  # records: growth in more is a mean
-FIRST_GAPS = 8  # times between records, which count as they are
-TINY = 1e-6  # of the level: a smaller spread counts as this
-SLOWEST = 3000  # scores of a key after which its slow mean forgets, so that a day is no level
-LONGEST_RUN = 65_535  # records that are counted
-LARGEST_SINGLE = float(np.finfo(np.float32).max)
-MOST_COUNTED = 255  # values of a key that are counted
+STAND_IN_RECORDS = 10  # records of a series for which a value stands in for those missing after it
+MAX_SINGLE_GROWTH = 1.5  # records: growth in more is a mean
+UNLIMITED_GAPS = 8  # times between records, which count as they are
+MIN_RELATIVE_SPREAD = 1e-6  # of the level: a smaller spread counts as this
+MAX_SLOW_VALUES = 3000  # scores of a key after which its slow mean forgets, so that a day is no level
+MAX_RUN = 65_535  # records that are counted
+MAX_SINGLE = float(np.finfo(np.float32).max)
+MAX_COUNTED_VALUES = 255  # values of a key that are counted
 
 LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its level ...
 SPREAD_COUNTS = 8.0  # ... and in its spread
-ALIKE = 2.0  # how far apart keys are, see `apart_of`, so that the spread of one says nothing of that of others
-FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
-LARGEST = 1e6
-NARROWEST = 1e-9  # of the unit: a smaller distance counts as this
-LARGEST_SCORE = 140.0  # the value of a larger score is that of this one
+MAX_ALIKE_DISTANCE = (
+    2.0  # how far apart keys are, see `distance_between_keys`, so that the spread of one says nothing of that of others
+)
+MAX_SPREADS = 3.0  # spreads: what follows a value that is further off counts as if it were so far
+MAX_DEVIATION = 1e6
+MIN_WIDTH = 1e-9  # of the unit: a smaller distance counts as this
+MAX_SCORE = 140.0  # the value of a larger score is that of this one
 
-FEW = 500  # known values of a feature before which nothing is said of it
-RARE = 0.1  # share of the values of a feature that may be the same as the one before, so that it can stand still
-CHANCE = 20.0  # minus the logarithm of the chance of so many equal values, at least
-LEAST = 5  # equal values after the first one, at least
-LONG_BEFORE = 1  # runs at least half as long that there may have been before
-SIZES = 16  # runs are counted by the powers of 2 that they reach
+MIN_VALUES_FOR_RUNS = 500  # known values of a feature before which nothing is said of it
+MAX_EQUAL_SHARE = (
+    0.1  # share of the values of a feature that may be the same as the one before, so that it can stand still
+)
+MIN_IMPROBABILITY = 20.0  # minus the logarithm of the chance of so many equal values, at least
+MIN_RUN = 5  # equal values after the first one, at least
+MAX_LONG_RUNS = 1  # runs at least half as long that there may have been before
+RUN_SIZES = 16  # runs are counted by the powers of 2 that they reach
 
-MOST_VISITS = 8  # of a bin: each newer one counts as much as all before it divided by this
-CYCLES = 4  # about so many count in how well a season explains
-EXPLAINED = 0.5  # share of the variance around the mean of a cycle that a season has to explain, to be used
-ALONE = 0.75  # ... and share of it as long as a finer cycle (the week beside the day) is not tested
-LEAST_VARIANCE = 1e-3  # of scores around the mean: else a value that never changes would be explained
-OF_ALL = 4.0  # visits that count as much as all bins in the spread of a bin
-LAST = 6.0  # bins: as far as the last ones were off the profile, spreads are wider
+MAX_VISITS = 8  # of a bin: each newer one counts as much as all before it divided by this
+MAX_CYCLES = 4  # about so many count in how well a season explains
+MIN_EXPLAINED = 0.5  # share of the variance around the mean of a cycle that a season has to explain, to be used
+MIN_EXPLAINED_ALONE = 0.75  # ... and share of it as long as a finer cycle (the week beside the day) is not tested
+MIN_VARIANCE = 1e-3  # of scores around the mean: else a value that never changes would be explained
+PRIOR_VISITS = 4.0  # visits that count as much as all bins in the spread of a bin
+RECENT_BINS = 6.0  # bins: as far as the last ones were off the profile, spreads are wider
 
-CENTER, UNIT, MEAN, DEVIATION, WITHIN, COMMON, STEADY = range(7)  # rows of `Given.pooled`
-LOW, HIGH, LEAST_NEAR, MOST_NEAR, NEARLY_ALL = range(5)  # rows of `Given.bulk`
+CENTER, UNIT, MEAN, DEVIATION, WITHIN, COMMON, STEADY = range(7)  # rows of `FixedInputs.pooled`
+LOW, HIGH, MIN_NEAR, MAX_NEAR, NEARLY_ALL = range(5)  # rows of `FixedInputs.bulk`
 
 
 class Rows(NamedTuple):
     """What is kept of each of K series; all zeros of one without records. d features, c counters, l lags."""
 
     has_records: NDArray[np.bool_]  # (K,) belong to it; at first a key's record may belong to that of the partition
-    known: NDArray[np.uint8]  # (K, d) number of known values, at most MOST_COUNTED
+    known: NDArray[np.uint8]  # (K, d) number of known values, at most MAX_COUNTED_VALUES
     age: NDArray[np.uint8]  # (K, d) records since the last one
     last: Float  # (K, d) the last one
     equal: NDArray[np.uint16]  # (K, d) values before that one which are equal to it
@@ -115,18 +119,18 @@ class Counts(NamedTuple):
 
     values: Int  # (d,) known ones
     equal: Int  # (d,) those that are equal to the one before in their series
-    runs: Int  # (SIZES, d) of equal values that have ended, by the power of 2 that they reached
+    runs: Int  # (RUN_SIZES, d) of equal values that have ended, by the power of 2 that they reached
     firsts: Float  # (2, d) keys with a value, and the sum of how far their first ones were off
 
 
-class Given(NamedTuple):
+class FixedInputs(NamedTuple):
     """What does not change while records are followed."""
 
     pooled: Float  # (7, d) what is usual for all keys, see `Pooled`; (7, 0): not known yet
     bulk: Float  # (5, d) which values are far, see `Bulk`; (5, 0): not known yet
     numeric: NDArray[np.bool_]  # (d,) features that are no categories
     counters: Int  # (c,) columns of counters
-    weights: Float  # (2, MOST_COUNTED + 2) sums of the weights of n values, by HALF_LIFE and by USUAL_HALF_LIFE
+    weights: Float  # (2, MAX_COUNTED_VALUES + 2) sums of the weights of n values, by HALF_LIFE and by USUAL_HALF_LIFE
     places: Int  # (1,) columns with places in cycles
     does: NDArray[np.bool_]  # (2,) whether records have level and spread, and are compared with what is usual for keys
 
@@ -228,7 +232,7 @@ def _state(address):
     counts = Counts(
         row(words, 38, np.int64), row(words, 39, np.int64), table(words, 40, np.int64), table(words, 41, np.float64)
     )
-    given = Given(
+    fixed = FixedInputs(
         table(words, 42, np.float64),
         table(words, 43, np.float64),
         row(words, 44, np.bool_),
@@ -237,11 +241,11 @@ def _state(address):
         row(words, 47, np.int64),
         row(words, 48, np.bool_),
     )
-    return rows, profiles, counts, given
+    return rows, profiles, counts, fixed
 
 
 @exact_kernel
-def _looked_at(numbers, slots, rows):
+def _copy_rows(numbers, slots, rows):
     """A copy of the rows of series of these numbers (k,), one of each; their places go into slots (k,)."""
     first, m = first_of_series(numbers), 0
     for k in range(len(numbers)):
@@ -319,7 +323,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
     whether the record belongs to it: at first one of a key is added to the series of the partition, too. (0,): all are
     added to that series alone. learn: else the state stays as it is. state: the address of a handle, see `Series`.
     """
-    rows, profiles, counts, given = _state(state)
+    rows, profiles, counts, fixed = _state(state)
     out = batch_at(batch, len(values))
     if len(at) == 0:
         at, numbers, belongs = np.arange(len(values)), np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
@@ -329,7 +333,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
     slots = numbers
     if not learn:
         slots = np.empty_like(numbers)
-        rows = _looked_at(numbers, slots, rows)
+        rows = _copy_rows(numbers, slots, rows)
         counts = Counts(counts.values.copy(), counts.equal.copy(), counts.runs.copy(), counts.firsts.copy())
         profiles = Profiles(
             profiles.inner, profiles.first, profiles.visits.copy(), profiles.mean.copy(), profiles.variance.copy(),
@@ -338,15 +342,15 @@ def follow(state, values, at, numbers, belongs, learn, batch):
             profiles.error_of_mean.copy(), profiles.counted.copy(), profiles.summed.copy(),
             profiles.summed_of_mean.copy(), profiles.of_mean.copy(), profiles.of_variance.copy(),
         )  # fmt: skip
-    d, n_cycles, weights = out.gaps.shape[1], given.places[0], given.weights
-    moving, compares = given.does[0], given.does[1]
+    d, n_cycles, weights = out.gaps.shape[1], fixed.places[0], fixed.weights
+    moving, compares = fixed.does[0], fixed.does[1]
     x, near, limited, filled = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-    known, far, is_expected = np.empty(d, np.bool_), np.empty(d, np.bool_), np.empty(d, np.bool_)
+    is_known, far, is_expected = np.empty(d, np.bool_), np.empty(d, np.bool_), np.empty(d, np.bool_)
     count, taken, season = np.empty(d, np.int64), np.empty(d), np.empty((3, d))
     level, spread, score, near_score, doubt = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     alike, moves = np.empty(d, np.bool_), np.empty((2, d))
     n_vectors, lags = out.vectors.shape[1], rows.past.shape[1]
-    has_pooled, has_bulk = given.pooled.shape[1] > 0, given.bulk.shape[1] > 0
+    has_pooled, has_bulk = fixed.pooled.shape[1] > 0, fixed.bulk.shape[1] > 0
     has_seasons = len(profiles.inner) > 0
     for i in range(len(values)):
         for j in range(d):
@@ -361,50 +365,52 @@ def follow(state, values, at, numbers, belongs, learn, batch):
         for j in range(d):
             x[j] = values[i, j]
             taken[j] = np.nan
-        if len(given.counters):
-            _grow(x, taken, time, s, rows, given.counters)
+        if len(fixed.counters):
+            _grow(x, taken, time, s, rows, fixed.counters)
         for j in range(d):
-            known[j] = not np.isnan(x[j])
+            is_known[j] = not np.isnan(x[j])
             count[j] = rows.known[s, j]
-            far[j] = has_bulk and (x[j] < given.bulk[LEAST_NEAR, j] or x[j] > given.bulk[MOST_NEAR, j])
+            far[j] = has_bulk and (x[j] < fixed.bulk[MIN_NEAR, j] or x[j] > fixed.bulk[MAX_NEAR, j])
             is_expected[j] = False
         knows_usual = has_pooled and is_compared
         if knows_usual:
             if has_seasons:
-                _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, score, season)
+                _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season)
             else:
                 season[0], season[1], season[2] = 0.0, 0.0, 1.0
             for j in range(d):
                 if of_key:
-                    is_expected[j] = known[j] and count[j] > 0
+                    is_expected[j] = is_known[j] and count[j] > 0
                     _expect(
-                        x[j], known[j], count[j], season[1, j], s, j, rows, counts, given,
+                        x[j], is_known[j], count[j], season[1, j], s, j, rows, counts, fixed,
                         level, spread, score, near_score, doubt, alike,
                     )  # fmt: skip
                 else:
-                    is_expected[j], alike[j], doubt[j] = known[j] and season[0, j] > 0.0, True, 1.0
+                    is_expected[j], alike[j], doubt[j] = is_known[j] and season[0, j] > 0.0, True, 1.0
                     level[j], spread[j] = season[1, j], season[2, j]
-                    score[j] = score_of(x[j], j, given.pooled) if known[j] else 0.0
-                    near_score[j] = min(max(score[j], level[j] - FARTHEST * spread[j]), level[j] + FARTHEST * spread[j])
+                    score[j] = score_of(x[j], j, fixed.pooled) if is_known[j] else 0.0
+                    near_score[j] = min(
+                        max(score[j], level[j] - MAX_SPREADS * spread[j]), level[j] + MAX_SPREADS * spread[j]
+                    )
                 far[j] = far[j] and not (is_expected[j] and near_score[j] == score[j])  # else it is usual here
         any_far = any_expected = False
         for j in range(d):
             any_far = any_far or far[j]
             any_expected = any_expected or is_expected[j]
-            near[j] = min(max(x[j], given.bulk[LOW, j]), given.bulk[HIGH, j]) if far[j] else x[j]
+            near[j] = min(max(x[j], fixed.bulk[LOW, j]), fixed.bulk[HIGH, j]) if far[j] else x[j]
             limited[j] = near[j]
             if is_expected[j] and near_score[j] != score[j]:
-                limited[j] = raw_of(near_score[j], j, given.pooled)
+                limited[j] = raw_of(near_score[j], j, fixed.pooled)
         if moving or is_compared:
-            move(near, limited, known, count, s, rows, weights, moves)
-        _count_runs(near, known, count, belonging, i, s, rows, counts, given.numeric, out.still)
+            update_movement(near, limited, is_known, count, s, rows, weights, moves)
+        _count_runs(near, is_known, count, belonging, i, s, rows, counts, fixed.numeric, out.still)
         for j in range(d):
             filled[j] = x[j]
-            if known[j]:
+            if is_known[j]:
                 rows.last[s, j], rows.age[s, j] = near[j], 0
             else:
-                rows.age[s, j] = min(rows.age[s, j], RECENT) + 1
-                if rows.age[s, j] <= RECENT and count[j] > 0:
+                rows.age[s, j] = min(rows.age[s, j], STAND_IN_RECORDS) + 1
+                if rows.age[s, j] <= STAND_IN_RECORDS and count[j] > 0:
                     filled[j] = rows.last[s, j]
         if belonging:
             out.slots[i], out.begins[i], out.far[i] = numbers[k], not rows.has_records[s], any_far
@@ -415,16 +421,18 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                     out.vectors[i, 1 + lag, j] = rows.past[s, lag, j] if lag < rows.records[s] else np.nan
                 if moving:
                     out.vectors[i, n_vectors - 2, j], out.vectors[i, n_vectors - 1, j] = moves[0, j], moves[1, j]
-                out.gaps[i, j] = not known[j]
-                if taken[j] > SEVERAL and (moving or is_compared):  # a mean need not go with the rest
-                    out.gaps[i, j] = _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not known[j]
-                out.ordinary[i, j] = has_bulk and x[j] == given.bulk[NEARLY_ALL, j]
+                out.gaps[i, j] = not is_known[j]
+                if taken[j] > MAX_SINGLE_GROWTH and (moving or is_compared):  # a mean need not go with the rest
+                    out.gaps[i, j] = (
+                        _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not is_known[j]
+                    )
+                out.ordinary[i, j] = has_bulk and x[j] == fixed.bulk[NEARLY_ALL, j]
             if knows_usual and (of_key or any_expected):
                 for j in range(d):
                     out.usual[i, 0, j], out.usual[i, 1, j], out.usual[i, 2, j] = level[j], spread[j], doubt[j]
-                    if is_expected[j] and given.numeric[j]:
-                        its = score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j
-                        compare(*its, given.pooled, out.relative[i])
+                    if is_expected[j] and fixed.numeric[j]:
+                        comparison = score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j
+                        compare_with_key(*comparison, fixed.pooled, out.relative[i])
                         if not of_key:  # a season says nothing of level and spread
                             out.relative[i, 1, j] = out.relative[i, 2, j] = np.nan
         for j in range(d):
@@ -432,7 +440,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                 rows.past[s, lag, j] = rows.past[s, lag - 1, j] if lag - 1 < rows.records[s] else np.nan
             if lags:
                 rows.past[s, 0, j] = filled[j]
-            rows.known[s, j] = min(count[j] + known[j], MOST_COUNTED)
+            rows.known[s, j] = min(count[j] + is_known[j], MAX_COUNTED_VALUES)
         if lags:
             rows.records[s] += 1
 
@@ -461,32 +469,32 @@ def _grow(x, taken, time, s, rows, counters):
             rows.total[s, c], rows.since[s, c] = total, 1
             rows.when[s, c] = time if has_time else 0.0
         elif since > 0:
-            rows.since[s, c] = min(since + 1, LONGEST_RUN)
+            rows.since[s, c] = min(since + 1, MAX_RUN)
     gap = time - rows.clock[s]
     if has_time and rows.clock[s] > 0.0 and gap > 0.0:
         # A gap counts as one of half to twice the usual time, once some are known: neither a pause nor a burst says
         # much of that. The mean is of logarithms
         change = math.log(gap) - pace
-        if paces >= FIRST_GAPS:
+        if paces >= UNLIMITED_GAPS:
             change = min(max(change, -math.log(2.0)), math.log(2.0))
-        rows.pace[s] = pace + change / min(paces + 1, MOST_COUNTED)
-        rows.paces[s] = min(paces + 1, MOST_COUNTED)
+        rows.pace[s] = pace + change / min(paces + 1, MAX_COUNTED_VALUES)
+        rows.paces[s] = min(paces + 1, MAX_COUNTED_VALUES)
     if has_time:
         rows.clock[s] = time
 
 
 @exact_kernel
-def pass_over(state, values, at, slots):
+def skip_records(state, values, at, slots):
     """Let the counters of series go on from the totals of records of which nothing else is learned; see `follow`."""
-    rows, _, _, given = _state(state)
+    rows, _, _, fixed = _state(state)
     x, taken = np.empty(rows.known.shape[1]), np.empty(rows.known.shape[1])
-    last = len(x) + given.places[0]
+    last = len(x) + fixed.places[0]
     for k in range(len(at)):
         for j in range(len(x)):
             x[j] = values[at[k], j]
             taken[j] = np.nan
         time = values[at[k], last] if values.shape[1] > last else np.nan
-        _grow(x, taken, time, slots[k], rows, given.counters)
+        _grow(x, taken, time, slots[k], rows, fixed.counters)
 
 
 @exact_kernel
@@ -498,48 +506,48 @@ def score_of(x, j, pooled):
 @exact_kernel
 def raw_of(score, j, pooled):
     """The value of a score."""
-    inner = min(max(pooled[MEAN, j] + pooled[DEVIATION, j] * score, -LARGEST_SCORE), LARGEST_SCORE)
+    inner = min(max(pooled[MEAN, j] + pooled[DEVIATION, j] * score, -MAX_SCORE), MAX_SCORE)
     return pooled[CENTER, j] + pooled[UNIT, j] * math.sinh(inner)
 
 
 @exact_kernel
-def apart_of(keys, distances):
+def distance_between_keys(keys, distances):
     """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
 
     keys: with a first value; distances: the sum of the distances of these from the middle of all.
     """
-    return LARGEST if keys < 2.0 else max(distances / keys, 1.0)
+    return MAX_DEVIATION if keys < 2.0 else max(distances / keys, 1.0)
 
 
 @exact_kernel
-def _expect(x, known, count, season, s, j, rows, counts, given, level, spread, score, near_score, doubt, alike):
+def _expect(x, is_known, count, season, s, j, rows, counts, fixed, level, spread, score, near_score, doubt, alike):
     """Put what is expected of feature j from the past of its key into level, spread, score, near_score, ...: (d,) each.
 
     Level and spread are those of the `count` values before, shrunk to those of all keys while these are few (empirical
     Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it. near_score is at most
-    FARTHEST spreads off: so it counts in what is expected of later values. doubt: how far off the level may be, in
+    MAX_SPREADS spreads off: so it counts in what is expected of later values. doubt: how far off the level may be, in
     deviations of all records; alike: whether the spread of keys is like that of others. season: the score that is usual
     at the time, which is no level of a key.
     """
-    apart = apart_of(counts.firsts[0, j], counts.firsts[1, j])
-    if known and count == 0:
+    apart = distance_between_keys(counts.firsts[0, j], counts.firsts[1, j])
+    if is_known and count == 0:
         counts.firsts[0, j] += 1.0
-        counts.firsts[1, j] += abs(score_of(x, j, given.pooled))
-    n = given.weights[1, count]
+        counts.firsts[1, j] += abs(score_of(x, j, fixed.pooled))
+    n = fixed.weights[1, count]
     own_level, own_variance = np.float64(rows.level[s, j]), np.float64(rows.variance[s, j])
-    share, of_own, within = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS), given.pooled[WITHIN, j]
+    share, of_own, within = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS), fixed.pooled[WITHIN, j]
     expected, off = share * own_level, (1.0 - share) * apart
-    doubt[j], alike[j] = max(off, 1.0), apart < ALIKE
-    if apart < ALIKE or n < 2.0:
+    doubt[j], alike[j] = max(off, 1.0), apart < MAX_ALIKE_DISTANCE
+    if apart < MAX_ALIKE_DISTANCE or n < 2.0:
         mixed = of_own * own_variance + SPREAD_COUNTS * within / (n + SPREAD_COUNTS)
     else:  # spreads may be of another order: then their logarithms count
-        own = math.log(max(own_variance, NARROWEST)) * of_own
+        own = math.log(max(own_variance, MIN_WIDTH)) * of_own
         mixed = math.exp(own + math.log(within) * (1.0 - of_own))
     width = math.sqrt(mixed * (1.0 + 1.0 / (n + 1.0)) + off * off)
-    value = (score_of(x, j, given.pooled) if known else 0.0) - season
-    near = min(max(value, expected - FARTHEST * width), expected + FARTHEST * width)
-    if known:
-        gain, change = 1.0 / given.weights[1, count + 1], near - own_level
+    value = (score_of(x, j, fixed.pooled) if is_known else 0.0) - season
+    near = min(max(value, expected - MAX_SPREADS * width), expected + MAX_SPREADS * width)
+    if is_known:
+        gain, change = 1.0 / fixed.weights[1, count + 1], near - own_level
         rows.level[s, j] = own_level + change * gain
         rows.variance[s, j] = own_variance + (change * (near - rows.level[s, j]) - own_variance) * gain
     level[j], spread[j], score[j], near_score[j] = expected + season, width, value + season, near + season
@@ -549,17 +557,17 @@ def _expect(x, known, count, season, s, j, rows, counts, given, level, spread, s
 def _half_width(level, spread, j, pooled):
     """Half of the distance between the values one spread below and one above a level."""
     width = raw_of(level + spread, j, pooled) - raw_of(level - spread, j, pooled)
-    return max(width, NARROWEST * pooled[UNIT, j]) / 2.0
+    return max(width, MIN_WIDTH * pooled[UNIT, j]) / 2.0
 
 
 @exact_kernel
 def _single(x):
     """A number as `Batch` has it: limited, and rounded to 32 bits, as the history keeps it."""
-    return np.nan if np.isnan(x) else np.float64(np.float32(min(max(x, -LARGEST), LARGEST)))
+    return np.nan if np.isnan(x) else np.float64(np.float32(min(max(x, -MAX_DEVIATION), MAX_DEVIATION)))
 
 
 @exact_kernel
-def compare(score, level, spread, alike, moved_level, moved_spread, j, pooled, out):
+def compare_with_key(score, level, spread, alike, moved_level, moved_spread, j, pooled, out):
     """How far feature j is from what is usual for its key, into out (RELATIVE, d): see `Pooled`."""
     change = moved_spread - math.log(_half_width(level, spread, j, pooled))
     if not alike:  # none is called calm: the spread of another is no measure for it
@@ -576,62 +584,62 @@ def compare(score, level, spread, alike, moved_level, moved_spread, j, pooled, o
 
 
 @exact_kernel
-def move(near, limited, known, count, s, rows, weights, out):
+def update_movement(near, limited, is_known, count, s, rows, weights, out):
     """Move level and spread of a series on by a record, into out (2, d); NaN = not known yet.
 
     near, limited: (d,) its values as later ones know them, and as they count here; count: (d,) known ones before.
     """
     for j in range(len(near)):
         root, level = rows.root[s, j], rows.last[s, j] + rows.offset[s, j]
-        if known[j]:
+        if is_known[j]:
             change, square = limited[j] - level, np.float64(root) * np.float64(root)
             if count[j] > 0:  # the first value is no change
                 square += (change * change - square) / max(weights[0, count[j]], 1.0)
-            root = np.float32(min(math.sqrt(square), LARGEST_SINGLE))
+            root = np.float32(min(math.sqrt(square), MAX_SINGLE))
             level += change / weights[0, count[j] + 1]
-            offset = np.float32(min(max(level - near[j], -LARGEST_SINGLE), LARGEST_SINGLE))
+            offset = np.float32(min(max(level - near[j], -MAX_SINGLE), MAX_SINGLE))
             rows.root[s, j], rows.offset[s, j] = root, offset
             level = near[j] + offset
-        after = count[j] + known[j]
+        after = count[j] + is_known[j]
         out[0, j] = out[1, j] = np.nan
         if after > 0:
-            out[0, j] = np.float64(np.float32(min(max(level, -LARGEST_SINGLE), LARGEST_SINGLE)))
+            out[0, j] = np.float64(np.float32(min(max(level, -MAX_SINGLE), MAX_SINGLE)))
         if after > 1:
-            size = np.float64(root) * np.float64(root) + (TINY * level) * (TINY * level)
+            size = np.float64(root) * np.float64(root) + (MIN_RELATIVE_SPREAD * level) * (MIN_RELATIVE_SPREAD * level)
             out[1, j] = np.float64(np.float32(0.5 * math.log(size + 1e-300)))
 
 
 @exact_kernel
 def _is_near_level(x, level, spread, count, weights):
-    """Whether a value is at most FARTHEST spreads off the level before it, by that and the spread after it."""
-    share = 1.0 / weights[0, min(count, MOST_COUNTED - 1) + 1]
+    """Whether a value is at most MAX_SPREADS spreads off the level before it, by that and the spread after it."""
+    share = 1.0 / weights[0, min(count, MAX_COUNTED_VALUES - 1) + 1]
     change = (x - level) / (1.0 - share)
     square = (math.exp(2.0 * spread) - share * change * change) / (1.0 - share)
-    return change * change <= FARTHEST * FARTHEST * square
+    return change * change <= MAX_SPREADS * MAX_SPREADS * square
 
 
 @exact_kernel
-def _count_runs(near, known, count, belonging, i, s, rows, counts, numeric, still):
+def _count_runs(near, is_known, count, belonging, i, s, rows, counts, numeric, still):
     """Count equal values that follow each other; put into still (n, d) how many, where a feature stands still.
 
-    It does if its run of equal values is improbable, and if at most LONG_BEFORE runs of it were half as long.
+    It does if its run of equal values is improbable, and if at most MAX_LONG_RUNS runs of it were half as long.
     """
     for j in range(len(near)):
-        if not known[j]:
+        if not is_known[j]:
             continue
         before = int(rows.equal[s, j])
         is_equal = count[j] > 0 and near[j] == rows.last[s, j]
-        run = min(before + 1, LONGEST_RUN) if is_equal else 0
+        run = min(before + 1, MAX_RUN) if is_equal else 0
         rows.equal[s, j] = run
         if not belonging or not numeric[j]:
             continue
-        if run >= LEAST and counts.values[j] >= FEW:
+        if run >= MIN_RUN and counts.values[j] >= MIN_VALUES_FOR_RUNS:
             share = (counts.equal[j] + 1) / (counts.values[j] + 2)
-            if share < RARE and -run * math.log(share) > CHANCE:
+            if share < MAX_EQUAL_SHARE and -run * math.log(share) > MIN_IMPROBABILITY:
                 longer = 0
-                for size in range(_power(run // 2), SIZES):
+                for size in range(_power(run // 2), RUN_SIZES):
                     longer += counts.runs[size, j]
-                if longer <= LONG_BEFORE:
+                if longer <= MAX_LONG_RUNS:
                     still[i, j] = run
         counts.values[j] += 1
         counts.equal[j] += is_equal
@@ -641,32 +649,32 @@ def _count_runs(near, known, count, belonging, i, s, rows, counts, numeric, stil
 
 @exact_kernel
 def _power(n):
-    """The power of 2 that a length reaches, at most SIZES - 1."""
+    """The power of 2 that a length reaches, at most RUN_SIZES - 1."""
     power = 0
-    while n > 1 and power < SIZES - 1:
+    while n > 1 and power < RUN_SIZES - 1:
         n //= 2
         power += 1
     return power
 
 
 @exact_kernel
-def _find_season(x, known, of_key, belonging, places, s, rows, profiles, given, score, season):
+def _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season):
     """Put what is usual at the time of a record into season (3, d), see `_season_of`, and learn it.
 
     score: (d,) to work with. Of a key, its own slow mean is taken out of its scores first.
     """
     for j in range(len(x)):
-        score[j] = score_of(x[j], j, given.pooled) if known[j] else np.nan
-        if known[j] and of_key:
+        score[j] = score_of(x[j], j, fixed.pooled) if is_known[j] else np.nan
+        if is_known[j] and of_key:
             mean = np.float64(rows.slow[s, j])
             rows.seen[s, j] = min(int(rows.seen[s, j]) + 1, 4294967295)
-            rows.slow[s, j] = mean + (score[j] - mean) / min(max(rows.seen[s, j], 1), SLOWEST)
+            rows.slow[s, j] = mean + (score[j] - mean) / min(max(rows.seen[s, j], 1), MAX_SLOW_VALUES)
             score[j] -= mean
         season[0, j], season[1, j], season[2, j] = 0.0, 0.0, 1.0
     if belonging:
         _season_of(score, places, profiles, season)
     for j in range(len(x)):
-        if not given.numeric[j]:
+        if not fixed.numeric[j]:
             season[0, j] = 0.0
         if season[0, j] == 0.0:
             season[1, j] = 0.0
@@ -691,13 +699,13 @@ def _season_of(score, places, profiles, season):
         is_known = 0.0 <= places[p] < profiles.first[p + 1] - profiles.first[p]
         place = places[p] if is_known else np.nan
         bin = int(place) if is_known else -1
-        _enter(p, bin, profiles)
+        _enter_bin(p, bin, profiles)
         _predict(p, place, profiles, levels[p])
         for j in range(d):
             is_tested = profiles.tested[finest, j] >= profiles.inner[finest]
-            least = EXPLAINED if p == finest or is_tested else ALONE
+            least = MIN_EXPLAINED if p == finest or is_tested else MIN_EXPLAINED_ALONE
             error, of_mean = profiles.error[p, j], profiles.error_of_mean[p, j]
-            explains = profiles.tested[p, j] >= profiles.inner[p] and of_mean > LEAST_VARIANCE
+            explains = profiles.tested[p, j] >= profiles.inner[p] and of_mean > MIN_VARIANCE
             if not np.isnan(levels[p, j]) and explains and error <= (1.0 - least) * of_mean and error < best[j]:
                 best[j] = error
                 wider = math.sqrt(max(profiles.recent[p, j], 1.0))
@@ -705,7 +713,7 @@ def _season_of(score, places, profiles, season):
                 season[2, j] = _spread_of_bin(p, bin, j, profiles) * wider
     for p in range(finest + 1):
         if profiles.bin[p] >= 0:
-            _add(p, score, season, levels[p], profiles)
+            _add_to_bin(p, score, season, levels[p], profiles)
 
 
 @exact_kernel
@@ -713,11 +721,11 @@ def _spread_of_bin(p, bin, j, profiles):
     """The spread of records around the profile p in a bin."""
     at = profiles.first[p] + bin
     visits, variance = np.float64(profiles.visits[at, j]), profiles.variance[at, j]
-    return math.sqrt((visits * variance + OF_ALL * profiles.of_variance[p, j]) / (visits + OF_ALL) + 1e-12)
+    return math.sqrt((visits * variance + PRIOR_VISITS * profiles.of_variance[p, j]) / (visits + PRIOR_VISITS) + 1e-12)
 
 
 @exact_kernel
-def _enter(p, bin, profiles):
+def _enter_bin(p, bin, profiles):
     """The next records are in this bin of cycle p; -1: it is not known, and nothing happens."""
     now = profiles.bin[p]
     if bin == -1 or bin == now:
@@ -725,10 +733,10 @@ def _enter(p, bin, profiles):
     inner, first, stop = profiles.inner[p], profiles.first[p], profiles.first[p + 1]
     for j in range(profiles.mean.shape[1]):
         if now >= 0 and profiles.counted[p, j] > 0:
-            gain, n = 1.0 / min(profiles.tested[p, j] + 1, CYCLES * inner), profiles.counted[p, j]
+            gain, n = 1.0 / min(profiles.tested[p, j] + 1, MAX_CYCLES * inner), profiles.counted[p, j]
             error, spread = profiles.summed[p, j] / n, _spread_of_bin(p, now, j, profiles)
-            size = min(error / (spread * spread), FARTHEST * FARTHEST)
-            profiles.recent[p, j] += (size - profiles.recent[p, j]) / LAST
+            size = min(error / (spread * spread), MAX_SPREADS * MAX_SPREADS)
+            profiles.recent[p, j] += (size - profiles.recent[p, j]) / RECENT_BINS
             profiles.error[p, j] += (error - profiles.error[p, j]) * gain
             profiles.error_of_mean[p, j] += (profiles.summed_of_mean[p, j] / n - profiles.error_of_mean[p, j]) * gain
             profiles.tested[p, j] += 1
@@ -755,11 +763,11 @@ def _merge(b, profiles):
     for j in range(profiles.mean.shape[1]):
         n, visits = profiles.open[b, j], profiles.visits[b, j]
         if n > 0:
-            mean, gain = profiles.sum[b, j] / n, 1.0 / min(visits + 1, MOST_VISITS)
+            mean, gain = profiles.sum[b, j] / n, 1.0 / min(visits + 1, MAX_VISITS)
             size = profiles.square[b, j] / n - (mean * mean if visits == 0 else 0.0)  # at first nothing was predicted
             profiles.mean[b, j] += (mean - profiles.mean[b, j]) * gain
             profiles.variance[b, j] += (max(size, 0.0) - profiles.variance[b, j]) * gain
-            profiles.visits[b, j] = min(visits + 1, MOST_VISITS)
+            profiles.visits[b, j] = min(visits + 1, MAX_VISITS)
         profiles.open[b, j] = 0
         profiles.sum[b, j] = profiles.square[b, j] = 0.0
     profiles.written[b] = True
@@ -800,7 +808,7 @@ def _predict(p, place, profiles, out):
 
 
 @exact_kernel
-def _add(p, score, season, predicted, profiles):
+def _add_to_bin(p, score, season, predicted, profiles):
     """Add a record with scores (d,), and what was predicted of it (d,), to the bin now of cycle p."""
     b = profiles.first[p] + profiles.bin[p]
     for j in range(len(score)):
@@ -813,7 +821,7 @@ def _add(p, score, season, predicted, profiles):
             profiles.summed[p, j] += off * off
             profiles.summed_of_mean[p, j] += of_mean * of_mean
         # what is far off teaches nothing: if it stays so, the profile stops to explain, and then it counts
-        if season[0, j] > 0.0 and abs(score[j] - season[1, j]) > FARTHEST * season[2, j]:
+        if season[0, j] > 0.0 and abs(score[j] - season[1, j]) > MAX_SPREADS * season[2, j]:
             continue
         around = 0.0 if np.isnan(off) or profiles.visits[b, j] == 0 else predicted[j]
         profiles.open[b, j] += 1
@@ -829,26 +837,28 @@ def learn_usual(state, values, at, slots, out):
     slots: (n,) numbers of their series, at: (n,) counted from 0. Puts how far each is from that into out (n, RELATIVE,
     d).
     """
-    rows, _, counts, given = _state(state)
-    start = _looked_at(at + len(rows.known), np.empty_like(at), rows)
+    rows, _, counts, fixed = _state(state)
+    start = _copy_rows(at + len(rows.known), np.empty_like(at), rows)
     n, d = values.shape
-    known, limited, moves, count = np.empty(d, np.bool_), np.empty(d), np.empty((2, d)), np.empty(d, np.int64)
+    is_known, limited, moves, count = np.empty(d, np.bool_), np.empty(d), np.empty((2, d)), np.empty(d, np.int64)
     level, spread, score, near_score, alike = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d, np.bool_)
     doubt = np.empty(d)
     for i in range(n):
         for j in range(d):
-            known[j], count[j], limited[j] = not np.isnan(values[i, j]), start.known[at[i], j], values[i, j]
+            is_known[j], count[j], limited[j] = not np.isnan(values[i, j]), start.known[at[i], j], values[i, j]
             _expect(
-                values[i, j], known[j], count[j], 0.0, slots[i], j, rows, counts, given,
+                values[i, j], is_known[j], count[j], 0.0, slots[i], j, rows, counts, fixed,
                 level, spread, score, near_score, doubt, alike,
             )  # fmt: skip
-            if known[j] and count[j] > 0 and near_score[j] != score[j]:
-                limited[j] = raw_of(near_score[j], j, given.pooled)
-        move(values[i], limited, known, count, at[i], start, given.weights, moves)
+            if is_known[j] and count[j] > 0 and near_score[j] != score[j]:
+                limited[j] = raw_of(near_score[j], j, fixed.pooled)
+        update_movement(values[i], limited, is_known, count, at[i], start, fixed.weights, moves)
         for j in range(d):
-            if known[j] and count[j] > 0 and given.numeric[j]:
-                compare(score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j, given.pooled, out[i])
-        _keep_last(values[i], known, count, at[i], start)
+            if is_known[j] and count[j] > 0 and fixed.numeric[j]:
+                compare_with_key(
+                    score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j, fixed.pooled, out[i]
+                )
+        _keep_last(values[i], is_known, count, at[i], start)
 
 
 @exact_kernel
@@ -857,17 +867,17 @@ def learn_moves(state, values, at, slots, out):
 
     slots, at: see `learn_usual`; the series go on from there.
     """
-    rows, _, _, given = _state(state)
-    start = _looked_at(at + len(rows.known), np.empty_like(at), rows)
+    rows, _, _, fixed = _state(state)
+    start = _copy_rows(at + len(rows.known), np.empty_like(at), rows)
     moves = rows.offset.shape[1] > 0
     n, d = values.shape
-    known, count = np.empty(d, np.bool_), np.empty(d, np.int64)
+    is_known, count = np.empty(d, np.bool_), np.empty(d, np.int64)
     for i in range(n):
         for j in range(d):
-            known[j], count[j] = not np.isnan(values[i, j]), start.known[at[i], j]
+            is_known[j], count[j] = not np.isnan(values[i, j]), start.known[at[i], j]
         if moves:
-            move(values[i], values[i], known, count, at[i], start, given.weights, out[i])
-        _keep_last(values[i], known, count, at[i], start)
+            update_movement(values[i], values[i], is_known, count, at[i], start, fixed.weights, out[i])
+        _keep_last(values[i], is_known, count, at[i], start)
     for i in range(n):
         s, k = slots[i], at[i]
         for j in range(d):
@@ -877,7 +887,7 @@ def learn_moves(state, values, at, slots, out):
 
 
 @exact_kernel
-def _keep_last(values, known, count, s, rows):
+def _keep_last(values, is_known, count, s, rows):
     for j in range(len(values)):
-        if known[j]:
-            rows.last[s, j], rows.known[s, j] = values[j], min(count[j] + 1, MOST_COUNTED)
+        if is_known[j]:
+            rows.last[s, j], rows.known[s, j] = values[j], min(count[j] + 1, MAX_COUNTED_VALUES)

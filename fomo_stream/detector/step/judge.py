@@ -24,23 +24,23 @@ Single = NDArray[np.float32]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-GAP = 10  # records of its series after an alert in which an incident can continue
-LIMIT = 100.0  # an incident continues while fewer than these of the last records are outliers, see `Alerts.step`
-RAREST = 2.0**-50  # 1 - score, at least: so that no score is 1
-ODD = 1.0  # logit above which the model finds a record odd at all
-CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
+INCIDENT_GAP = 10  # records of its series after an alert in which an incident can continue
+MAX_LOAD = 100.0  # an incident continues while fewer than these of the last records are outliers, see `Alerts.step`
+MIN_RARITY = 2.0**-50  # 1 - score, at least: so that no score is 1
+ODD_LOGIT = 1.0  # logit above which the model finds a record odd at all
+CRITICAL_SHARE = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
 INFO, OUTLIER_WARNING, OUTLIER_CRITICAL = 1, 2, 3  # as in `Severity`
 
 LOW, BIN, BINS = -12.0, 0.25, 168  # the bins are from -12 to 30; one more on each side has what is beyond
 ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
 
 UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
-BEGINS = 2**31  # added to the number of a record's series if it is the first of it
-FAR = 2**30  # ... and if any value of it is far, see `Bulk`
-LESS = 2**29  # ... and if it is odd among all, but usual for its key: then its own logit is the remembered one
+BEGINS_FLAG = 2**31  # added to the number of a record's series if it is the first of it
+FAR_FLAG = 2**30  # ... and if any value of it is far, see `Bulk`
+LESS_FLAG = 2**29  # ... and if it is odd among all, but usual for its key: then its own logit is the remembered one
 
 
-# What some earlier logits reach, at least ODD: the largest; how far it is above the median; what is clear above it, in
+# What some earlier logits reach, at least ODD_LOGIT: the largest; how far it is above the median; what is clear above it, in
 # heights; what is clear above the largest of those that were no outliers; and the median.
 TOP, HEIGHT, CLEAR, USUAL, MEDIAN = range(5)
 
@@ -56,19 +56,19 @@ class Standards(NamedTuple):
     above: Float  # (BINS + 3,) counts of this bin and all higher ones, see `Rarity`
 
 
-class Scored(NamedTuple):
+class ScoreRings(NamedTuple):
     """Ring buffers of what was said of the last s records, and which of their blocks were written."""
 
     logits: Single  # (s, views)
     remembered: Float  # (s,) NaN: no score
     by_key: Single  # (s,)
-    series: NDArray[np.uint32]  # (s,) number of the series, and BEGINS, FAR, LESS
+    series: NDArray[np.uint32]  # (s,) number of the series, and BEGINS_FLAG, FAR_FLAG, LESS_FLAG
     verdict: NDArray[np.int8]  # (s,)
     outlier: Bool  # (s,)
     written: Bool  # (blocks,)
 
 
-class Seen(NamedTuple):
+class RowRings(NamedTuple):
     """Ring buffers of the last r records themselves, and which of their blocks were written."""
 
     rows: Float  # (r, 1 + lags, d)
@@ -80,8 +80,8 @@ class Seen(NamedTuple):
 
 
 # The seat of a scope: addresses of handles, and the number of its series in results
-FIXED, STANDARDS, MEMORY, SERIES, SEAT = range(5)
-# Of FIXED, after the fields of `Scored` and of `Seen`
+FIXED, STANDARDS, MEMORY, SERIES, N_ADDRESSES = range(5)
+# Of FIXED, after the fields of `ScoreRings` and of `RowRings`
 RING = 13  # how many rows, and how many to an entry of the log; those relative to the key; the same of scores
 TALLY = 14  # records so far, and the number of them where `settle` stops
 OF_MEAN = 15  # (most + 2,) see `_remembered`
@@ -93,8 +93,8 @@ MEMORY_WEIGHT, RATE, CONTINUES, LOAD, STILL = range(5)
 
 
 @exact_kernel
-def _scored_at(h):
-    return Scored(
+def _score_rings_at(h):
+    return ScoreRings(
         table(h, 0, np.float32),
         row(h, 1, np.float64),
         row(h, 2, np.float32),
@@ -106,8 +106,8 @@ def _scored_at(h):
 
 
 @exact_kernel
-def _seen_at(h):
-    return Seen(
+def _row_rings_at(h):
+    return RowRings(
         cube(h, 7, np.float64),
         table(h, 8, np.uint8),
         cube(h, 9, np.float32),
@@ -193,7 +193,7 @@ def remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, si
 
 
 @exact_kernel
-def place_of(logit):
+def bin_position(logit):
     """Where a logit is among the bins: its bin, and how far up in it. NaN, which a model may give, is in the first."""
     if math.isnan(logit):
         return 0.0
@@ -218,13 +218,13 @@ def assumed_above(logit):
 @exact_kernel
 def share_above(logit, above):
     """P of a logit: see `Rarity.above`."""
-    at = place_of(logit)
+    at = bin_position(logit)
     bin_ = int(at)
-    found = above[bin_ + 1]
+    count = above[bin_ + 1]
     # the two outer bins have no width: all logits in one are above, or below, all records in it
     if 0 < bin_ <= BINS:
-        found += (above[bin_] - above[bin_ + 1]) * (1.0 - (at - bin_))
-    return (found + ASSUMED * assumed_above(logit)) / (above[0] + ASSUMED)
+        count += (above[bin_] - above[bin_ + 1]) * (1.0 - (at - bin_))
+    return (count + ASSUMED * assumed_above(logit)) / (above[0] + ASSUMED)
 
 
 @exact_kernel
@@ -246,9 +246,9 @@ def count_logits(counts, written, block, logits, steps_ago, weight, fading):
     for k in range(1, len(shares)):
         shares[k] = shares[k - 1] * fading
     for i in range(len(logits)):
-        counts[int(place_of(logits[i]))] += weight * shares[steps_ago[i]]
+        counts[int(bin_position(logits[i]))] += weight * shares[steps_ago[i]]
     for i in range(len(logits)):
-        bin_ = int(place_of(logits[i]))
+        bin_ = int(bin_position(logits[i]))
         counts[bin_], written[bin_ // block] = max(counts[bin_], 0.0), True
 
 
@@ -270,14 +270,14 @@ def greedy_of(top, series, least, times):
     first, counts = first_of_series(top), np.zeros(len(top), np.int64)
     for i in range(len(top)):
         counts[first[i]] += 1
-    found = np.zeros(len(top), np.bool_)
+    is_greedy = np.zeros(len(top), np.bool_)
     for i in range(len(top)):
         if top[i] > 0 and counts[i] > least:
             of_all = 0
-            for one in series:
-                of_all += one == top[i]
-            found[i] = counts[i] > len(top) * (times * (of_all / len(series)))
-    return top[found]
+            for number in series:
+                of_all += number == top[i]
+            is_greedy[i] = counts[i] > len(top) * (times * (of_all / len(series)))
+    return top[is_greedy]
 
 
 @exact_kernel
@@ -285,7 +285,7 @@ def severity_of(outlier, score, alert_rate):
     """The severity of a record by whether it is an outlier and by its score. alert_rate: 0: none can be one yet."""
     p = 1.0 - score
     if outlier:
-        return OUTLIER_CRITICAL if p <= CRITICAL * alert_rate else OUTLIER_WARNING
+        return OUTLIER_CRITICAL if p <= CRITICAL_SHARE * alert_rate else OUTLIER_WARNING
     return INFO if p <= alert_rate else 0
 
 
@@ -299,11 +299,11 @@ def severities(outlier, score, alert_rate):
 
 
 @exact_kernel
-def settle(work, n, k, start, seats, learn):
+def settle(work, n, k, start, scope_addresses, learn):
     """Judge k visits of n records from `start` on, and keep them if `learn`, until a scope has to do more; returns
     where it ends.
 
-    work: the address of `Work`; seats: (scopes, SEAT), see there. See `Alerts` for the rules. Without `learn` nothing
+    work: the address of `Work`; seats: (scopes, N_ADDRESSES), see there. See `Alerts` for the rules. Without `learn` nothing
     changes, and all are judged.
     """
     batch, visits, scores, out = batch_at(work, n), visits_at(work, k), scores_at(work, k), judged_at(work, k)
@@ -314,20 +314,20 @@ def settle(work, n, k, start, seats, learn):
             ids[e - start] = batch.slots[visits.at[e]]
     first = first_of_series(ids)
     mean, count, left = np.zeros(k - start, np.float32), np.zeros(k - start, np.uint8), np.zeros(k - start, np.uint8)
-    outliers = np.full(len(seats), -1, np.int64)  # since the last step of each scope; -1: not looked up yet
+    outliers = np.full(len(scope_addresses), -1, np.int64)  # since the last step of each scope; -1: not looked up yet
     for e in range(start, k):
         i, s, f = visits.at[e], visits.scope[e], first[e - start]
-        fixed, slot = words_at(seats[s, FIXED]), np.int64(0)
+        fixed, slot = words_at(scope_addresses[s, FIXED]), np.int64(0)
         begins, weight = visits.number[e] == 0, scores.weight[e]
         if s == 0:
             slot, begins = batch.slots[i], batch.begins[i]
         tally, limits = row(fixed, TALLY, np.int64), row(fixed, LIMITS, np.float64)
-        out.series[e], out.begins[e] = slot if s == 0 else seats[s, SERIES], begins
-        is_judged = seats[s, STANDARDS] != 0 and visits.judged[e]
+        out.series[e], out.begins[e] = slot if s == 0 else scope_addresses[s, SERIES], begins
+        is_judged = scope_addresses[s, STANDARDS] != 0 and visits.judged[e]
         out.status[e] = WARMING_UP
         if is_judged:
-            its = words_at(seats[s, MEMORY])
-            means, counts, lefts = row(its, 0, np.float32), row(its, 1, np.uint8), row(its, 2, np.uint8)
+            memory = words_at(scope_addresses[s, MEMORY])
+            means, counts, lefts = row(memory, 0, np.float32), row(memory, 1, np.uint8), row(memory, 2, np.uint8)
             if f == e - start and slot < len(means):
                 mean[f], count[f], left[f] = means[slot], counts[slot], lefts[slot]
             if outliers[s] < 0:
@@ -338,7 +338,7 @@ def settle(work, n, k, start, seats, learn):
                 scores.logit[e], scores.by_view, e, scores.by_key[e], weight, slot > 0, batch.far[i],
                 np.float64(mean[f]), np.int64(count[f]), row(fixed, OF_MEAN, np.float64), limits[MEMORY_WEIGHT],
             )  # fmt: skip
-            is_outlier, left[f] = _judge(
+            is_outlier, left[f] = _judge_visit(
                 y,
                 e,
                 i,
@@ -348,7 +348,7 @@ def settle(work, n, k, start, seats, learn):
                 outliers[s],
                 batch,
                 scores,
-                _standards_at(seats[s, STANDARDS]),
+                _standards_at(scope_addresses[s, STANDARDS]),
                 limits,
                 out,
             )
@@ -367,9 +367,11 @@ def settle(work, n, k, start, seats, learn):
         if learn:
             ring = row(fixed, RING, np.int64)
             number = tally[RECORDS]
-            note_seen(_seen_at(fixed), ring[0], ring[1], ring[2], number, i, batch.vectors, batch.gaps, batch.relative)
+            note_seen(
+                _row_rings_at(fixed), ring[0], ring[1], ring[2], number, i, batch.vectors, batch.gaps, batch.relative
+            )
             note_scored(
-                _scored_at(fixed), ring[3], ring[4], number, e, scores.logit, scores.by_view, scores.by_key, weight,
+                _score_rings_at(fixed), ring[3], ring[4], number, e, scores.logit, scores.by_view, scores.by_key, weight,
                 slot, begins, batch.far[i], out.remembered[e], out.outlier[e],
             )  # fmt: skip
             tally[RECORDS] = number + 1
@@ -379,7 +381,7 @@ def settle(work, n, k, start, seats, learn):
 
 
 @exact_kernel
-def _judge(y, e, i, slot, begins, left, outliers, batch, scores, standards, limits, out):
+def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards, limits, out):
     """Write what is said of visit e, whose remembered logit is y; returns whether it is an outlier, and in how many
     more records its incident can continue. left: in how many it could before; outliers: since the last step."""
     logit, by_key, weight, rate = scores.logit[e], scores.by_key[e], scores.weight[e], limits[RATE]
@@ -399,19 +401,19 @@ def _judge(y, e, i, slot, begins, left, outliers, batch, scores, standards, limi
     # a beginning has no records before it that belong to it, so memory must not make it smaller
     counted = max(own, y) if own_rise > 0.0 else y
     above = 1.0 + 2.0 * max(own_rise, its_rise)
-    rarity = max(share_above(counted, standards.above) / (above * above * above), RAREST)
+    rarity = max(share_above(counted, standards.above) / (above * above * above), MIN_RARITY)
     # in a constant stream, or after an odd record, the records before are all that is odd about a usual one
     follows = left > 0 and not begins and rarity <= limits[CONTINUES] and own > own_peak[MEDIAN]
-    is_odd = by_key > ODD
+    is_odd = by_key > ODD_LOGIT
     for j in range(batch.ordinary.shape[1]):
         is_odd |= not batch.ordinary[i, j]
-    is_outlier = is_odd and (top or ((again or follows) and limits[LOAD] + outliers < LIMIT))
+    is_outlier = is_odd and (top or ((again or follows) and limits[LOAD] + outliers < MAX_LOAD))
     is_ready = math.isfinite(standards.peaks[1, 1, TOP])
     out.remembered[e], out.score[e], out.p[e] = y, 1.0 - rarity, p
     out.severity[e] = severity_of(is_outlier, 1.0 - rarity, rate if is_ready else 0.0)
     out.status[e] = OK if is_ready else CALIBRATING
     if is_outlier:
-        return is_outlier, GAP
+        return is_outlier, INCIDENT_GAP
     return is_outlier, 0 if begins or left == 0 else left - 1
 
 
@@ -426,7 +428,7 @@ def note_scored(kept, size, block, number, e, logit, by_view, by_key, weight, sl
     for view in range(by_view.shape[1]):
         kept.logits[at, view] = by_view[e, view]
     kept.remembered[at], kept.by_key[at] = remembered, by_key[e]
-    kept.series[at] = slot + BEGINS * begins + FAR * far + LESS * less
+    kept.series[at] = slot + BEGINS_FLAG * begins + FAR_FLAG * far + LESS_FLAG * less
     kept.verdict[at], kept.outlier[at], kept.written[at // block] = UNKNOWN, outlier, True
 
 
@@ -473,8 +475,8 @@ def scored(kept, size, first, stop, prior):
         if math.isnan(judged[at]) or verdict[at] == OUTLIER:
             continue
         weight, of_series = prior / (prior + number) if prior > 0.0 else np.nan, np.int64(series[at])
-        own[m] = judged[at] if of_series & LESS else combined(logits, at, by_key[at], weight, False)
+        own[m] = judged[at] if of_series & LESS_FLAG else combined(logits, at, by_key[at], weight, False)
         numbers[m], remembered[m], outlier[m] = number, judged[at], flags[at]
-        slots[m], far[m] = of_series % LESS, of_series & FAR > 0
+        slots[m], far[m] = of_series % LESS_FLAG, of_series & FAR_FLAG > 0
         m += 1
     return numbers[:m], own[:m], remembered[:m], outlier[:m], slots[:m], far[:m]

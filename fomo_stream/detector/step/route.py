@@ -32,7 +32,7 @@ def route(work, owners, numbers, rooms, are_ready, prior, learn):
             is_looking = scope == (s if is_own else 0)
             if is_looking or (learn and (scope > 0 or counts[s] % SHARED == 0)):
                 visits.at[k], visits.scope[k], visits.number[k] = i, scope, counts[scope]
-                visits.shared[k], visits.judged[k], visits.given[k] = shared, is_looking or scope > 0, is_looking
+                visits.shared[k], visits.judged[k], visits.is_result[k] = shared, is_looking or scope > 0, is_looking
                 weight[k] = prior / (prior + counts[scope]) if scope > 0 and prior > 0.0 else np.nan
                 k += 1
         for visit in range(start, k):

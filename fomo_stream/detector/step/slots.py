@@ -7,56 +7,58 @@ from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel
 
-FEW_KEYED = 32  # records with a key that say whether keys recur
-ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
-NEVER = 0.01  # if fewer than this share of them had a known key
-SMALLEST = 64
+MIN_KEYED_RECORDS = 32  # records with a key that say whether keys recur
+MAX_KEYED_WITHOUT_RECURRENCE = (
+    10_000  # records with a key after which no more series begin, if keys do not recur at all:
+)
+MIN_RECURRING_SHARE = 0.01  # if fewer than this share of them had a known key
+MIN_TABLE_SIZE = 64
 
 
-def size_of(n: int) -> int:
+def table_size(n: int) -> int:
     """The length of a table of n rows."""
-    return max(SMALLEST, 1 << (2 * n).bit_length())
+    return max(MIN_TABLE_SIZE, 1 << (2 * n).bit_length())
 
 
-def new_table(digests: NDArray[np.uint64], slots: NDArray[np.int64], more: int = 0) -> NDArray[np.int64]:
+def new_table(digests: NDArray[np.uint64], slots: NDArray[np.int64], room: int = 0) -> NDArray[np.int64]:
     """A table (size,) of some rows (n,) of digests (rows, 2), with room for `more`: numbers of rows; 0: empty."""
-    table = np.zeros(size_of(len(slots) + more), np.int64)
-    fill(digests, slots, table)
+    table = np.zeros(table_size(len(slots) + room), np.int64)
+    fill_table(digests, slots, table)
     return table
 
 
 @exact_kernel
-def fill(digests, slots, table):
+def fill_table(digests, slots, table):
     """Put rows (n,) of digests (rows, 2) into a table."""
     for k in range(len(slots)):
-        table[_place(digests[slots[k], 0], digests[slots[k], 1], table, digests)] = slots[k]
+        table[_table_position(digests[slots[k], 0], digests[slots[k], 1], table, digests)] = slots[k]
 
 
 @exact_kernel
-def _place(one, two, table, digests):
+def _table_position(low, high, table, digests):
     """The place of a digest, which is empty if the table does not have it."""
     mask = len(table) - 1
-    at = np.int64(one & np.uint64(mask))
-    while table[at] and not (digests[table[at], 0] == one and digests[table[at], 1] == two):
+    at = np.int64(low & np.uint64(mask))
+    while table[at] and not (digests[table[at], 0] == low and digests[table[at], 1] == high):
         at = (at + 1) & mask
     return at
 
 
 @exact_kernel
-def find(wanted, table, digests):
+def find(keys, table, digests):
     """The rows (n,) of digests (rows, 2) that are equal to the wanted ones (n, 2); 0: there is none."""
-    found = np.zeros(len(wanted), np.int64)
-    for i in range(len(wanted)):
-        found[i] = table[_place(wanted[i, 0], wanted[i, 1], table, digests)]
-    return found
+    rows = np.zeros(len(keys), np.int64)
+    for i in range(len(keys)):
+        rows[i] = table[_table_position(keys[i, 0], keys[i, 1], table, digests)]
+    return rows
 
 
 @exact_kernel
-def resolve(wanted, is_keyed, counts, limits, table, new, digests, used, free, state, learn, moves, belongs):
+def resolve(keys, is_keyed, counts, limits, table, new, digests, used, free, state, learn, moves, belongs):
     """To which series records (n,) are added, into moves (2, 2 n): record and number, and belongs (2 n,): how many.
 
     wanted: (n, 2) digests, of records that have a key. counts: records so far, those with a key, and those with a known
-    key; they are moved on. limits: FEW_KEYED, ENOUGH_KEYED, NEVER. table, digests (rows, 2), used (rows,), free, state
+    key; they are moved on. limits: MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE. table, digests (rows, 2), used (rows,), free, state
     (numbers from here on are unused, numbers in `free`, keys): of `Keys`; with `learn` they are moved on, else `new`, a
     table for positions of records, is to work with.
 
@@ -64,17 +66,17 @@ def resolve(wanted, is_keyed, counts, limits, table, new, digests, used, free, s
     while fewer than half of the records had a known key: a key may be the id of the record.
     """
     k = 0
-    for i in range(len(wanted)):
+    for i in range(len(keys)):
         counts[0] += 1
         if not is_keyed[i]:
             moves[0, k], moves[1, k], belongs[k] = i, 0, True
             k += 1
             continue
-        one, two = wanted[i, 0], wanted[i, 1]
-        at = _place(one, two, table, digests)
+        low, high = keys[i, 0], keys[i, 1]
+        at = _table_position(low, high, table, digests)
         slot, at_new = table[at], np.int64(0)
         if slot == 0 and not learn:
-            at_new = _place_of_new(one, two, new, wanted)
+            at_new = _new_table_position(low, high, new, keys)
             slot = len(used) + new[at_new] - 1 if new[at_new] else 0
         is_known = slot > 0
         counts[1] += 1
@@ -91,7 +93,7 @@ def resolve(wanted, is_keyed, counts, limits, table, new, digests, used, free, s
                     slot = state[0]
                     state[0] += 1
                 state[2] += 1
-                digests[slot, 0], digests[slot, 1] = one, two
+                digests[slot, 0], digests[slot, 1] = low, high
                 table[at] = slot
             if learn:
                 used[slot] = counts[0]
@@ -104,11 +106,11 @@ def resolve(wanted, is_keyed, counts, limits, table, new, digests, used, free, s
 
 
 @exact_kernel
-def _place_of_new(one, two, table, wanted):
-    """As `_place`, in a table of positions, counted from 1, of wanted digests (n, 2)."""
+def _new_table_position(low, high, table, keys):
+    """As `_table_position`, in a table of positions, counted from 1, of wanted digests (n, 2)."""
     mask = len(table) - 1
-    at = np.int64(one & np.uint64(mask))
-    while table[at] and not (wanted[table[at] - 1, 0] == one and wanted[table[at] - 1, 1] == two):
+    at = np.int64(low & np.uint64(mask))
+    while table[at] and not (keys[table[at] - 1, 0] == low and keys[table[at] - 1, 1] == high):
         at = (at + 1) & mask
     return at
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 
 
 def warm_up(model: Model) -> None:
@@ -23,4 +23,4 @@ def warm_up(model: Model) -> None:
             detector.score_rows(part, keys)
             detector.process(part, keys)
         detector.score_apart(rows)
-        detector.pass_over(rows, ["a"] * len(rows))
+        detector.skip(rows, ["a"] * len(rows))

@@ -26,7 +26,7 @@ class Visits(NamedTuple):
     number: Int  # (k,) the record's in its scope
     shared: Int  # (k,) number of the record of the partition's scope that comes next
     judged: Bool  # (k,) whether its scope judges it; else it only learns it
-    given: Bool  # (k,) whether what this scope says is the record's result
+    is_result: Bool  # (k,) whether what this scope says is the record's result
 
 
 class VisitScores(NamedTuple):
@@ -40,7 +40,7 @@ class VisitScores(NamedTuple):
     generation: Int
 
 
-class Judged(NamedTuple):
+class VisitResults(NamedTuple):
     """What is said of k visits."""
 
     remembered: Float
@@ -63,28 +63,28 @@ class Work:
     def __init__(self, n: int, d: int, n_vectors: int, n_views: int, columns: Int) -> None:
         k = 2 * n
         self.size, self.batch = n, new_batch(n, d, n_vectors)
-        self._blocks = [np.zeros((rows, k), kind) for rows, kind in BLOCKS]
+        self._blocks = [np.zeros((rows, k), kind) for rows, kind in BLOCK_SHAPES]
         whole, real, flag, grade = self._blocks
         self.visits = Visits(whole[0], whole[1], whole[2], whole[3], flag[0], flag[1])
         self.scores = VisitScores(real[0], np.zeros((k, n_views)), real[1], real[2], real[3], whole[4])
-        self.judged = Judged(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
+        self.judged = VisitResults(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
         self.rows, self.without = np.zeros((2, k, int(columns[-1, 1])))
         self.contexts = np.zeros(len(columns) * k, np.int64)
         self._handle = Handle(self.batch, self.visits, self.scores, self.judged, self.rows, self.without, self.contexts)
         self.address = self._handle.address
 
-    def given(self, at: Int | slice) -> tuple[VisitScores, Judged]:
+    def copies(self, at: Int | slice) -> tuple[VisitScores, VisitResults]:
         """Copies of what is said of some visits."""
         whole, real, flag, grade = (block[:, at].copy() for block in self._blocks)
         scores = VisitScores(real[0], self.scores.by_view[at].copy(), real[1], real[2], real[3], whole[4])
-        return scores, Judged(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
+        return scores, VisitResults(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
 
 
-BLOCKS = (6, np.int64), (7, np.float64), (4, bool), (2, np.int8)  # rows of one type, of visits
+BLOCK_SHAPES = (6, np.int64), (7, np.float64), (4, bool), (2, np.int8)  # rows of one type, of visits
 VISITS = len(Batch._fields)
 SCORES = VISITS + len(Visits._fields)
 JUDGED = SCORES + len(VisitScores._fields)
-ROWS, WITHOUT, CONTEXTS = range(JUDGED + len(Judged._fields), JUDGED + len(Judged._fields) + 3)
+ROWS, WITHOUT, CONTEXTS = range(JUDGED + len(VisitResults._fields), JUDGED + len(VisitResults._fields) + 3)
 
 
 @exact_kernel
@@ -119,7 +119,7 @@ def scores_at(address, k):
 def judged_at(address, k):
     """What is said of the first k visits."""
     w = words_at(address)
-    return Judged(
+    return VisitResults(
         first_of_row(w, JUDGED, k, np.float64),
         first_of_row(w, JUDGED + 1, k, np.float64),
         first_of_row(w, JUDGED + 2, k, np.float64),
@@ -132,8 +132,8 @@ def judged_at(address, k):
 
 
 @exact_kernel
-def looks_at(address, q):
+def view_arrays_at(address, q):
     """The rows of q visits in all views, without what stands in for missing values, and the contexts, view by view."""
     w = words_at(address)
-    found = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
-    return found[0], found[1], row(w, CONTEXTS, np.int64)
+    arrays = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
+    return arrays[0], arrays[1], row(w, CONTEXTS, np.int64)

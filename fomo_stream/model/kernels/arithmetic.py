@@ -99,8 +99,8 @@ def asinh(x):
     p = p * q + np.float32(1.0 / 5.0)
     p = p * q + np.float32(1.0 / 3.0)
     p = p * q + np.float32(1.0)
-    found = np.float32(exponent) * np.float32(0.6931471805599453) + np.float32(2.0) * s * p
-    return found if x >= 0 else -found
+    out = np.float32(exponent) * np.float32(0.6931471805599453) + np.float32(2.0) * s * p
+    return out if x >= 0 else -out
 
 
 @inline_kernel
@@ -197,24 +197,24 @@ def normal_quantile(p):
     x = math.sqrt(-2.0 * log(y))
     z = 1.0 / x
     ratio = _polynomial(_P1, z) / _polynomial(_Q1, z) if x < 8.0 else _polynomial(_P2, z) / _polynomial(_Q2, z)
-    found = x - log(x) / x - z * ratio
-    return found if upper else -found
+    out = x - log(x) / x - z * ratio
+    return out if upper else -out
 
 
 @kernel
-def search(tables, x, found):
+def search(tables, x, counts):
     """How many of each ascending tables[c] (> n,) are smaller than x[c], into found (c,) integers: all binary searches
     advance together, so that their steps do not wait for each other."""
     for c in range(x.shape[0]):
-        found[c] = 0
+        counts[c] = 0
     n = tables.shape[1]
     while n > 1:
         half = n >> 1
         for c in range(x.shape[0]):
-            found[c] += half if tables[c, found[c] + half - 1] < x[c] else 0
+            counts[c] += half if tables[c, counts[c] + half - 1] < x[c] else 0
         n -= half
     for c in range(x.shape[0]):
-        found[c] += 1 if tables[c, found[c]] < x[c] else 0
+        counts[c] += 1 if tables[c, counts[c]] < x[c] else 0
 
 
 @kernel

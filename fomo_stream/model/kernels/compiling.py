@@ -41,13 +41,13 @@ PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from fomo_stream.model.kernels import compiling
-compiling.fill(sys.argv[2])
+compiling.compile_into(sys.argv[2])
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.detector.step.warm_up import warm_up
 warm_up(load_model("default", "cpu", "numba"))
 """
 FOLDERS = ("model/kernels", "detector/step")  # of the package, with modules that define kernels
-LONGEST_S = 900.0
+MAX_COMPILE_S = 900.0
 
 
 def _compile_for_all() -> None:
@@ -97,34 +97,34 @@ def _can_be_written(place: Path) -> bool:
     return place.is_dir() and os.access(place, os.W_OK)
 
 
-class _Here:
+class _ThisProcess:
     """Of this process."""
 
     folder = _find_folder()
     fills = False  # it compiles for others
 
 
-def fill(folder: str) -> None:
+def compile_into(folder: str) -> None:
     """Keep all that this process compiles in a folder; to be called before any kernel is defined."""
-    _Here.folder, _Here.fills = Path(folder), True
+    _ThisProcess.folder, _ThisProcess.fills = Path(folder), True
 
 
 def are_missing() -> bool:
     """Whether another process has to compile the kernels, and can keep them."""
-    return _Here.folder is not None and not _Here.folder.is_dir()
+    return _ThisProcess.folder is not None and not _ThisProcess.folder.is_dir()
 
 
 @cache
 def prepare() -> str:
     """Have the kernels compiled if they are missing. Returns why this process compiles for itself; "": it does not."""
-    if _Here.folder is None:
+    if _ThisProcess.folder is None:
         return "no folder of the cache can be written"
     if not are_missing():
         return ""
     # An application that embeds Python, or is packed with it, is another program, which must not be started again.
     if not Path(sys.executable or "").name.lower().startswith("python") or hasattr(sys, "frozen"):
         return "this program is not started by a Python that could compile for it"
-    return _compile_in_other_process(_Here.folder)
+    return _compile_in_other_process(_ThisProcess.folder)
 
 
 def _compile_in_other_process(folder: Path) -> str:
@@ -133,7 +133,9 @@ def _compile_in_other_process(folder: Path) -> str:
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(unfinished)]
     try:
         unfinished.mkdir(exist_ok=True)
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=LONGEST_S)
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=MAX_COMPILE_S
+        )
         unfinished.rename(folder)
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().rpartition("\n")[2] or f"exit status {error.returncode}"
@@ -160,7 +162,7 @@ def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = Fal
     options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
     options["inline"] = "always" if inline else "never"
     compiled = numba.njit(**options)(function)
-    keep(compiled, function, _Here.folder, _Here.fills, prepare)
+    keep(compiled, function, _ThisProcess.folder, _ThisProcess.fills, prepare)
     return compiled
 
 

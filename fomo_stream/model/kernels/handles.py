@@ -85,7 +85,7 @@ def words_at(address):
 
 
 @inline_kernel
-def number(words, i):
+def scalar(words, i):
     """Array i of a handle, which has one float64."""
     return carray(_pointer(words[i * WORDS]), (1,), np.float64)[0]
 

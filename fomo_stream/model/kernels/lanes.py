@@ -68,10 +68,10 @@ def span(_typing: Any, values: Any, at: Any, count: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source = context.make_array(signature.args[0])(context, builder, arguments[0])
-        found, size = context.make_array(kind)(context, builder), source.itemsize
+        view, size = context.make_array(kind)(context, builder), source.itemsize
         data = builder.gep(source.data, [arguments[1]])
-        populate_array(found, data=data, shape=[arguments[2]], strides=[size], itemsize=size, meminfo=None)
-        return found._getvalue()
+        populate_array(view, data=data, shape=[arguments[2]], strides=[size], itemsize=size, meminfo=None)
+        return view._getvalue()
 
     return kind(values, types.int64, types.int64), codegen
 
@@ -212,8 +212,8 @@ def smallest_with(_typing: Any, counts: Any, k: Any, lanes: Any) -> Any:
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         number, k, lanes = arguments
         has = builder.icmp_signed(">=", number, _everywhere(builder, k, _INTEGERS))
-        found = builder.select(has, lanes, ir.Constant(_FLOATS, [float("inf")] * LANES))
-        return _across(builder, found, _smaller(builder))
+        candidates = builder.select(has, lanes, ir.Constant(_FLOATS, [float("inf")] * LANES))
+        return _across(builder, candidates, _smaller(builder))
 
     return types.float32(_counts, types.int32, _singles), codegen
 

@@ -24,16 +24,16 @@ from fomo_stream.model.kernels.lanes import (
 
 BLOCK = 128  # context rows that are compared with several rows before the next: they stay in the nearest cache
 GROUPS = 2 * LANES  # of context rows; their minima bound the distance of the last neighbour
-AT_ONCE = 4  # neighbours that are usually the most among 64 rows
-MOST = 128  # candidates that are ranked by counting
-FEW = 4 * LANES  # rows that are ranked without a bound
+HITS_AT_ONCE = 4  # neighbours that are usually the most among 64 rows
+MAX_RANKED = 128  # candidates that are ranked by counting
+MAX_ROWS_WITHOUT_BOUND = 4 * LANES  # rows that are ranked without a bound
 FAR = 1e18  # coordinate of the padding; far from every row, whose coordinates are at most LIMIT
-LEAST = np.float32(2.0**-31)  # its fourth power can be added to 1 without effect, and takes no longer than others
+MIN_BASE = np.float32(2.0**-31)  # its fourth power can be added to 1 without effect, and takes no longer than others
 LIMIT = 1e15  # of coordinates: their squares are finite in float32
 
 
 @kernel
-def squared_distances(x, size, columns, out):
+def block_distances(x, size, columns, out):
     """Squared distances of `size` rows of x (t, d) to a context's, columns (blocks, d, width), into out (t, m).
 
     One block after the other for all rows, so that it stays in the nearest cache; without slices of arrays, which cost
@@ -43,29 +43,29 @@ def squared_distances(x, size, columns, out):
     for b in range(blocks):
         for i in range(size):
             for start in range(0, width - 3 * LANES, 4 * LANES):
-                one = two = three = four = all_lanes(np.float32(0))
+                first = second = third = fourth = all_lanes(np.float32(0))
                 at = b * d * width + start
                 for j in range(d):
-                    one = add_squares(one, lanes_at(columns, at), x[i, j])
-                    two = add_squares(two, lanes_at(columns, at + LANES), x[i, j])
-                    three = add_squares(three, lanes_at(columns, at + 2 * LANES), x[i, j])
-                    four = add_squares(four, lanes_at(columns, at + 3 * LANES), x[i, j])
+                    first = add_squares(first, lanes_at(columns, at), x[i, j])
+                    second = add_squares(second, lanes_at(columns, at + LANES), x[i, j])
+                    third = add_squares(third, lanes_at(columns, at + 2 * LANES), x[i, j])
+                    fourth = add_squares(fourth, lanes_at(columns, at + 3 * LANES), x[i, j])
                     at += width
                 to = (i * blocks + b) * width + start
-                put_lanes(out, to, one)
-                put_lanes(out, to + LANES, two)
-                put_lanes(out, to + 2 * LANES, three)
-                put_lanes(out, to + 3 * LANES, four)
+                put_lanes(out, to, first)
+                put_lanes(out, to + LANES, second)
+                put_lanes(out, to + 2 * LANES, third)
+                put_lanes(out, to + 3 * LANES, fourth)
             for start in range(width // (4 * LANES) * 4 * LANES, width, LANES):
-                one, at = all_lanes(np.float32(0)), b * d * width + start
+                first, at = all_lanes(np.float32(0)), b * d * width + start
                 for j in range(d):
-                    one = add_squares(one, lanes_at(columns, at), x[i, j])
+                    first = add_squares(first, lanes_at(columns, at), x[i, j])
                     at += width
-                put_lanes(out, (i * blocks + b) * width + start, one)
+                put_lanes(out, (i * blocks + b) * width + start, first)
 
 
 @kernel
-def _rank(values, index, count, near, where, order):
+def _rank_smallest(values, index, count, near, where, order):
     """The smallest of values (count,), ascending, into near (k,), and their indices into where (k,).
 
     The place of each is the number of those before it: quadratic, but without branches. values and order (2, more):
@@ -106,10 +106,10 @@ def bound_of(d2, k, minima):
 
 
 @kernel
-def rows_up_to(d2, bound, found):
-    """The rows whose d2 (m,) is at most `bound`, ascending, into found (m + AT_ONCE,) integers; returns how many.
+def rows_up_to(d2, bound, rows):
+    """The rows whose d2 (m,) is at most `bound`, ascending, into found (m + HITS_AT_ONCE,) integers; returns how many.
 
-    AT_ONCE are written for each 64 rows, without a branch that a processor would often predict wrongly; only where
+    HITS_AT_ONCE are written for each 64 rows, without a branch that a processor would often predict wrongly; only where
     there are more do others follow.
     """
     count = 0
@@ -118,11 +118,11 @@ def rows_up_to(d2, bound, found):
         for part in range(1, min(4, (d2.shape[0] - start) // LANES)):
             hits |= up_to(lanes_at(d2, start + part * LANES), bound) << np.uint64(part * LANES)
         some = bits_set(hits)
-        for i in range(AT_ONCE):
-            found[count + i] = start + trailing_zeros(hits)
+        for i in range(HITS_AT_ONCE):
+            rows[count + i] = start + trailing_zeros(hits)
             hits &= hits - np.uint64(1)
-        for i in range(AT_ONCE, some):
-            found[count + i] = start + trailing_zeros(hits)
+        for i in range(HITS_AT_ONCE, some):
+            rows[count + i] = start + trailing_zeros(hits)
             hits &= hits - np.uint64(1)
         count += some
     return count
@@ -146,24 +146,24 @@ def nearest(d2, n, near, where, scratch):
 
     scratch: of `new_scratch`.
     """
-    minima, values, order, found = scratch
-    if d2.shape[0] <= FEW:
+    minima, values, order, rows = scratch
+    if d2.shape[0] <= MAX_ROWS_WITHOUT_BOUND:
         for i in range(n):
-            found[i] = i
+            rows[i] = i
             values[i] = d2[i]
-        _rank(values, found, n, near, where, order)
+        _rank_smallest(values, rows, n, near, where, order)
         return
-    count = rows_up_to(d2, bound_of(d2, near.shape[0], minima), found)
-    if count <= MOST:
+    count = rows_up_to(d2, bound_of(d2, near.shape[0], minima), rows)
+    if count <= MAX_RANKED:
         for c in range(count):
-            values[c] = d2[found[c]]
-        _rank(values, found, count, near, where, order)
+            values[c] = d2[rows[c]]
+        _rank_smallest(values, rows, count, near, where, order)
         return
     filled = 0
     for c in range(count):  # many equal distances
-        v = d2[found[c]]
+        v = d2[rows[c]]
         if filled < near.shape[0] or v < near[near.shape[0] - 1]:
-            _insert(near, where, filled, v, found[c])
+            _insert(near, where, filled, v, rows[c])
             filled += 1 if filled < near.shape[0] else 0
 
 
@@ -172,16 +172,16 @@ def new_scratch(m):
     """Working memory of `nearest` for m distances."""
     return (
         np.empty(GROUPS, np.float32),
-        np.empty(MOST, np.float32),
-        np.empty((2, MOST), np.uint32),
-        np.empty(m + AT_ONCE, np.uint32),
+        np.empty(MAX_RANKED, np.float32),
+        np.empty((2, MAX_RANKED), np.uint32),
+        np.empty(m + HITS_AT_ONCE, np.uint32),
     )
 
 
 @inline_kernel
 def fourth_power(x):
-    """x ** 4 of a float32 x >= 0; of less than LEAST that of LEAST."""
-    y = max(x, LEAST)
+    """x ** 4 of a float32 x >= 0; of less than MIN_BASE that of MIN_BASE."""
+    y = max(x, MIN_BASE)
     return (y * y) * (y * y)
 
 

@@ -23,13 +23,13 @@ from fomo_stream.model.kernels.arithmetic import (
 )
 from fomo_stream.model.kernels.compiling import exact_kernel, kernel
 from fomo_stream.model.kernels.lanes import span
-from fomo_stream.model.kernels.neighbours import FAR, LIMIT, kernel_sums, nearest, new_scratch, squared_distances
+from fomo_stream.model.kernels.neighbours import FAR, LIMIT, block_distances, kernel_sums, nearest, new_scratch
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-MOST_FEATURES = 64  # of more, a library is faster
-SWEEPS = 30  # far more than are ever needed
+MAX_FEATURES = 64  # of more, a library is faster
+MAX_SWEEPS = 30  # far more than are ever needed
 PRECISION = 1e-15
 
 
@@ -109,7 +109,7 @@ def _eigen(matrix):
     for a in range(d):
         smallest = max(smallest, _dot(rows[a], rows[a]))
     smallest *= PRECISION * PRECISION
-    for _ in range(SWEEPS):
+    for _ in range(MAX_SWEEPS):
         rotated = False
         for a in range(d - 1):
             for b in range(a + 1, d):
@@ -131,8 +131,8 @@ def _eigen(matrix):
 
 
 @kernel
-def whitening(z):
-    """Inverse square root (d, d) of the shrunk covariance of z-scores (n, d), d <= MOST_FEATURES."""
+def whitening_matrix(z):
+    """Inverse square root (d, d) of the shrunk covariance of z-scores (n, d), d <= MAX_FEATURES."""
     d = z.shape[1]
     vectors, values = _eigen(_shrunk_covariance(z))
     out = np.zeros((d, d))
@@ -146,7 +146,7 @@ def whitening(z):
 
 
 NEIGHBOURS = 20
-FEWER = 5
+FEW_NEIGHBOURS = 5
 SPACES = 3  # z-scores, quantile map, whitened
 PER_SPACE = 14
 TILE = 8  # rows that pass over the context together; without influence on results
@@ -184,7 +184,7 @@ class Described(NamedTuple):
 
 
 @exact_kernel
-def impute(row, fill, known, limit, out):
+def impute_row(row, fill, known, limit, out):
     """A row (d,) with missing values replaced and sizes limited, into out."""
     for j in range(row.shape[0]):
         x = row[j] if known[j] and np.isfinite(row[j]) else fill[j]
@@ -286,13 +286,13 @@ def distance_statistics(x, columns, near, where, floor, logs):
     for i in range(k):
         root = math.sqrt(np.float64(near[i]))
         twenty += root
-        five += root if i < FEWER else 0.0
+        five += root if i < FEW_NEIGHBOURS else 0.0
     block, lane = where[0] // columns.shape[2], where[0] % columns.shape[2]
     gap = 0.0
     for j in range(x.shape[0]):
         gap = max(gap, abs(np.float64(x[j]) - np.float64(columns[block, j, lane])))
     logs[0] = max(math.sqrt(np.float64(near[0])), floor)
-    logs[1] = max(five / min(FEWER, k), floor)
+    logs[1] = max(five / min(FEW_NEIGHBOURS, k), floor)
     logs[2] = max(twenty / k, floor)
     logs[3] = max(gap, floor)
 
@@ -304,8 +304,8 @@ def ratio_statistics(logs, own, where, out):
     five = twenty = 0.0
     for i in range(k):
         twenty += own[where[i], 1]
-        five += own[where[i], 0] if i < FEWER else 0.0
-    out[0] = logs[1] - five / min(FEWER, k)
+        five += own[where[i], 0] if i < FEW_NEIGHBOURS else 0.0
+    out[0] = logs[1] - five / min(FEW_NEIGHBOURS, k)
     out[1] = logs[2] - twenty / k
 
 
@@ -364,7 +364,7 @@ def describe_tile(rows, t, c, memory, out):
     _, row, tails, sums, logs, views, x, smaller, d2, near, where, scratch = memory
     used, d, m, count = c.columns.shape[0], rows.shape[1], d2.shape[1], out.shape[1]
     for i in range(rows.shape[0]):
-        impute(span(rows, i * d, d), t.fill, t.known, t.value_limit, row)
+        impute_row(span(rows, i * d, d), t.fill, t.known, t.value_limit, row)
         project(row, t, views, tails, smaller)
         s = 0
         for space in range(SPACES):
@@ -376,7 +376,7 @@ def describe_tile(rows, t, c, memory, out):
             rank_statistics(tails, span(out, i * count + used * PER_SPACE, 2))
     for s in range(used):
         columns, own = c.columns[s], c.own[s]
-        squared_distances(x[s], rows.shape[0], columns, d2)
+        block_distances(x[s], rows.shape[0], columns, d2)
         for i in range(rows.shape[0]):
             of_row, distances = span(x, (s * TILE + i) * d, d), span(d2, i * m, m)
             part = span(out, i * count + s * PER_SPACE, PER_SPACE)
@@ -425,7 +425,7 @@ def own_distances(x, start, columns, out):
     """Squared distances of TILE rows of the context x (n, d), from `start` on, to all of it, into out (TILE, m); to
     themselves: far. Of fewer at the end."""
     size = min(TILE, x.shape[0] - start)
-    squared_distances(x[start:], size, columns, out)
+    block_distances(x[start:], size, columns, out)
     for i in range(size):
         out[i, start + i] = np.float32(FAR * FAR)
 

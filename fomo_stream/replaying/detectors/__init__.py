@@ -1,1 +1,1 @@
-"""Detectors to compare with in the same pass: of libraries (`rivals`), and ours with other settings (`variants`)."""
+"""Other detectors in the same pass: of other libraries (`rivals`), and ours with other settings (`variants`)."""

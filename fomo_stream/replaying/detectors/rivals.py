@@ -143,7 +143,7 @@ class CompleteRows:
         for column in self._categories:
             rows[:, column] = self._shares(column, rows[:, column])
         is_known = ~np.isnan(rows)
-        # cumsum adds one row after the other, so the same numbers come out of any split
+        # cumsum adds one row after the other, so any split of the rows gives the same numbers
         total = np.cumsum(np.vstack([self._total, np.where(is_known, rows, 0.0)]), axis=0)
         count = np.cumsum(np.vstack([self._count, is_known]), axis=0)
         self._total, self._count = total[-1], count[-1]

@@ -1,4 +1,4 @@
-"""The highest alerts of a replay, with their records as text and their reasons, and what most alerts are about."""
+"""The highest alerts of a replay, with their records and reasons, and the features and keys with most alerts."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from fomo_stream.records.explanation import key_in_sentence
 from fomo_stream.replaying.blocks import Block
 
 MAX_TOP_ALERTS = 100
-MAX_LISTED_FEATURES = 20  # that are listed as the first reason of alerts
-MAX_LISTED_KEYS = 20  # that are listed, those with most alerts
-MAX_COUNTED_KEYS = 100_000  # of a partition that are counted
+MAX_LISTED_FEATURES = 20  # features that are the first reason of most alerts
+MAX_LISTED_KEYS = 20  # keys with most alerts
+MAX_COUNTED_KEYS = 100_000  # of a partition
 MAX_RECORD_CHARACTERS = 2000  # characters of a record
 
 
 class TopAlerts:
-    """The highest alert of each incident of the detector itself, the TOP of these by `score`.
+    """The highest alerts of the detector itself, one for each incident: the MAX_TOP_ALERTS with the highest `score`.
 
-    Of equal scores the first is that of higher `remembered_logit`, then of lower partition and offset.
+    Equal scores are ordered by descending `remembered_logit`, then by partition and offset.
 
-    first_reasons: of all alerts, how many have each feature as the first of their reasons. by_key: of each key with
-    alerts, by its digest: the key as text, how many, and the place of the highest.
+    first_reasons: number of alerts by the feature of their first reason. by_key: for each key with alerts, by its
+    digest: the key as text, the number of alerts, and the position of the highest.
     """
 
     def __init__(self) -> None:
         self.alerts: list[dict[str, Any]] = []  # the highest first
         self.first_reasons: Counter[str] = Counter()
         self.by_key: dict[bytes, tuple[str, int, dict[str, Any]]] = {}
-        self.count = 0  # alerts
+        self.count = 0  # of all alerts
 
     def add(self, block: Block) -> None:
-        """Take the alerts of a block. Only records that enter the list are written as text."""
+        """Add the alerts of a block. Only records that enter the list are converted to text."""
         score, logit = block.results.score, block.results.remembered_logit
         places = np.flatnonzero(block.results.outlier)
         self.count += len(places)
@@ -49,19 +49,17 @@ class TopAlerts:
         if len(self.alerts) == MAX_TOP_ALERTS:
             places = places[score[places] >= self.alerts[-1]["score"]]
         places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))]
-        of_incident = {block.outputs[place]["incident"]: place for place in places[::-1].tolist()}  # its highest
-        self.alerts = highest_per_incident(
-            self.alerts + [_alert_report(block, place) for place in of_incident.values()]
-        )
+        highest = {block.outputs[place]["incident"]: place for place in places[::-1].tolist()}  # by incident
+        self.alerts = highest_per_incident(self.alerts + [_alert_report(block, place) for place in highest.values()])
         for alert in self.alerts:
             if not isinstance(alert["record"], str):
                 alert["record"] = record_text(alert["record"])
 
-    def _add_to_key(self, key: bytes | str, its: dict[str, Any]) -> None:
+    def _add_to_key(self, key: bytes | str, alert: dict[str, Any]) -> None:
         digest = digest_of(key)
         if digest in self.by_key or len(self.by_key) < MAX_COUNTED_KEYS:
-            text, n, highest = self.by_key.get(digest, (key_in_sentence(key), 0, its))
-            self.by_key[digest] = text, n + 1, max(highest, its, key=lambda one: one["score"])
+            text, n, highest = self.by_key.get(digest, (key_in_sentence(key), 0, alert))
+            self.by_key[digest] = text, n + 1, max(highest, alert, key=lambda position: position["score"])
 
 
 def _alert_report(block: Block, place: int) -> dict[str, Any]:
@@ -70,7 +68,7 @@ def _alert_report(block: Block, place: int) -> dict[str, Any]:
         **_alert_position(block, place),
         "incident": result["incident"],
         "logit": float(block.results.remembered_logit[place]),
-        "p_value": float(f"{block.results.p_value[place]:.3g}"),  # as in its result
+        "p_value": float(f"{block.results.p_value[place]:.3g}"),  # rounded as in the result
         "severity": result["severity"],
         "label": None if label < 0 else label,
         "record": block.fields[place],
@@ -89,34 +87,34 @@ def _alert_position(block: Block, place: int) -> dict[str, Any]:
 
 
 def keys_report(parts: Sequence[TopAlerts]) -> list[dict[str, Any]]:
-    """The KEYS keys that alert most: how many alerts each has, their share of all alerts, and the highest one."""
+    """Return the MAX_LISTED_KEYS keys with most alerts: their number, their share of all alerts, and the highest."""
     merged: dict[bytes, tuple[str, int, dict[str, Any]]] = {}
     for part in parts:
         for digest, (text, n, highest) in part.by_key.items():
             _, before, other = merged.get(digest, (text, 0, highest))
-            merged[digest] = text, before + n, max(other, highest, key=lambda one: one["score"])
+            merged[digest] = text, before + n, max(other, highest, key=lambda position: position["score"])
     total = sum(part.count for part in parts)
     order = sorted(merged.items(), key=lambda item: (-item[1][1], item[1][0], item[0]))[:MAX_LISTED_KEYS]
     return [{"key": text, "alerts": n, "share": n / total, "highest": highest} for _, (text, n, highest) in order]
 
 
 def highest_per_incident(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The highest of these alerts of each incident, and the TOP of these, the highest first."""
-    order = sorted(alerts, key=lambda one: (-one["score"], -one["logit"], one["partition"], one["offset"]))
-    of_incident: dict[str, dict[str, Any]] = {}
-    for one in order:
-        of_incident.setdefault(one["incident"], one)
-    return list(of_incident.values())[:MAX_TOP_ALERTS]
+    """Return the highest of these alerts for each incident, at most MAX_TOP_ALERTS, the highest first."""
+    order = sorted(alerts, key=lambda alert: (-alert["score"], -alert["logit"], alert["partition"], alert["offset"]))
+    by_incident: dict[str, dict[str, Any]] = {}
+    for alert in order:
+        by_incident.setdefault(alert["incident"], alert)
+    return list(by_incident.values())[:MAX_TOP_ALERTS]
 
 
 def reasons_report(counts: Counter[str], features: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The features that are most often the first reason of an alert, and of how many."""
+    """Return the features that are most often the first reason of an alert, and the number of these alerts."""
     order = sorted((name for name in features if counts[name]), key=lambda name: -counts[name])
     return [{"feature": name, "alerts": counts[name]} for name in order[:MAX_LISTED_FEATURES]]
 
 
 def record_text(record: dict[str, Any]) -> str:
-    """A record as JSON, cut at TEXT_LENGTH characters.
+    """Return a record as JSON, cut at MAX_RECORD_CHARACTERS characters.
 
     >>> record_text({"flow": 3.5, "ok": None})
     '{"flow":3.5,"ok":null}'

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from training_runs import DATA_FLAGS, TINY, assert_same, weights
 
 from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model.architecture import PRESETS as MODELS
 from fomo_stream.model.checkpoint import SHIPPED, load_torch_model, read_metadata, save_model
-from fomo_stream.model.config import PRESETS as MODELS
 from fomo_stream.model.scoring import encode_rows, logits_of
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main, parser

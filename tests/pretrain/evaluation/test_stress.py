@@ -124,8 +124,8 @@ def test_standard_error_is_the_spread_over_the_root_of_the_number() -> None:
 
 
 def test_raw_models_take_a_random_subset_of_wide_datasets(tmp_path: Path) -> None:
+    from fomo_stream.model.architecture import ModelConfig
     from fomo_stream.model.checkpoint import save_model
-    from fomo_stream.model.config import ModelConfig
     from fomo_stream.model.zero_shot import ZeroShotModel
     from pretrain.evaluation.detectors import Encoded, models
 

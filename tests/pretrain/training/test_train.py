@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from training_runs import DATA, TINY, assert_same, weights
 
 from fomo_stream.errors import FomoError
-from fomo_stream.model.config import PRESETS as MODELS
-from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.architecture import PRESETS as MODELS
+from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.mixture import BatchSource
 from pretrain.training.config import TrainConfig

@@ -22,23 +22,31 @@ from fomo_stream.model.kernels.lanes import (
 )
 from fomo_stream.model.kernels.neighbours import (
     LIMIT,
+    block_distances,
     fourth_power,
     kernel_sums,
     nearest,
     new_scratch,
-    squared_distances,
 )
 from fomo_stream.model.kernels.network import gelu_all, linear, normalize
-from fomo_stream.model.kernels.statistics import FEWER, SPACES, TILE, channels_of, impute, own_distances, project
+from fomo_stream.model.kernels.statistics import (
+    FEW_NEIGHBOURS,
+    SPACES,
+    TILE,
+    channels_of,
+    impute_row,
+    own_distances,
+    project,
+)
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
 
 ATTENDS = 2.0  # first number of these weights; those of a fusion begin with 1
 BANDWIDTHS = 4  # in each space, each twice as wide as the one before
-WIDEST = 64.0  # the widest of them, squared, over the narrowest
+WIDEST_SQUARED = 64.0  # the widest of them, squared, over the narrowest
 INPUT_LIMIT = np.float32(12.0)
-SLIGHT = np.float32(
+MIN_KERNEL_WEIGHT = np.float32(
     2.0**-64
 )  # a weight that changes nothing; its products with values are normal numbers, not slow ones
 
@@ -81,7 +89,7 @@ class AttentionWeights(NamedTuple):
     last_bias: float
 
 
-class Attended(NamedTuple):
+class AttentionContext(NamedTuple):
     """An encoded context, as `statistics.Described`: the fields that both have are the same."""
 
     columns: Single  # (S, blocks, d, lanes) coordinates in units, padded with FAR
@@ -95,7 +103,7 @@ class Attended(NamedTuple):
     rarity: Single  # (n + 1,)
 
 
-class _Memory(NamedTuple):
+class _LayerMemory(NamedTuple):
     """Working memory of a layer, for a tile of rows."""
 
     norm: Single  # (TILE, width)
@@ -116,7 +124,7 @@ def _new_memory(w, m):
     """Working memory for contexts of m rows, with padding."""
     width, hidden = w.head.shape[0], max(w.head.shape[1], w.expand.shape[2])
     spaces, learned = w.precision.shape[1], w.coordinates.shape[2]
-    return _Memory(
+    return _LayerMemory(
         np.empty((TILE, width), np.float32),
         np.empty((TILE, width), np.float32),
         np.empty((TILE, hidden), np.float32),
@@ -134,24 +142,34 @@ def _new_memory(w, m):
 @kernel
 def _closest(d2):
     """The smallest of d2 (m,), m a multiple of LANES."""
-    found = lanes_at(d2, 0)
+    smallest = lanes_at(d2, 0)
     for start in range(LANES, d2.shape[0], LANES):
-        found = least(found, lanes_at(d2, start))
-    return least_across(found)
+        smallest = least(smallest, lanes_at(d2, start))
+    return least_across(smallest)
 
 
 @kernel
 def _weigh(d2, closest, factor, weights, sums):
     """As `kernel_sums`, with the kernels themselves in weights (BANDWIDTHS, m), narrowest first."""
     m = d2.shape[0]
-    one, two, three, four = span(weights, 0, m), span(weights, m, m), span(weights, 2 * m, m), span(weights, 3 * m, m)
+    narrowest, narrow, wide, widest = (
+        span(weights, 0, m),
+        span(weights, m, m),
+        span(weights, 2 * m, m),
+        span(weights, 3 * m, m),
+    )
     s1 = s4 = s16 = s64 = np.float32(0)
     for i in range(m):
         e = exp_of_negative((closest - d2[i]) * factor)
         e4 = fourth_power(e)
         e16 = fourth_power(e4)
         e64 = fourth_power(e16)
-        four[i], three[i], two[i], one[i] = max(e, SLIGHT), max(e4, SLIGHT), max(e16, SLIGHT), max(e64, SLIGHT)
+        widest[i], wide[i], narrow[i], narrowest[i] = (
+            max(e, MIN_KERNEL_WEIGHT),
+            max(e4, MIN_KERNEL_WEIGHT),
+            max(e16, MIN_KERNEL_WEIGHT),
+            max(e64, MIN_KERNEL_WEIGHT),
+        )
         s1 += e
         s4 += e4
         s16 += e16
@@ -191,7 +209,7 @@ def _attend(d2, precision, n, values, weights, sums, densities, mixed):
     d2: (m,) squared distances to n rows, then padding. mixed: (BANDWIDTHS V,); of size 0: nothing is read.
     """
     m, closest = d2.shape[0], _closest(d2)
-    factor = np.float32(precision / WIDEST)
+    factor = np.float32(precision / WIDEST_SQUARED)
     if mixed.shape[0] == 0:
         kernel_sums(d2, closest, factor, sums)
     else:
@@ -204,7 +222,7 @@ def _attend(d2, precision, n, values, weights, sums, densities, mixed):
 
 
 @kernel
-def _add(z, size, part):
+def _add_rows(z, size, part):
     for t in range(size):
         for i in range(z.shape[1]):
             z[t, i] += part[t, i]
@@ -228,7 +246,7 @@ def _add_forward(z, size, layer, w, memory):
     for t in range(size):
         gelu_all(memory.hidden[t, :count])
     linear(memory.hidden, size, w.reduce[layer], w.reduce_bias[layer], memory.y)
-    _add(z, size, memory.y)
+    _add_rows(z, size, memory.y)
 
 
 @kernel
@@ -271,11 +289,11 @@ def _add_learned_distances(z, size, layer, w, c, memory, d2):
         for t in range(size):
             for i in range(count):
                 in_space[t, i] = learned[t, s * count + i]
-        squared_distances(in_space, size, c.coordinates[(layer - 1) * spaces + s], extra)
+        block_distances(in_space, size, c.coordinates[(layer - 1) * spaces + s], extra)
         for t in range(size):
-            near, more = span(d2, (s * TILE + t) * m, m), span(extra, t * m, m)
+            near, learned_part = span(d2, (s * TILE + t) * m, m), span(extra, t * m, m)
             for i in range(m):
-                near[i] += more[i]
+                near[i] += learned_part[i]
 
 
 @kernel
@@ -288,9 +306,9 @@ def _attend_all(d2, size, layer, n, w, c, memory, densities):
         for s in range(spaces):
             of_row = span(d2, (s * TILE + t) * m, m)
             values = span(c.values, (first * spaces + s) * count * m, count * m)
-            found = span(densities, t * heads + s * BANDWIDTHS, BANDWIDTHS)
+            of_heads = span(densities, t * heads + s * BANDWIDTHS, BANDWIDTHS)
             read = span(mixed, t * mixed.shape[1] + s * count, count)
-            _attend(of_row, w.precision[layer, s], n, values, memory.weights, memory.sums, found, read)
+            _attend(of_row, w.precision[layer, s], n, values, memory.weights, memory.sums, of_heads, read)
 
 
 @kernel
@@ -299,18 +317,18 @@ def _finish(z, size, layer, densities, w, c, rarity, read, memory, logits):
 
     rarity: as of `channels_of`. read: (R, K + width) what is read of routers.
     """
-    heads, seen = densities.shape[1], memory.seen
+    heads, inputs = densities.shape[1], memory.seen
     a, b = layer * heads, (layer + 1) * heads
     for t in range(size):
-        channels_of(densities[t], c.median[a:b], c.spread[a:b], c.ordered[a:b], c.last_ordered[a:b], rarity, seen[t])
+        channels_of(densities[t], c.median[a:b], c.spread[a:b], c.ordered[a:b], c.last_ordered[a:b], rarity, inputs[t])
         for i in range(2 * heads):
-            logits[t] += seen[t, i] * w.weight[layer, i]
-            seen[t, i] = min(max(seen[t, i], -INPUT_LIMIT), INPUT_LIMIT)
-    linear(seen, size, w.mix[layer], w.mix_bias[layer], memory.y)
-    _add(z, size, memory.y)
+            logits[t] += inputs[t, i] * w.weight[layer, i]
+            inputs[t, i] = min(max(inputs[t, i], -INPUT_LIMIT), INPUT_LIMIT)
+    linear(inputs, size, w.mix[layer], w.mix_bias[layer], memory.y)
+    _add_rows(z, size, memory.y)
     if layer:
         linear(memory.mixed, size, w.mix_values[layer - 1], w.no_bias, memory.y)
-        _add(z, size, memory.y)
+        _add_rows(z, size, memory.y)
         if read.shape[0]:
             _add_messages(z, size, layer, w, read, memory)
     _add_forward(z, size, layer, w, memory)
@@ -345,7 +363,7 @@ def attend_rows(rows, t, c, w, read):
     for start in range(0, q, TILE):
         size = min(TILE, q - start)
         for i in range(size):
-            impute(span(rows, (start + i) * d, d), t.fill, t.known, t.value_limit, row)
+            impute_row(span(rows, (start + i) * d, d), t.fill, t.known, t.value_limit, row)
             project(row, t, views, tails, smaller)
             s = 0
             for space in range(SPACES):
@@ -354,7 +372,7 @@ def attend_rows(rows, t, c, w, read):
                         x[s, i, j] = min(max(views[space, j] / c.unit[s], -LIMIT), LIMIT)
                     s += 1
         for s in range(used):
-            squared_distances(x[s], size, c.columns[s], d2[s])
+            block_distances(x[s], size, c.columns[s], d2[s])
         z[:] = np.float32(0)
         part = logits[start : start + size]
         for layer in range(layers):
@@ -371,7 +389,7 @@ def attend_rows(rows, t, c, w, read):
 def units_of(x, columns, floor):
     """Median (S,) of the mean distance of the context's rows x (S, n, d) to their 5 nearest ones."""
     spaces, n = x.shape[:2]
-    m, k = columns.shape[1] * columns.shape[3], min(FEWER, n - 1)
+    m, k = columns.shape[1] * columns.shape[3], min(FEW_NEIGHBOURS, n - 1)
     near, where, scratch = np.empty(k, np.float32), np.empty(k, np.int32), new_scratch(m)
     d2, means, out = np.empty((TILE, m), np.float32), np.empty(n), np.empty(spaces)
     for s in range(spaces):
@@ -396,7 +414,7 @@ def own_densities(x, z, layer, w, c):
     spaces, n = x.shape[:2]
     m, heads = c.columns.shape[1] * c.columns.shape[3], w.weight.shape[1] // 2
     memory, d2 = _new_memory(w, m), np.empty((spaces, TILE, m), np.float32)
-    found, part = np.empty((n, heads)), np.empty((TILE, heads))
+    densities, part = np.empty((n, heads)), np.empty((TILE, heads))
     read = np.empty((n, memory.mixed.shape[1]), np.float32)
     for start in range(0, n, TILE):
         size = min(TILE, n - start)
@@ -405,9 +423,9 @@ def own_densities(x, z, layer, w, c):
         if layer:
             _add_learned_distances(z[start : start + size], size, layer, w, c, memory, d2)
         _attend_all(d2, size, layer, n - 1, w, c, memory, part)
-        found[start : start + size] = part[:size]
+        densities[start : start + size] = part[:size]
         read[start : start + size] = memory.mixed[:size]
-    return found, read
+    return densities, read
 
 
 @kernel
@@ -438,11 +456,11 @@ def keys_of_layer(z, layer, w):
     _normalized(z, n, w.norms[layer, 2:], norm)
     linear(norm, n, w.coordinates[layer - 1], w.no_bias, coordinates)
     linear(norm, n, w.values[layer - 1], w.values_bias[layer - 1], values)
-    return coordinates, values, _messages(z, layer, w)
+    return coordinates, values, _router_messages(z, layer, w)
 
 
 @kernel
-def _messages(z, layer, w):
+def _router_messages(z, layer, w):
     """The coordinates of the messages that routers collect, beside what they add to a row: (R, K + width)."""
     n, width = z.shape
     count, k = w.routers.shape[1], w.router_key.shape[2]

@@ -9,11 +9,11 @@ import math
 
 import numpy as np
 
-from fomo_stream.model.kernels.attention import ATTENDS, Attended, AttentionWeights, attend_rows
 from fomo_stream.model.kernels.compiling import exact_kernel
-from fomo_stream.model.kernels.completion import Known, complete
 from fomo_stream.model.kernels.fusion import FusionWeights, fuse_rows
-from fomo_stream.model.kernels.handles import WORDS, cube, cubes, number, row, table, words_at
+from fomo_stream.model.kernels.handles import WORDS, cube, cubes, row, scalar, table, words_at
+from fomo_stream.model.kernels.router_attention import ATTENDS, AttentionContext, AttentionWeights, attend_rows
+from fomo_stream.model.kernels.row_completion import CompletionRows, complete
 from fomo_stream.model.kernels.search import smaller
 from fomo_stream.model.kernels.statistics import Described, Transform
 
@@ -26,13 +26,13 @@ ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS, LIKENESS, UNLIKE = range(KNOWN + 7, KNOWN
 
 @exact_kernel
 def _fusion_at(h):
-    return FusionWeights(number(h, 0), row(h, 1, np.float64), number(h, 2))
+    return FusionWeights(scalar(h, 0), row(h, 1, np.float64), scalar(h, 2))
 
 
 @exact_kernel
 def _attention_at(h):
     return AttentionWeights(
-        number(h, 0),
+        scalar(h, 0),
         table(h, 1, np.float64),
         cube(h, 2, np.float32),
         table(h, 3, np.float32),
@@ -55,12 +55,12 @@ def _attention_at(h):
         cube(h, 20, np.float32),
         table(h, 21, np.float32),
         table(h, 22, np.float64),
-        number(h, 23),
+        scalar(h, 23),
         table(h, 24, np.float32),
         table(h, 25, np.float32),
         row(h, 26, np.float32),
         row(h, 27, np.float32),
-        number(h, 28),
+        scalar(h, 28),
     )
 
 
@@ -70,7 +70,7 @@ def _transform_at(h):
         row(h, 0, np.bool_),
         row(h, 1, np.float64),
         row(h, 2, np.bool_),
-        number(h, 3),
+        scalar(h, 3),
         row(h, 4, np.float64),
         row(h, 5, np.float64),
         table(h, 6, np.float64),
@@ -87,7 +87,7 @@ def _described_at(h):
         cubes(h, DESCRIBED, np.float32),
         cube(h, DESCRIBED + 1, np.float64),
         row(h, DESCRIBED + 2, np.float64),
-        number(h, DESCRIBED + 3),
+        scalar(h, DESCRIBED + 3),
         row(h, DESCRIBED + 4, np.float64),
         row(h, DESCRIBED + 5, np.float64),
         table(h, DESCRIBED + 6, np.float32),
@@ -98,7 +98,7 @@ def _described_at(h):
 
 @exact_kernel
 def _attended_at(h):
-    return Attended(
+    return AttentionContext(
         cubes(h, DESCRIBED, np.float32),
         cubes(h, DESCRIBED + 1, np.float32),
         cube(h, DESCRIBED + 2, np.float32),
@@ -112,25 +112,25 @@ def _attended_at(h):
 
 
 @exact_kernel
-def _score(rows, c, weights):
+def _score_rows(rows, c, weights):
     """Logits (q,) of complete rows (q, d) against the context of a handle. weights: the model's."""
-    if number(weights, 0) == ATTENDS:
+    if scalar(weights, 0) == ATTENDS:
         read = table(c, READ, np.float32)
         return attend_rows(rows, _transform_at(c), _attended_at(c), _attention_at(weights), read)
     return fuse_rows(rows, _transform_at(c), _described_at(c), _fusion_at(weights))
 
 
 @exact_kernel
-def _known_at(h):
+def _completion_rows_at(h):
     at = KNOWN
-    return Known(
+    return CompletionRows(
         table(h, at, np.float64),
         row(h, at + 1, np.bool_),
         row(h, at + 2, np.float64),
         row(h, at + 3, np.float64),
         row(h, at + 4, np.float64),
         table(h, at + 5, np.float32),
-        number(h, at + 6),
+        scalar(h, at + 6),
     )
 
 
@@ -173,7 +173,7 @@ def _entries(rows, without, skips):
 @exact_kernel
 def _add_extremes(rows, h, logits):
     """Add to the logits (q,) of rows (q, d) how far these are beyond the ranges of a handle."""
-    low, high, once = row(h, LOW, np.float64), row(h, HIGH, np.float64), number(h, ONCE)
+    low, high, once = row(h, LOW, np.float64), row(h, HIGH, np.float64), scalar(h, ONCE)
     if low.shape[0]:
         for i in range(rows.shape[0]):
             logits[i] += once * beyond(rows[i], low, high)
@@ -182,19 +182,19 @@ def _add_extremes(rows, h, logits):
 @exact_kernel
 def _add_likeness(like, h, logits):
     """Add to the logits (q,) what those among known outliers, like (q,), say."""
-    share, unlike, once = number(h, LIKENESS), number(h, UNLIKE), number(h, ONCE)
+    share, unlike, once = scalar(h, LIKENESS), scalar(h, UNLIKE), scalar(h, ONCE)
     for i in range(like.shape[0]):
         logits[i] += once * (share * max(unlike - like[i], 0.0))
 
 
 @exact_kernel
-def _judge(found, counts, h, logits, votes):
+def _combine_entries(entry_logits, counts, h, logits, votes):
     """The logits (q,) of records from those found of their rows, and the votes (q,) of the context on them."""
     own, by_rank = row(h, OWN, np.float64), row(h, VOTES, np.float64)
     n = 0
     for i in range(counts.shape[0]):
         if counts[i]:
-            logits[i] = found[n] if counts[i] == 1 else min(found[n], found[n + 1])
+            logits[i] = entry_logits[n] if counts[i] == 1 else min(entry_logits[n], entry_logits[n + 1])
             votes[i] = by_rank[smaller(own, logits[i])]
         n += counts[i]
 
@@ -224,19 +224,19 @@ def score_views(rows, without, views, contexts, weights):
                 entries, counts = _entries(rows[start:stop, first:last], without[start:stop, first:last], views[v, 2])
                 completed = np.empty(entries.shape)
                 # Twice at most, first in the context and then among known outliers: a loop, as the code of
-                # `_score` is compiled once more wherever it is called.
+                # `_score_rows` is compiled once more wherever it is called.
                 at, logits = contexts[v, start], np.empty(0)
                 while at:
                     c = words_at(at)
-                    complete(entries, _known_at(c), none, completed)
-                    found = _score(completed, c, of_model)
+                    complete(entries, _completion_rows_at(c), none, completed)
+                    entry_logits = _score_rows(completed, c, of_model)
                     if at == contexts[v, start]:
-                        logits = found
+                        logits = entry_logits
                         _add_extremes(entries, h, logits)
                         at = h[OUTLIERS * WORDS]
                     else:
-                        _add_likeness(found, h, logits)
+                        _add_likeness(entry_logits, h, logits)
                         at = 0
-                _judge(logits, counts, h, out[0, v, start:stop], out[1, v, start:stop])
+                _combine_entries(logits, counts, h, out[0, v, start:stop], out[1, v, start:stop])
             start = stop
     return out

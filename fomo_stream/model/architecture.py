@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import CheckpointError
 
-MOST_LAYERS, MOST_SIZE = 100, 100_000  # of a model: its weights are made in memory before they are read
+MAX_LAYERS, MAX_SIZE = 100, 100_000  # of a model: its weights are made in memory before they are read
 VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
 NARROW = 1e-6  # of the size of a feature's values: a smaller spread is computed from differences
 NOISE = 1e-13  # of the size of a feature's values: a smaller spread is rounding
@@ -103,7 +103,7 @@ class ModelConfig:
         """Whether queries have attention weights."""
         return self.layers > 0
 
-    def most_features(self, n_categorical: int = 0) -> int:
+    def max_features(self, n_categorical: int = 0) -> int:
         """Features that it takes at most; 0: any number. Pairs of categories take an input."""
         return self.raw_features - (self.raw_features > 1 and n_categorical > 1)
 
@@ -112,17 +112,17 @@ class ModelConfig:
         """The configuration from the output of `asdict`; unknown names mean another format version."""
         if not isinstance(values, dict):
             raise CheckpointError(f"configuration must be an object of settings, not {values!r}")
-        known = asdict(cls())
-        unknown = set(values) - set(known)
+        defaults = asdict(cls())
+        unknown = set(values) - set(defaults)
         if unknown:
             raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
         for name, value in values.items():
-            wanted, text = type(known[name]), repr(value)[:60]
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise CheckpointError(f"configuration has {name} = {text}, expected {wanted.__name__}")
-            most = MOST_LAYERS if name == "layers" else MOST_SIZE if wanted is int else 1
-            if wanted is not str and not 0 <= value <= most:
-                raise CheckpointError(f"configuration has {name} = {text}, expected 0 to {most}")
+            kind, text = type(defaults[name]), repr(value)[:60]
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise CheckpointError(f"configuration has {name} = {text}, expected {kind.__name__}")
+            limit = MAX_LAYERS if name == "layers" else MAX_SIZE if kind is int else 1
+            if kind is not str and not 0 <= value <= limit:
+                raise CheckpointError(f"configuration has {name} = {text}, expected 0 to {limit}")
         return cls(**values)
 
 

@@ -10,52 +10,52 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.attribution import Background
+from fomo_stream.detector.attribution import BackgroundRows
 from fomo_stream.detector.changelog import Copied, Document, Entries, StoredEntries
 from fomo_stream.detector.context import Context
-from fomo_stream.detector.generation import Blueprint, Generation, confidence
-from fomo_stream.detector.looking import Look
+from fomo_stream.detector.generation import ContextSpec, Generation, confidence
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.step import look as step
+from fomo_stream.detector.step import view_columns as step
 from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.view_inputs import ViewInput
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.bulk import Bulk
-from fomo_stream.model.config import Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-class Build:
+class ContextBuilder:
     """A generation, built from its blueprint: in an executor at once, or in the thread that first asks for it.
 
     made: the generation, if it is known already. An executor may run the build first whose `needed_at` is smallest.
     """
 
     def __init__(
-        self, model: Model, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
+        self, model: Model, spec: ContextSpec, executor: Executor | None, made: Generation | None = None
     ) -> None:
-        self.blueprint = blueprint
+        self.spec = spec
         # of its context and of another build's, or of none; made when a record is first explained
-        self.background: tuple[Build | None, Background] | None = None
+        self.background: tuple[ContextBuilder | None, BackgroundRows] | None = None
         self._model, self._made = model, made
         self._future = None if executor is None or made is not None else executor.submit(self)
 
     def __call__(self) -> Generation:
         """Build it: what an executor runs."""
-        return Generation.build(self._model, self.blueprint)
+        return Generation.build(self._model, self.spec)
 
     @cached_property
     def bulk(self) -> Bulk:
         """Of the rows of the context."""
-        return Bulk.of_rows(self.blueprint.rows).without(self.blueprint.categorical)
+        return Bulk.of_rows(self.spec.rows).without(self.spec.categorical)
 
     @property
     def needed_at(self) -> int:
         """Number of the record of its partition that needs it."""
-        return self.blueprint.takes_effect
+        return self.spec.takes_effect
 
     @property
     def done(self) -> bool:
@@ -74,11 +74,11 @@ class Build:
         return self._made
 
 
-ALWAYS = 2**62  # number of a record that never comes
-SEEN = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
+NEVER_REACHED = 2**62  # number of a record that never comes
+INPUT_CODES = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
 
 
-class Timeline(Copied):
+class ViewContexts(Copied):
     """The generation of a view that scores the next record, and perhaps one more that takes effect later.
 
     The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the blueprint, written
@@ -91,90 +91,90 @@ class Timeline(Copied):
     def __init__(self, view: View, model: Model, executor: Executor | None) -> None:
         self.view = view
         self._model, self._executor = model, executor
-        self.current: Build | None = None
-        self.next: Build | None = None
+        self.current: ContextBuilder | None = None
+        self.next: ContextBuilder | None = None
         self._recovered()
 
     @property
     def number(self) -> int:
         """Number of the current generation; 0 when there is none."""
-        return 0 if self.current is None else self.current.blueprint.number
+        return 0 if self.current is None else self.current.spec.number
 
-    def begin(self, blueprint: Blueprint) -> None:
+    def begin(self, spec: ContextSpec) -> None:
         """Build a generation that becomes the current one at once."""
-        self.current = Build(self._model, blueprint, self._executor)
+        self.current = ContextBuilder(self._model, spec, self._executor)
 
-    def add(self, blueprint: Blueprint) -> None:
+    def add(self, spec: ContextSpec) -> None:
         """Build the next generation."""
-        self.next = Build(self._model, blueprint, self._executor)
+        self.next = ContextBuilder(self._model, spec, self._executor)
 
     def advance(self, records: int) -> None:
         """Make the next generation the current one if it scores the record of number `records`."""
-        if self.next is not None and records >= self.next.blueprint.takes_effect:
+        if self.next is not None and records >= self.next.spec.takes_effect:
             self.current, self.next = self.next, None
 
     def until_next(self, records: int) -> int | None:
         """How many records from number `records` on the current generation still scores; None: no end is known."""
-        return None if self.next is None else self.next.blueprint.takes_effect - records
+        return None if self.next is None else self.next.spec.takes_effect - records
 
-    def needed(self, stop: int) -> list[Build]:
+    def needed(self, stop: int) -> list[ContextBuilder]:
         """The generations that score the records before number `stop`."""
-        return [one for one in self._builds if one is not self.next or stop > one.blueprint.takes_effect]
+        return [builder for builder in self._builders if builder is not self.next or stop > builder.spec.takes_effect]
 
-    def build_of(self, number: int) -> Build | None:
+    def builder_of(self, number: int) -> ContextBuilder | None:
         """The generation that scores the record of this number; None without a generation."""
-        later = self.next is not None and number >= self.next.blueprint.takes_effect
+        later = self.next is not None and number >= self.next.spec.takes_effect
         return self.next if later else self.current
 
     def parts(self, numbers: Int) -> list[tuple[Int, Generation]]:
         """Which records (n,), of these numbers, have a generation, and which one."""
-        is_later = np.zeros(len(numbers), bool) if self.next is None else numbers >= self.next.blueprint.takes_effect
+        is_later = np.zeros(len(numbers), bool) if self.next is None else numbers >= self.next.spec.takes_effect
         parts = (np.flatnonzero(~is_later), self.current), (np.flatnonzero(is_later), self.next)
-        return [(at, build.result()) for at, build in parts if build is not None and len(at)]
+        return [(at, builder.result()) for at, builder in parts if builder is not None and len(at)]
 
     def plan(self, row: Int, stop: int, lags: int) -> None:
-        """Put what `step.look` has to know of the view for the records before number `stop` into row (VIEW,)."""
-        is_needed = self.next is not None and stop > self.next.blueprint.takes_effect
-        takes_effect = ALWAYS if self.next is None else self.next.blueprint.takes_effect
+        """Put what `step.view_columns` has to know of the view for the records before number `stop` into row (VIEW,)."""
+        is_needed = self.next is not None and stop > self.next.spec.takes_effect
+        takes_effect = NEVER_REACHED if self.next is None else self.next.spec.takes_effect
         now = None if self.current is None else self.current.result()
         later = self.next.result() if self.next is not None and is_needed else None
-        addresses = [0 if one is None else one.handle.address for one in (now, later)]
-        numbers = [0 if one is None else one.number for one in (now, later)]
-        row[:] = SEEN[self.view.sees], self.view.n_vectors(lags), takes_effect, *addresses, *numbers
+        addresses = [0 if generation is None else generation.handle.address for generation in (now, later)]
+        numbers = [0 if generation is None else generation.number for generation in (now, later)]
+        row[:] = INPUT_CODES[self.view.input], self.view.n_vectors(lags), takes_effect, *addresses, *numbers
 
     # -- log -----------------------------------------------------------------------------------------------------
 
     @property
     def _is_stored(self) -> bool:
-        return self.view.of == "history"
+        return self.view.sample == "history"
 
     @property
-    def _builds(self) -> list[Build]:
-        return [build for build in (self.current, self.next) if build is not None]
+    def _builders(self) -> list[ContextBuilder]:
+        return [builder for builder in (self.current, self.next) if builder is not None]
 
     def plain(self) -> list[Any]:
         """The plain numbers of the state: those of the current and the next generation, and what they are made from."""
-        numbers = [0 if build is None else build.blueprint.number for build in (self.current, self.next)]
-        return [*numbers, [] if self._is_stored else [_numbers_of(build.blueprint) for build in self._builds]]
+        numbers = [0 if builder is None else builder.spec.number for builder in (self.current, self.next)]
+        return [*numbers, [] if self._is_stored else [_numbers_of_recent(builder.spec) for builder in self._builders]]
 
     def changes(self, last: int, encoded: bool) -> Entries:
-        """Entries that the log does not have yet; not the plain numbers. See `Panel.changes`."""
+        """Entries that the log does not have yet; not the plain numbers. See `ViewSet.changes`."""
         entries: Entries = {}
-        for build in self._builds if self._is_stored else ():
-            number, parity = build.blueprint.number, build.blueprint.number % 2
+        for builder in self._builders if self._is_stored else ():
+            number, parity = builder.spec.number, builder.spec.number % 2
             name = f"generation/{self.view.name}/{parity}"
             if self._planned[parity] != number:
-                entries |= self._blueprints[parity].changes(name, save(build.blueprint.to_arrays()))
+                entries |= self._spec_logs[parity].changes(name, save(builder.spec.to_arrays()))
                 self._planned[parity] = number
-            is_lasting = encoded and build.blueprint.takes_effect <= last
-            if self._built[parity] != number and is_lasting and build.is_made:
-                made = save(build.result().to_arrays())
-                entries |= self._generations[parity].changes(f"{name}/encoded", made)
+            is_lasting = encoded and builder.spec.takes_effect <= last
+            if self._built[parity] != number and is_lasting and builder.is_made:
+                made = save(builder.result().to_arrays())
+                entries |= self._generation_logs[parity].changes(f"{name}/encoded", made)
                 self._built[parity] = number
         return entries
 
     def recover(
-        self, entries: StoredEntries, plain: list[Any], context: Context, at: int, known: Timeline | None
+        self, entries: StoredEntries, plain: list[Any], context: Context, at: int, known: ViewContexts | None
     ) -> None:
         """Become the timeline in the entries and plain numbers. Raises StateError when they do not fit.
 
@@ -182,55 +182,55 @@ class Timeline(Copied):
         not be built again.
         """
         self._recovered()
-        at_hand = [] if known is None else known._builds
+        at_hand = [] if known is None else known._builders
         made_from = iter(plain[2])
         for name, number in zip(("current", "next"), plain, strict=False):
-            build = None
+            builder = None
             if number and self._is_stored:
-                build = self._stored(entries, number, at_hand)
+                builder = self._stored(entries, number, at_hand)
             elif number:
                 number, takes_effect, first, stop, *missing = next(made_from)
                 numbers = np.setdiff1d(np.arange(first, stop), np.array(missing, dtype=np.int64))
-                blueprint = context.blueprint_of_recent(at, number, takes_effect, numbers)
-                build = self._match(blueprint, None, at_hand)
-            setattr(self, name, build)
+                spec = context.spec_of_recent(at, number, takes_effect, numbers)
+                builder = self._match(spec, None, at_hand)
+            setattr(self, name, builder)
 
-    def _stored(self, entries: StoredEntries, number: int, at_hand: list[Build]) -> Build:
+    def _stored(self, entries: StoredEntries, number: int, at_hand: list[ContextBuilder]) -> ContextBuilder:
         name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
-        blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)))
-        if blueprint.number != number:
-            raise DamagedStateError(f"the state is damaged: it has generation {blueprint.number} in place of {number}")
+        spec = ContextSpec.from_arrays(load(self._spec_logs[parity].recover(entries, name)))
+        if spec.number != number:
+            raise DamagedStateError(f"the state is damaged: it has generation {spec.number} in place of {number}")
         self._planned[parity] = number
         made = None
         if f"{name}/encoded/0" in entries:
-            arrays = load(self._generations[parity].recover(entries, f"{name}/encoded"))
+            arrays = load(self._generation_logs[parity].recover(entries, f"{name}/encoded"))
             try:
-                made = Generation.from_arrays(arrays, blueprint, self._model)
+                made = Generation.from_arrays(arrays, spec, self._model)
             except KeyError as error:
                 raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
             self._built[parity] = int(arrays["number"])
-        return self._match(blueprint, made, at_hand)
+        return self._match(spec, made, at_hand)
 
-    def _match(self, blueprint: Blueprint, made: Generation | None, at_hand: list[Build]) -> Build:
-        same = (build for build in at_hand if build.blueprint.equals(blueprint))
-        return next(same, None) or Build(self._model, blueprint, self._executor, made)
+    def _match(self, spec: ContextSpec, made: Generation | None, at_hand: list[ContextBuilder]) -> ContextBuilder:
+        same = (builder for builder in at_hand if builder.spec.equals(spec))
+        return next(same, None) or ContextBuilder(self._model, spec, self._executor, made)
 
     def _recovered(self) -> None:
         """Start with an empty log."""
-        self._blueprints, self._generations = (Document(), Document()), (Document(), Document())
+        self._spec_logs, self._generation_logs = (Document(), Document()), (Document(), Document())
         self._planned, self._built = [0, 0], [0, 0]  # numbers of the blueprints and generations in the log
 
 
-def _numbers_of(blueprint: Blueprint) -> list[int]:
+def _numbers_of_recent(spec: ContextSpec) -> list[int]:
     """What a blueprint of recent records is made from: its number, when it takes effect, and its records' numbers."""
-    first, stop = int(blueprint.numbers[0]), int(blueprint.numbers[-1]) + 1
+    first, stop = int(spec.numbers[0]), int(spec.numbers[-1]) + 1
     missing: Int = np.zeros(0, dtype=np.int64)
-    if len(blueprint.numbers) < stop - first:  # outliers by feedback
-        missing = np.setdiff1d(np.arange(first, stop), blueprint.numbers)
-    return [blueprint.number, blueprint.takes_effect, first, stop, *missing.tolist()]
+    if len(spec.numbers) < stop - first:  # outliers by feedback
+        missing = np.setdiff1d(np.arange(first, stop), spec.numbers)
+    return [spec.number, spec.takes_effect, first, stop, *missing.tolist()]
 
 
-class Panel(Copied):
+class ViewSet(Copied):
     """The timelines of all views. How a record's logits in them become one: see `Scores.combined`.
 
     That of what is usual for keys comes last, and begins when enough records of known keys have come.
@@ -251,129 +251,137 @@ class Panel(Copied):
         ends = np.cumsum([0, *widths])
         # of each view, see `score_views`
         self.columns = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
-        self.timelines = [Timeline(view, model, executor) for view in views]
+        self.view_contexts = [ViewContexts(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
-        self._find_widest()
+        self._choose_bulk_view()
 
     @property
     def views(self) -> tuple[View, ...]:
         """The views, in order."""
-        return tuple(timeline.view for timeline in self.timelines)
+        return tuple(contexts.view for contexts in self.view_contexts)
 
     @property
     def generation(self) -> int:
         """Counts the contexts that took effect after the first ones, from 1; 0 while there are none."""
-        numbers = [timeline.number for timeline in self.timelines]
+        numbers = [contexts.number for contexts in self.view_contexts]
         return sum(numbers) - len(self._shared) + 1 if numbers[0] else 0
 
     @property
-    def _shared(self) -> list[Timeline]:
+    def _shared(self) -> list[ViewContexts]:
         """Those of the views of all records together."""
-        return [timeline for timeline in self.timelines if not timeline.view.is_of_keys]
+        return [contexts for contexts in self.view_contexts if not contexts.view.is_of_keys]
 
     @property
     def trimmed_rows(self) -> int:
         """Rows that the current trimmed contexts have left out."""
-        builds = [timeline.current for timeline in self.timelines if timeline.view.trim]
-        made = [build for build in builds if build is not None and build.is_made]
-        return sum(len(build.blueprint.numbers) - len(build.result().numbers) for build in made)
+        builders = [contexts.current for contexts in self.view_contexts if contexts.view.trim]
+        made = [builder for builder in builders if builder is not None and builder.is_made]
+        return sum(len(builder.spec.numbers) - len(builder.result().numbers) for builder in made)
 
     def generation_age(self, records: int) -> int:
         """Records since the newest context took effect. records: number of the next record."""
-        builds = [timeline.current for timeline in self.timelines]
-        return records - max((b.blueprint.takes_effect for b in builds if b is not None), default=records)
+        builders = [contexts.current for contexts in self.view_contexts]
+        return records - max((b.spec.takes_effect for b in builders if b is not None), default=records)
 
     def begin(self, context: Context) -> None:
         """Build the first generations, which take effect at once."""
-        for at, timeline in enumerate(self.timelines):
-            if not timeline.view.is_of_keys or context.is_due(at):
-                timeline.begin(context.blueprint(at, 1, context.history.records))
+        for at, contexts in enumerate(self.view_contexts):
+            if not contexts.view.is_of_keys or context.is_due(at):
+                contexts.begin(context.context_spec(at, 1, context.history.records))
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """At a step: build the next generation of one view if it is due."""
-        n = len(self.timelines) if context.knows_keys else len(self._shared)
+        n = len(self.view_contexts) if context.knows_keys else len(self._shared)
         for turn in range(n):
             at = (self.steps + turn) % n
-            timeline = self.timelines[at]
-            if timeline.next is None and context.is_due(at):
-                timeline.add(context.blueprint(at, timeline.number + 1, takes_effect))
+            contexts = self.view_contexts[at]
+            if contexts.next is None and context.is_due(at):
+                contexts.add(context.context_spec(at, contexts.number + 1, takes_effect))
                 break  # one at a step, so that no two take effect together
         self.steps += 1
 
     def advance(self, records: int) -> None:
         """Make the next generations current that score the record of number `records`."""
-        for timeline in self.timelines:
-            timeline.advance(records)
+        for contexts in self.view_contexts:
+            contexts.advance(records)
 
     def until_next(self, records: int) -> int | None:
         """How many records from number `records` on the current generations still score; None: no end is known."""
-        return min((n for one in self.timelines if (n := one.until_next(records)) is not None), default=None)
+        return min(
+            (n for contexts in self.view_contexts if (n := contexts.until_next(records)) is not None), default=None
+        )
 
-    def needed(self, stop: int) -> list[Build]:
+    def needed(self, stop: int) -> list[ContextBuilder]:
         """The generations that score the records before number `stop`."""
-        return [build for timeline in self.timelines for build in timeline.needed(stop)]
+        return [builder for contexts in self.view_contexts for builder in contexts.needed(stop)]
 
-    def _find_widest(self) -> None:
+    def _choose_bulk_view(self) -> None:
         """The timeline of the widest context of records."""
-        plain = [one for one in self.timelines if one.view.sees == "record"]
-        self._widest = min(plain, key=lambda one: (one.view.of != "history", one.view.trim), default=None)
+        plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
+        self._bulk_view = min(
+            plain, key=lambda contexts: (contexts.view.sample != "history", contexts.view.trim), default=None
+        )
 
     def plan(self, plan: Int, stop: int) -> None:
-        """Put what `step.look` has to know for the records before number `stop` into plan (views, VIEW)."""
+        """Put what `step.view_columns` has to know for the records before number `stop` into plan (views, VIEW)."""
         if self._model.kernel != "numba" or not self._numeric.all():
             return
-        for row, timeline in zip(plan, self.timelines, strict=False):
-            timeline.plan(row, stop, self._lags)
+        for row, contexts in zip(plan, self.view_contexts, strict=False):
+            contexts.plan(row, stop, self._lags)
 
     def planned_until(self, stop: int) -> int:
         """Up to which number of a record the plan for those before `stop` is good."""
-        return min((t for t in self._next_effects() if t >= stop), default=ALWAYS)
+        return min((t for t in self._next_effects() if t >= stop), default=NEVER_REACHED)
 
     def _next_effects(self) -> list[int]:
-        return [one.next.blueprint.takes_effect for one in self.timelines if one.next is not None]
+        return [contexts.next.spec.takes_effect for contexts in self.view_contexts if contexts.next is not None]
 
-    def looks(self, batch: Batch, vectors: Float, at: Int, numbers: Int, of_keys: Int) -> list[Look]:
+    def inputs(self, batch: Batch, vectors: Float, at: Int, numbers: Int, of_keys: Int) -> list[ViewInput]:
         """What each view looks at of some records of a batch, at (q,).
 
         vectors: those of the batch, or others to look at; numbers: (q,) of the records here, and in the view of keys.
         """
-        categorical, looks = tuple(np.flatnonzero(~self._numeric).tolist()), []
-        for timeline in self.timelines:
-            view = timeline.view
+        categorical, inputs = tuple(np.flatnonzero(~self._numeric).tolist()), []
+        for contexts in self.view_contexts:
+            view = contexts.view
             rows = view.columns((batch.relative if view.is_of_keys else vectors)[at], self._lags, categorical)
-            parts = timeline.parts(of_keys if view.is_of_keys else numbers)
-            looks.append(Look(rows, view.gaps(batch.gaps[at], self._lags), parts, view.is_of_keys))
-        return looks
+            parts = contexts.parts(of_keys if view.is_of_keys else numbers)
+            inputs.append(ViewInput(rows, view.gaps(batch.gaps[at], self._lags), parts, view.is_of_keys))
+        return inputs
 
-    def generations(self, looks: list[Look]) -> Int:
+    def generations(self, inputs: list[ViewInput]) -> Int:
         """How many contexts took effect before records (q,) that these views look at; see `generation`."""
-        found = np.full(len(looks[0].rows), 1 - len(self._shared) if self.timelines[0].number else 0)
-        for one in looks:
-            for part, its in one.parts:
-                found[part] += its.number
-        return found
+        counts = np.full(len(inputs[0].rows), 1 - len(self._shared) if self.view_contexts[0].number else 0)
+        for view_input in inputs:
+            for part, generation in view_input.parts:
+                counts[part] += generation.number
+        return counts
 
     def bulk(self, number: int) -> Bulk | None:
         """Which values are far, as of the record of this number; None: that is not known."""
-        build = None if self._widest is None else self._widest.build_of(number)
-        return None if build is None else build.bulk
+        builder = None if self._bulk_view is None else self._bulk_view.builder_of(number)
+        return None if builder is None else builder.bulk
 
-    def builds(self, number: int) -> list[tuple[View, Build]]:
+    def builders(self, number: int) -> list[tuple[View, ContextBuilder]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
-        return [(one.view, build) for one in self.timelines if (build := one.build_of(number)) is not None]
+        return [
+            (contexts.view, builder)
+            for contexts in self.view_contexts
+            if (builder := contexts.builder_of(number)) is not None
+        ]
 
     def first_scores(self, records: int) -> tuple[Int, Scores]:
         """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later.
 
         Each is scored against the half of a context that does not have it.
         """
-        builds = [timeline.current for timeline in self._shared if timeline.number == 1]
-        first = [build for build in builds if build is not None and records == build.blueprint.takes_effect]
+        builders = [contexts.current for contexts in self._shared if contexts.number == 1]
+        first = [builder for builder in builders if builder is not None and records == builder.spec.takes_effect]
         if len(first) < len(self._shared):
             return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self._shared))
-        numbers = reduce(np.intersect1d, [build.blueprint.numbers for build in first])
-        parts = [build.result().first[np.isin(build.blueprint.numbers, numbers)] for build in first]
-        votes = [build.result().vote(logits) for build, logits in zip(first, parts, strict=True)]
+        numbers = reduce(np.intersect1d, [builder.spec.numbers for builder in first])
+        parts = [builder.result().first[np.isin(builder.spec.numbers, numbers)] for builder in first]
+        votes = [builder.result().vote(logits) for builder, logits in zip(first, parts, strict=True)]
         return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(votes))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
@@ -381,23 +389,25 @@ class Panel(Copied):
 
         None without a view of each. Odd: the logit is above those of most of the context's own rows.
         """
-        history = next((i for i, view in enumerate(self.views) if view.of == "history" and view.sees == "record"), None)
-        recent = next((i for i, view in enumerate(self.views) if view.of == "recent"), None)
+        history = next(
+            (i for i, view in enumerate(self.views) if view.sample == "history" and view.input == "record"), None
+        )
+        recent = next((i for i, view in enumerate(self.views) if view.sample == "recent"), None)
         if history is None or recent is None:
             return None
         odd = [by_view[:, at] > self._usual(at) for at in (history, recent)]
         return odd[0], odd[1]
 
     def _usual(self, at: int) -> float:
-        build = self.timelines[at].current
-        assert build is not None
-        return build.result().usual
+        builder = self.view_contexts[at].current
+        assert builder is not None
+        return builder.result().usual
 
     # -- log -----------------------------------------------------------------------------------------------------
 
     def plain(self) -> list[list[Any]]:
         """The plain numbers of the state."""
-        return [timeline.plain() for timeline in self.timelines]
+        return [contexts.plain() for contexts in self.view_contexts]
 
     def changes(self, last: int, encoded: bool) -> Entries:
         """Entries that the log does not have yet; not the plain numbers.
@@ -406,15 +416,15 @@ class Panel(Copied):
         built again by a detector that recovers.
         """
         entries: Entries = {}
-        for timeline in self.timelines:
-            entries |= timeline.changes(last, encoded)
+        for contexts in self.view_contexts:
+            entries |= contexts.changes(last, encoded)
         return entries
 
-    def recover(self, entries: StoredEntries, plain: list[list[Any]], context: Context, known: Panel | None) -> None:
+    def recover(self, entries: StoredEntries, plain: list[list[Any]], context: Context, known: ViewSet | None) -> None:
         """Take the state from entries, plain numbers, and the context, which has recovered. Raises StateError."""
-        others = {} if known is None else {each.view: each for each in known.timelines}
-        for at, timeline in enumerate(self.timelines):
-            timeline.recover(entries, plain[at], context, at, others.get(timeline.view))
+        others = {} if known is None else {each.view: each for each in known.view_contexts}
+        for at, contexts in enumerate(self.view_contexts):
+            contexts.recover(entries, plain[at], context, at, others.get(contexts.view))
 
     def _recovered(self) -> None:
-        self._find_widest()
+        self._choose_bulk_view()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.generation import Generation
-from fomo_stream.model.config import Model
+from fomo_stream.model.architecture import Model
 from fomo_stream.model.scoring import score_in_views
 
 Float = NDArray[np.float64]
@@ -16,7 +16,7 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-class Look(NamedTuple):
+class ViewInput(NamedTuple):
     """What a view looks at: rows of q records, and the generations that score them."""
 
     rows: Float  # (q, d), NaN = missing; values may stand in for missing ones
@@ -32,42 +32,42 @@ class Look(NamedTuple):
             return self.parts[0][1].frequencies.encode(rows)
         encoded = [generation.frequencies.encode(rows[part]) for part, generation in self.parts]
         out = np.full((len(rows), encoded[0].shape[1]), np.nan)
-        for (part, _), its in zip(self.parts, encoded, strict=True):
-            out[part] = its
+        for (part, _), rows_encoded in zip(self.parts, encoded, strict=True):
+            out[part] = rows_encoded
         return out
 
 
-def look(model: Model, looks: list[Look]) -> tuple[Float, Float]:
+def score_view_inputs(model: Model, inputs: list[ViewInput]) -> tuple[Float, Float]:
     """Logits and votes, (v, q) each, of q records in v views; NaN where there is no generation."""
     if model.kernel == "numba":
-        return _together(model, looks)
-    logits, votes = np.full((2, len(looks), len(looks[0].rows)), np.nan)
-    for at, (rows, gaps, parts, skips) in enumerate(looks):
+        return _score_by_kernel(model, inputs)
+    logits, votes = np.full((2, len(inputs), len(inputs[0].rows)), np.nan)
+    for at, (rows, gaps, parts, skips) in enumerate(inputs):
         for part, generation in parts:
-            known = ~(skips & np.isnan(rows[part]).all(axis=1))
-            its_gaps = None if gaps is None else gaps[part][known]
-            logits[at, part[known]] = found = generation.logits(model, rows[part][known], its_gaps)
-            votes[at, part[known]] = generation.vote(found)
+            has_value = ~(skips & np.isnan(rows[part]).all(axis=1))
+            its_gaps = None if gaps is None else gaps[part][has_value]
+            logits[at, part[has_value]] = scored = generation.logits(model, rows[part][has_value], its_gaps)
+            votes[at, part[has_value]] = generation.vote(scored)
     return logits, votes
 
 
-def _together(model: Model, looks: list[Look]) -> tuple[Float, Float]:
-    rows, without = side_by_side(looks)
-    contexts, end, columns = np.zeros((len(looks), len(rows)), np.int64), 0, []
-    for at, one in enumerate(looks):
-        for part, generation in one.parts:
+def _score_by_kernel(model: Model, inputs: list[ViewInput]) -> tuple[Float, Float]:
+    rows, without = side_by_side(inputs)
+    contexts, end, columns = np.zeros((len(inputs), len(rows)), np.int64), 0, []
+    for at, view_input in enumerate(inputs):
+        for part, generation in view_input.parts:
             contexts[at, part] = generation.handle.address
-        start, end = end, end + one.encoded(one.rows[:0]).shape[1]
-        columns.append((start, end, int(one.skips)))
+        start, end = end, end + view_input.encoded(view_input.rows[:0]).shape[1]
+        columns.append((start, end, int(view_input.skips)))
     logits, votes = score_in_views(model, rows, without, np.array(columns), contexts)
     return logits, votes
 
 
-def side_by_side(looks: list[Look]) -> tuple[Float, Float]:
+def side_by_side(inputs: list[ViewInput]) -> tuple[Float, Float]:
     """Rows (q, all columns) in all views as generations encode them: with what stands in for gaps, and without it."""
-    whole = [one.encoded(one.rows) for one in looks]
+    whole = [view_input.encoded(view_input.rows) for view_input in inputs]
     bare = [
-        its if one.gaps is None else one.encoded(np.where(one.gaps, np.nan, one.rows))
-        for one, its in zip(looks, whole, strict=True)
+        encoded if view_input.gaps is None else view_input.encoded(np.where(view_input.gaps, np.nan, view_input.rows))
+        for view_input, encoded in zip(inputs, whole, strict=True)
     ]
     return np.concatenate(whole, axis=1), np.concatenate(bare, axis=1)

@@ -13,15 +13,22 @@ from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel, kernel
 from fomo_stream.model.kernels.lanes import LANES, add_squares, all_lanes, lanes_at, put_lanes
-from fomo_stream.model.kernels.neighbours import AT_ONCE, FEW, GROUPS, LIMIT, bound_of, rows_up_to
+from fomo_stream.model.kernels.neighbours import (
+    GROUPS,
+    HITS_AT_ONCE,
+    LIMIT,
+    MAX_ROWS_WITHOUT_BOUND,
+    bound_of,
+    rows_up_to,
+)
 
 Float = NDArray[np.float64]
 
 ROUNDING = 2.5e-7  # of float32: twice as much as two coordinates and their difference can be wrong, by their size
-LARGEST = np.finfo(np.float64).max
+MAX_FLOAT = np.finfo(np.float64).max
 
 
-class Known(NamedTuple):
+class CompletionRows(NamedTuple):
     """The n rows of a context that complete others."""
 
     rows: Float  # (n, d) raw units
@@ -49,7 +56,7 @@ def _candidates(row, c, has, count, lacking, x, d2, minima, near):
     """The rows that may be among the nearest of a row (d,), ascending, into near (> n,); returns how many."""
     n, m = c.rows.shape[0], d2.shape[0]
     limit = np.inf
-    if count and m > FEW:
+    if count and m > MAX_ROWS_WITHOUT_BOUND:
         wrong = 0.0
         for a in range(count):
             j = has[a]
@@ -72,7 +79,7 @@ def _candidates(row, c, has, count, lacking, x, d2, minima, near):
 
 
 @exact_kernel
-def _nearest(row, c, has, count, lacking, near, total, apart, least):
+def _keep_nearest(row, c, has, count, lacking, near, total, apart, least):
     """Keep of the rows near (total,) those that are nearest to a row (d,), and all that are as far as the last of them;
     returns how many. apart (n,), least (k,): to work with."""
     for a in range(total):
@@ -94,7 +101,7 @@ def _nearest(row, c, has, count, lacking, near, total, apart, least):
             least[at] = apart[a]
     last = least[least.shape[0] - 1]
     if last == np.inf and least[0] < np.inf:
-        last = LARGEST
+        last = MAX_FLOAT
     kept = 0
     for a in range(total):
         if apart[a] <= last:
@@ -137,7 +144,7 @@ def complete(rows, c, lacking, out):
 def _complete_from(first, rows, c, lacking, out):
     """Complete the rows from the first one on."""
     n, d = c.rows.shape
-    near, apart, least = np.empty(n + AT_ONCE, np.uint32), np.empty(n), np.empty(min(int(c.nearest), n))
+    near, apart, least = np.empty(n + HITS_AT_ONCE, np.uint32), np.empty(n), np.empty(min(int(c.nearest), n))
     has, x, d2 = np.empty(d, np.int64), np.empty(d, np.float32), np.empty(c.columns.shape[1], np.float32)
     minima = np.empty(GROUPS, np.float32)
     for i in range(first, rows.shape[0]):
@@ -151,7 +158,7 @@ def _complete_from(first, rows, c, lacking, out):
         if not gaps:
             continue
         total = _candidates(row, c, has, count, lacking, x, d2, minima, near)
-        total = _nearest(row, c, has, count, lacking, near, total, apart, least) if count else total
+        total = _keep_nearest(row, c, has, count, lacking, near, total, apart, least) if count else total
         for j in range(d):
             if c.known[j] and np.isnan(row[j]):
                 out[i, j] = _middle(c.rows, near, total, j, apart)

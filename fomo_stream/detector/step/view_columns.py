@@ -5,59 +5,59 @@ from __future__ import annotations
 import numpy as np
 
 from fomo_stream.detector.step.follow import batch_at
-from fomo_stream.detector.step.judge import ODD, combined
-from fomo_stream.detector.step.work import looks_at, scores_at, visits_at
+from fomo_stream.detector.step.judge import ODD_LOGIT, combined
+from fomo_stream.detector.step.work import scores_at, view_arrays_at, visits_at
 from fomo_stream.model.kernels.compiling import exact_kernel
 
 RECORD, MOVEMENT, RELATIVE = range(3)  # what a view looks at: values of the record and before, its movement, or its key
 # Of a view: what it looks at, how many vectors; the number of the first record that its next context scores; addresses
 # of the handles of the present context and of the next (0: there is none), and their numbers
-SEES, VECTORS, TAKES_EFFECT, NOW, NEXT, NUMBER, NEXT_NUMBER, VIEW = range(8)
+INPUT, VECTORS, TAKES_EFFECT, NOW, NEXT, NUMBER, NEXT_NUMBER, PLAN_SIZE = range(8)
 
 
 @exact_kernel
-def columns_of(work, n, k, at, vectors, numeric, plans):
+def fill_view_columns(work, n, k, at, vectors, numeric, plans):
     """Put some of k visits of n records into `Work` in all views side by side, and without what stands in for missing
     values; the addresses of their contexts; and the number of contexts that took effect before.
 
     at: (q,) these visits; (0,): all; vectors: of the records, or others to look at; numeric: (d,) features that are no
-    categories; plans: (scopes, v, VIEW). That of what is usual for keys is the last view, of the partition's scope.
+    categories; plans: (scopes, v, PLAN_SIZE). That of what is usual for keys is the last view, of the partition's scope.
     """
     at = np.arange(k) if len(at) == 0 else at
     batch, visits, generation = batch_at(work, n), visits_at(work, k), scores_at(work, k).generation
-    rows, without, contexts = looks_at(work, len(at))
+    rows, without, contexts = view_arrays_at(work, len(at))
     end, d = 0, len(numeric)
     for q in range(len(at)):
         generation[at[q]] = 0
     for v in range(plans.shape[1]):
-        what, count = plans[0, v, SEES], plans[0, v, VECTORS]
+        view_input, count = plans[0, v, INPUT], plans[0, v, VECTORS]
         for q in range(len(at)):
             e = at[q]
-            i, its = visits.at[e], plans[0 if what == RELATIVE else visits.scope[e], v]
-            number = visits.shared[e] if what == RELATIVE else visits.number[e]
-            is_next = number >= its[TAKES_EFFECT]
-            contexts[v * len(at) + q] = its[NEXT if is_next else NOW]
-            if what != RELATIVE or visits.scope[e] == 0:
-                generation[e] += its[NEXT_NUMBER if is_next else NUMBER]
+            i, plan = visits.at[e], plans[0 if view_input == RELATIVE else visits.scope[e], v]
+            number = visits.shared[e] if view_input == RELATIVE else visits.number[e]
+            is_next = number >= plan[TAKES_EFFECT]
+            contexts[v * len(at) + q] = plan[NEXT if is_next else NOW]
+            if view_input != RELATIVE or visits.scope[e] == 0:
+                generation[e] += plan[NEXT_NUMBER if is_next else NUMBER]
             for a in range(count):
                 for j in range(d):
-                    if what == RELATIVE:
+                    if view_input == RELATIVE:
                         x = batch.relative[i, a, j]
-                    elif what == MOVEMENT:
+                    elif view_input == MOVEMENT:
                         x = vectors[i, vectors.shape[1] - count + a, j] if numeric[j] else np.nan
                     else:
                         x = vectors[i, a, j]
                     column = end + a * d + j
                     rows[q, column] = x
-                    without[q, column] = np.nan if what == RECORD and a == 0 and batch.gaps[i, j] else x
+                    without[q, column] = np.nan if view_input == RECORD and a == 0 and batch.gaps[i, j] else x
         end += count * d
-    shared = plans.shape[1] - int(plans[0, plans.shape[1] - 1, SEES] == RELATIVE)
+    shared = plans.shape[1] - int(plans[0, plans.shape[1] - 1, INPUT] == RELATIVE)
     for q in range(len(at)):
         generation[at[q]] -= shared - 1 if contexts[q] else 0
 
 
 @exact_kernel
-def combine(work, k, at, found):
+def combine(work, k, at, logits_and_votes):
     """Put the logits and votes found of some of k visits (2, v, q) into `Work`, which has their weights.
 
     at: (q,) these visits; (0,): all. Returns how many of the partition's scope are odd among all.
@@ -68,10 +68,10 @@ def combine(work, k, at, found):
     for q in range(len(at)):
         e, votes = at[q], 0.0
         for v in range(n_views):
-            scores.by_view[e, v] = found[0, v, q]
-            votes += found[1, v, q]
-        scores.by_key[e] = found[0, n_views, q] if found.shape[1] > n_views else np.nan
+            scores.by_view[e, v] = logits_and_votes[0, v, q]
+            votes += logits_and_votes[1, v, q]
+        scores.by_key[e] = logits_and_votes[0, n_views, q] if logits_and_votes.shape[1] > n_views else np.nan
         scores.logit[e] = combined(scores.by_view, e, scores.by_key[e], scores.weight[e], False)
         scores.confidence[e] = abs(votes / n_views)
-        odd += visits.scope[e] == 0 and scores.logit[e] > ODD
+        odd += visits.scope[e] == 0 and scores.logit[e] > ODD_LOGIT
     return odd

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fomo_stream.detector.generation import Blueprint, Generation
-from fomo_stream.detector.looking import Look, look
+from fomo_stream.detector.generation import ContextSpec, Generation
+from fomo_stream.detector.view_inputs import ViewInput, score_view_inputs
 from fomo_stream.model.checkpoint import load_model, shared_model
 
 Float = NDArray[np.float64]
@@ -27,14 +27,14 @@ def table(n: int, d: int, categorical: int, seed: int, gaps: float = 0.05) -> Fl
     return rows
 
 
-def blueprint(rows: Float, categorical: int, number: int, once: float, outliers: Float) -> Blueprint:
+def context_spec(rows: Float, categorical: int, number: int, once: float, outliers: Float) -> ContextSpec:
     n = len(rows)
     codes = tuple(range(categorical))
     none = np.zeros(n, dtype=bool)
-    return Blueprint(number, 0, 0, codes, 0.0, once, np.arange(n), rows, np.zeros(n), none, outliers)
+    return ContextSpec(number, 0, 0, codes, 0.0, once, np.arange(n), rows, np.zeros(n), none, outliers)
 
 
-def looks(kernel: str, seed: int, q: int, widths: list[int], cut: int, stand_ins: bool) -> list[Look]:
+def looks(kernel: str, seed: int, q: int, widths: list[int], cut: int, stand_ins: bool) -> list[ViewInput]:
     """Views of these widths, the first one with categories, whose generation changes at record `cut` of q."""
     model = shared_model("streams", "cpu", kernel)
     found = []
@@ -43,7 +43,7 @@ def looks(kernel: str, seed: int, q: int, widths: list[int], cut: int, stand_ins
         once, outliers = float(at != 1) * 2, table(30 * (at != 1), d, codes, seed + 5) + 6 * (at == 2)
         rows = [table(n, d, codes, seed + n) for n in (80, 120)]
         both = [
-            Generation.build(model, blueprint(one, codes, number + 2, once, outliers))
+            Generation.build(model, context_spec(one, codes, number + 2, once, outliers))
             for number, one in enumerate(rows)
         ]
         parts = [(part, one) for part, one in zip((np.arange(cut), np.arange(cut, q)), both, strict=True) if len(part)]
@@ -53,11 +53,11 @@ def looks(kernel: str, seed: int, q: int, widths: list[int], cut: int, stand_ins
         if skips:
             asked[::3] = np.nan
             parts = parts[1:]
-        found.append(Look(asked, gaps, parts, skips))
+        found.append(ViewInput(asked, gaps, parts, skips))
     return found
 
 
-def apart(one: Look) -> tuple[Float, Float]:
+def apart(one: ViewInput) -> tuple[Float, Float]:
     """Logits and votes of a view, by its generations and row by row."""
     model, out = shared_model("streams", "cpu", "numba"), np.full((2, len(one.rows)), np.nan)
     for part, generation in one.parts:
@@ -81,7 +81,7 @@ def test_one_call_says_what_each_generation_says_by_itself(
     seed: int, q: int, widths: list[int], cut: int, stand_ins: bool
 ) -> None:
     asked = looks("numba", seed, q, widths, min(cut, q), stand_ins)
-    logits, votes = look(shared_model("streams", "cpu", "numba"), asked)
+    logits, votes = score_view_inputs(shared_model("streams", "cpu", "numba"), asked)
     for at, one in enumerate(asked):
         expected, said = apart(one)
         np.testing.assert_allclose(logits[at], expected, rtol=0, atol=1e-12)
@@ -92,7 +92,9 @@ def test_one_call_says_what_each_generation_says_by_itself(
 def test_one_call_says_what_torch_says(stand_ins: bool) -> None:
     found = []
     for kernel in ("numba", "torch"):
-        logits, _ = look(shared_model("streams", "cpu", kernel), looks(kernel, 0, 60, [5, 10, 30], 25, stand_ins))
+        logits, _ = score_view_inputs(
+            shared_model("streams", "cpu", kernel), looks(kernel, 0, 60, [5, 10, 30], 25, stand_ins)
+        )
         found.append(logits)
     np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(found[1]))
     assert np.nanmedian(np.abs(found[0] - found[1])) < 0.005  # a last digit may change a rank in the context
@@ -104,7 +106,7 @@ def test_a_copy_scores_by_its_own_arrays(copied: object) -> None:
     assert callable(copied)
     model = load_model(kernel="numba")
     asked = looks("numba", 3, 9, [4, 8, 8], 5, stand_ins=True)
-    expected = look(model, asked)
+    expected = score_view_inputs(model, asked)
     again = copied((model, asked))
     del model, asked
-    np.testing.assert_array_equal(look(*again), expected)
+    np.testing.assert_array_equal(score_view_inputs(*again), expected)
