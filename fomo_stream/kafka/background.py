@@ -14,7 +14,7 @@ MAX_REORDERED_TASKS = 64  # consecutive tasks that are ordered; fewer than that 
 
 
 class BackgroundExecutor(Executor):
-    """Run one task at a time in a thread, ordered by `needed_at` (see `detector.view_set`), then as submitted.
+    """Run one task at a time in a thread, in the order of `needed_at` (see `detector.view_set`), then as submitted.
 
     So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
     Only MAX_REORDERED_TASKS consecutive tasks are ordered. Else young partitions, which need many generations, would

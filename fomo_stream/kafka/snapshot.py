@@ -65,13 +65,15 @@ def not_ready_reasons(member: GroupMember) -> list[str]:
     if schemas is not None and schemas.trouble:
         for number in sorted(filter(member.pipeline.decoder.waits, partitions)):
             reasons.append(f"{places[number]} waits for the schema of a record: {schemas.trouble}")
-    for number, task in partitions.items():
-        if not task.is_active:
-            reasons.append(f"{places[number]} waits to be restored: {_waits(member, task)}")
-        elif (stalled_s := _stalled_s(member, task)) > STALLED_S:
+    for number, partition in partitions.items():
+        if not partition.is_active:
+            reasons.append(f"{places[number]} waits to be restored: {_waits(member, partition)}")
+        elif (stalled_s := _stalled_s(member, partition)) > STALLED_S:
             reasons.append(f"{places[number]} has not moved for {stalled_s:.0f} s although it has unread records")
-    if warming_up := [task for task in partitions.values() if _left_to_learn(member, task)]:
-        done = 1 - sum(_left_to_learn(member, task) for task in warming_up) / sum(len(task.warm) for task in warming_up)
+    if warming_up := [partition for partition in partitions.values() if _left_to_learn(member, partition)]:
+        done = 1 - sum(_left_to_learn(member, partition) for partition in warming_up) / sum(
+            len(partition.warm) for partition in warming_up
+        )
         reasons.append(_warming_up(done))
     return reasons
 
@@ -109,32 +111,32 @@ def _partition_snapshot(member: GroupMember, partition: Partition, now: float, c
     )
 
 
-def _waits(member: GroupMember, task: Partition) -> str:
-    if not task.is_active:
-        return member.restorer.waits.get(task.number, "waiting for its turn")
-    left = _left_to_learn(member, task)
-    return _warming_up(1 - left / len(task.warm)) if left else ""
+def _waits(member: GroupMember, partition: Partition) -> str:
+    if not partition.is_active:
+        return member.restorer.waits.get(partition.number, "waiting for its turn")
+    left = _left_to_learn(member, partition)
+    return _warming_up(1 - left / len(partition.warm)) if left else ""
 
 
-def _stalled_s(member: GroupMember, task: Partition) -> float:
-    return member.stalls.get(task.number, (None, 0.0))[1]
+def _stalled_s(member: GroupMember, partition: Partition) -> float:
+    return member.stalls.get(partition.number, (None, 0.0))[1]
 
 
 def _warming_up(done: float) -> str:
     return f"warming up: {100 * done:.0f} %"
 
 
-def _left_to_learn(member: GroupMember, task: Partition) -> int:
+def _left_to_learn(member: GroupMember, partition: Partition) -> int:
     """Return the number of offsets of its warm-up that are not learned yet."""
-    if task.position is None or task.position >= task.warm.stop:
+    if partition.position is None or partition.position >= partition.warm.stop:
         return 0
-    return max(0, task.warm.stop - max(member.finished(task) or 0, task.warm.start))
+    return max(0, partition.warm.stop - max(member.finished(partition) or 0, partition.warm.start))
 
 
-def _oldest_unscored_s(task: Partition, clock: float) -> float | None:
+def _oldest_unscored_s(partition: Partition, clock: float) -> float | None:
     """Return the age of the first waiting record, or else of the last scored one, which is a little older."""
     try:
-        timestamp = task.waiting.items[0].record.timestamp
+        timestamp = partition.waiting.items[0].record.timestamp
     except IndexError:
-        timestamp = task.last_timestamp
+        timestamp = partition.last_timestamp
     return None if timestamp is None else max(0.0, clock - timestamp / 1000)
