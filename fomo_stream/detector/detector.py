@@ -458,7 +458,11 @@ class Detector:
         return odd
 
     def _spare_usual(self, call: DetectorCall, at: Int) -> None:
-        """Lower the logits of visits, at (q,), that are odd among all although it is usual for their keys."""
+        """Lower the logits of visits, at (q,), that are odd among all keys, but usual for their own key.
+
+        Without it, in a file sorted by device, or where a device uploads once a day, each new device is an outlier
+        until the contexts have enough of its records, and these hide real outliers.
+        """
         pooled, batch, scores, visits = self._series.pooled, call.batch, call.work.scores, call.visits
         is_odd = (visits.scope[at] == 0) & (scores.logit[at] > ODD_LOGIT) & (batch.slots[visits.at[at]] > UNKEYED)
         i = visits.at[at := at[is_odd]]
