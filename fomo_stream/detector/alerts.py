@@ -37,9 +37,10 @@ Int = NDArray[np.int64]
 LOAD_SPAN = 20.0
 REPEAT_SHARE = 0.7  # of the alert rate: largest p-value of an outlier by the second rule of `Alerts`
 SHARED_ROWS = 1000.0  # records that the partition's count as, see `Alerts.start_from_shared`
-# A key is greedy if it has more than GREEDY_SHARE of the highest last logits, and more than GREEDY_RATIO times its share of
-# all; so less than a third of all records belong to greedy keys. TOP_SHARE times the alert rate: how many are the highest.
-# Before there was this rule, with 100 keys and one that was wild in 10 % of the records, 1 of 8 faults of others was found.
+# A key is greedy if it has more than GREEDY_SHARE of the highest last logits, and more than GREEDY_RATIO times its
+# share of all; so less than a third of all records belong to greedy keys. TOP_SHARE times the alert rate: how many are
+# the highest. Before there was this rule, with 100 keys and one that was wild in 10 % of the records, 1 of 8 faults of
+# others was found.
 GREEDY_SHARE, GREEDY_RATIO, TOP_SHARE, MIN_TOP_LOGITS = 0.25, 3.0, 2.0, 40
 
 
