@@ -122,8 +122,9 @@ class KernelLayer(nn.Module):
         """(B, S, n, COORDINATES)"""
         if self.first:
             return z.new_zeros(len(z), self.spaces, z.shape[1], 0)
-        flat: Tensor = self.coordinates(self.norm_read(z))
-        return flat.unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
+        flat = self.coordinates(self.norm_read(z))
+        coordinates: Tensor = flat.unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
+        return coordinates
 
     def _logits(self, d2: Tensor, x: Tensor, keys: Tensor) -> Tensor:
         """(B, H, q, n): -s |q - k|^2 of each head."""
