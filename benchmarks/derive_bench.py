@@ -23,8 +23,8 @@ from fomo_stream.model.architecture import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.record import FileItem
 from fomo_stream.partition.running import Running
-from fomo_stream.records.derivations import derivations_of
-from fomo_stream.records.derived import Derived
+from fomo_stream.records.derivations import parse_derivations
+from fomo_stream.records.derived import DerivedFeatures
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.commands import ScoreSettings
 
@@ -69,12 +69,12 @@ def main() -> None:
     given = parser.parse_args()
     records, model = payments(given.records, given.keys), load_ready()
     tracemalloc.start()
-    derived = Derived(derivations_of(DERIVE), 100_000)
+    derived = DerivedFeatures(parse_derivations(DERIVE), 100_000)
     made = derived.follow(records, [one["user"] for one in records], [round(1000 * one["at"]) for one in records])
     del made[1:]
     memory, state = tracemalloc.get_traced_memory()[0], derived.changes()
     tracemalloc.stop()
-    derived = Derived(derivations_of(DERIVE), 100_000)
+    derived = DerivedFeatures(parse_derivations(DERIVE), 100_000)
     made = derived.follow(records, [one["user"] for one in records], [round(1000 * one["at"]) for one in records])
     plain = [{"user": one["user"], "at": one["at"], **{f"f{i}": one[n] for i, n in enumerate(DERIVE)}} for one in made]
     us_a_record(model, plain[:2000], (), [f"f{i}" for i in range(8)])

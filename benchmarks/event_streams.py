@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fomo_stream import Detector
-from fomo_stream.replaying.measures.quality import PER
-from fomo_stream.replaying.measures.segments import NEVER, first_alerts
+from fomo_stream.replaying.measures.quality import INLIERS_PER_RATE
+from fomo_stream.replaying.measures.segments import NOT_DETECTED, first_alerts
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -493,7 +493,7 @@ def alerting(stream: Stream, alert: Bool) -> dict[str, float]:
     edges = np.flatnonzero(np.diff(outlier, prepend=False, append=False))
     begins, ends = edges[::2], edges[1::2]
     found = first_alerts(alert, begins, ends - 1)
-    delays = (found - begins)[found != NEVER]
+    delays = (found - begins)[found != NOT_DETECTED]
     n_true, n_outliers = (alert & outlier).sum(), outlier.sum()
     places, seen = np.flatnonzero(alert), np.append(0, np.cumsum(outlier))
     starts = np.flatnonzero(np.diff(places, prepend=-APART) >= APART)
@@ -504,6 +504,6 @@ def alerting(stream: Stream, alert: Bool) -> dict[str, float]:
         "precision": float(n_true / max(1, alert.sum())) if n_outliers else np.nan,
         "recall": float(n_true / n_outliers) if n_outliers else np.nan,
         "event_recall": len(delays) / len(begins) if n_outliers else np.nan,
-        "false_incidents": PER * n_false / int((~outlier).sum()),
+        "false_incidents": INLIERS_PER_RATE * n_false / int((~outlier).sum()),
         "delay": float(np.median(delays)) if len(delays) else np.nan,
     }

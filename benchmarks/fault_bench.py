@@ -57,7 +57,7 @@ from services import unique
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.model.checkpoint import load_model
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 MUST_BE_0 = (
     "lost",

@@ -22,8 +22,8 @@ from confluent_kafka import ConsumerGroupState, KafkaException
 from fault_streams import Feed, Labels, Outputs
 from services import Command, command
 
-from fomo_stream.kafka.broker.cluster import ask_about_group
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.kafka.broker.cluster import describe_group
+from fomo_stream.settings.service_settings import ServiceSettings
 
 AWAY_S = 5.0  # downtime of a broker that others replace
 # A coordinator is frozen for longer than a call to it may last, but shorter than a session: else all members are lost.
@@ -110,7 +110,7 @@ class Injector:
         if not all(instance.has_partitions for instance in self.instances):
             return False
         try:
-            group = ask_about_group(self.settings)
+            group = describe_group(self.settings)
         except KafkaException:
             return False
         return len(group.members) == len(self.instances) and group.state == ConsumerGroupState.STABLE

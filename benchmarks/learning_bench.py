@@ -35,7 +35,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.view_set import ViewSet
 from fomo_stream.partition.labels import RecordIndex
-from fomo_stream.partition.position import Position
+from fomo_stream.partition.position import SavedPosition
 
 YOUNG, LAST = 10_000, 20_000  # records
 BATCHES = (64, 512)
@@ -104,7 +104,7 @@ def bytes_by_kind(d: int, size: int, n: int) -> dict[str, dict[str, float]]:
         if first >= YOUNG and stop + size < n - LAST:
             continue
         entries = {f"detector/{key}": value for key, value in detector.changes().items()} | index.changes("index")
-        entries["position"] = Position(3 * stop, "x" * 22).encode()
+        entries["position"] = SavedPosition(3 * stop, "x" * 22).encode()
         if YOUNG <= first < n - LAST:
             continue  # what has changed since the young stream
         count = counts["young" if first < YOUNG else "established"]

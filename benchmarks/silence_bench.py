@@ -42,7 +42,7 @@ from services import CLIENT, unique
 from suite.load import stretch
 from suite.service import service_with
 
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 PARTITIONS, STOPPED = 3, 40
 OFTEN_S = 5.0  # keys that send more often than this, on average, are stopped

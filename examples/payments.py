@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Payments: what is odd for one user is usual for another
 #
-# A payment of 900 is nothing special in a shop. For a person who pays for coffee and books it is. If all payments are
-# compared with all others, this person's 900 is lost among those of others. So tell the detector what a *user* is: the
-# **key**. Then a record is compared twice: with all records, and with what is usual for its key.
+# A payment of 900 is usual for one user and odd for another, who only pays for coffee and books. If a payment is only
+# compared with the payments of all users, the 900 of this person is not odd. So tell the detector which field is the
+# user: the **key**. Then a record is compared twice: with all records, and with what is usual for its key.
 #
 # You need `pip install 'fomo-stream[notebook]'`. The first run on a machine compiles for about 25 seconds.
 
@@ -16,9 +16,9 @@ from fomo_stream import replay
 # %% [markdown]
 # ## The data
 #
-# 120 users make 6,000 payments. Every user has an own usual amount, a home country, and two categories of shops. In 40
-# payments the card is misused: they are 8 to 20 times as large as is usual for this user. Only users of small amounts
-# are hit, so no such payment is large among all.
+# 120 users make 6,000 payments. Every user has a usual amount, a home country, and two categories of shops. In 40
+# payments the card is misused: the amount is 8 to 20 times the usual amount of this user. Only cards of users with
+# small amounts are misused, so none of these payments is large among all payments.
 
 # %%
 rng = np.random.default_rng(1)
@@ -47,8 +47,8 @@ payments[payments["misused"]].head()
 # %% [markdown]
 # ## Without and with a key
 #
-# Countries and categories are text, so they are named as `categorical`. A value counts by how rare it is. The user is
-# not a category, as each has few payments: it is the key.
+# Countries and categories are text, so name them as `categorical`. Then a rare value is odd. The user is the key, not a
+# category, because each user has few payments.
 
 # %%
 text = ["country", "category"]
@@ -70,13 +70,13 @@ found = pd.concat([result.metrics[measures] for result in results.values()], key
 found.round(2)
 
 # %% [markdown]
-# The AUROC says how often a misused payment has a higher score than a normal one; 0.5 is like throwing a coin. Compared
-# with all others together, misused payments are not found. Compared with their users, nearly all of them have higher
-# scores than nearly all other payments. The average precision says the same of the top of the list, and here the
-# logarithm helps.
+# The AUROC says how often a misused payment has a higher score than a normal payment; 0.5 is like throwing a coin.
+# Without a key, misused payments are not found. With the user as the key, nearly all of them have higher scores than
+# nearly all other payments. The average precision measures the top of the list, and there the logarithm helps.
 #
-# Not all of them are alerts. `alert_rate` (1 %) limits false alarms, so of the alerts most are right, but they are
-# about half of the misused payments. If a person can look at more of them, sort by `score` and look at the first ones.
+# Not every misused payment is an alert. `alert_rate` (1 %) limits false alarms. So most alerts are right, but only
+# about half of the misused payments are alerts. If people can check more payments, sort by `score` and check the
+# highest.
 
 # %%
 auroc, precision = found["auroc"], found["average_precision"]

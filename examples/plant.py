@@ -3,8 +3,8 @@
 #
 # A pump sends six sensor values every five minutes. You have a file with the last month. Before you let a program wake
 # people at night, you want to know: **how often would it have called, and would it have been right?** A *replay*
-# answers this. It sends the file through the same detector as the service, record by record. No record is judged by
-# later ones.
+# answers this. It scores the file with the same detector as the service, record by record. A score never depends on
+# later records.
 #
 # You need `pip install 'fomo-stream[notebook]'`. The first run on a machine compiles for about 25 seconds.
 
@@ -22,11 +22,11 @@ from fomo_stream import replay
 # %% [markdown]
 # ## The data
 #
-# Here the month is made, so that we know what happened in it. All values follow the load of the pump, which changes
-# every hour. Three things go wrong:
+# This month is generated, so that we know its faults. All values follow the load of the pump, which changes every hour.
+# There are three faults:
 #
 # - day 12: a bearing wears out, and the **vibration** rises for five hours;
-# - day 19: the **pressure** sensor freezes for four hours, at a value that is quite usual;
+# - day 19: the **pressure** sensor stands still for four hours, at a usual value;
 # - day 26: a leak. The pump works as before, but the **flow** is low for its current.
 
 # %%
@@ -68,22 +68,23 @@ month.head()
 # %% [markdown]
 # ## The replay
 #
-# `time` is the time of a record. `fault` is the label: it is never shown to the detector, and only used to say
-# afterwards how good the alerts were. Without labels you leave it out.
+# `time` is the field with the time of a record. `fault` is the label: the detector never sees it, and the replay only
+# uses it to measure how good the alerts were. If you have no labels, leave it out.
 
 # %%
 result = replay(folder / "month.csv", time="time", label="fault")
 print(result.summary)
 
 # %% [markdown]
-# The picture shows the score of each record. 1 would be the rarest; the axis is stretched near it. Red dots are alerts.
-# Alerts that are close together are one *incident*, which is shaded: somebody would have been called once for it.
+# The picture shows the score of each record. A score of 1 would be the rarest; the axis is stretched near 1. Red dots
+# are alerts. Alerts that are close together are one *incident*, which is shaded. Somebody would have been called once
+# for it.
 
 # %%
 axes = result.plot()
 
 # %% [markdown]
-# What would the people have read? The incidents come with the values that made them odd. The most surprising one is
+# What would people have read? Each incident comes with the values that made it odd. The most surprising incident is
 # first.
 
 # %%
@@ -91,9 +92,9 @@ incidents = result.incidents()
 incidents[["begin", "end", "records", "score", "outliers", "explanation"]]
 
 # %% [markdown]
-# The three faults are the three incidents of most surprise. The sentence for the frozen sensor says that its value
-# stays the same, and the one for the leak that the flow is low. The other incidents are false alarms, of one record to
-# a few; this is what you have to weigh. The next lines check what was just said.
+# The three faults are the three most surprising incidents. The sentence for the sensor that stands still says that its
+# value stays the same, and the sentence for the leak says that the flow is low. The other incidents are false alarms of
+# one or a few records: decide whether they are too many. The next lines check these statements.
 
 # %%
 top = [str(incidents["explanation"][i]).split()[0] for i in range(3)]
@@ -103,17 +104,17 @@ assert result.metrics["segments_detected"]["fomo-stream"] == 1.0
 assert len(incidents) <= 10
 
 # %% [markdown]
-# The report is one HTML file. It opens in any browser and can be sent by mail. In a notebook, the last line of a cell
-# that is the result itself shows the same page.
+# The report is one HTML file. It opens in any browser and can be sent by mail. In a notebook, a cell that ends with the
+# result shows the same page.
 
 # %%
 result.save_report(folder / "report.html")
 result
 
 # %% [markdown]
-# Two details of the notes: `energy_kwh` only grows, so that its total says nothing. The replay has seen that, and
-# scores by how much it grows from one record to the next. And the first 200 records have no score, because they are the
-# first ones that others are compared with.
+# Two details of the notes. First, `energy_kwh` only grows, so its total says nothing. The replay has recognised this,
+# and scores the growth from one record to the next. Second, the first 200 records have no score, because later records
+# are compared with them first.
 
 # %%
 for note in result.report["notes"]:
@@ -122,9 +123,9 @@ for note in result.report["notes"]:
 # %% [markdown]
 # ## A first configuration
 #
-# `--suggest` looks at the file and writes a configuration for the service: which field is the time, which are counters,
-# and which small deviations do not matter, if there were too many incidents a day. Each line says why. Read it, and
-# change what you know better.
+# `--suggest` reads the file and writes a configuration for the service: which field is the time, which fields are
+# counters, and, if there were too many incidents a day, which small deviations do not matter. A comment says why for
+# each setting. Read the configuration, and change what you know better.
 
 # %%
 command = "replay --file month.csv --label fault --report none --suggest plant.yaml --incidents-per-day 1"
@@ -135,4 +136,4 @@ assert "time: time" in suggested
 assert "counters: energy_kwh" in suggested
 
 # %% [markdown]
-# With it you start the service: `fomo-stream --config plant.yaml --topic sensors`.
+# Start the service with this configuration: `fomo-stream --config plant.yaml --topic sensors`.

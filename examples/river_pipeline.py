@@ -2,8 +2,8 @@
 # # A pipeline of River
 #
 # [River](https://riverml.xyz) learns from streams, one record after the other. `FoMoDetector` is one of its anomaly
-# detectors. This example puts it behind steps that prepare records, compares it with another detector, and lets a
-# filter decide what an outlier is.
+# detectors. This example puts the detector behind steps that prepare records, compares it with another detector, and
+# lets a filter decide which records are outliers.
 #
 # You need `pip install fomo-stream`. The first run on a machine compiles for about 25 seconds.
 
@@ -42,8 +42,9 @@ print(next(trips()))
 # %% [markdown]
 # ## Steps before the detector
 #
-# A number that only counts the records must not reach the detector: each new one is larger than all before. (A warning
-# says so.) And the minutes *per kilometre* are worth a feature of their own. The detector needs no scaler; others do.
+# A number that only counts the records must not reach the detector, because each new number is larger than all before.
+# (A warning says so.) The minutes *per kilometre* are useful as another feature. Our detector needs no scaler; others
+# do.
 
 
 # %%
@@ -62,10 +63,10 @@ detectors = {
 }
 
 # %% [markdown]
-# ## Which one ranks better?
+# ## Which detector ranks better?
 #
-# *Progressive validation* asks for the score of a record, and only then shows the record to the detector. The AUROC is
-# how often an outlier has a higher score than another record.
+# *Progressive validation* takes the score of a record before the detector learns the record. The AUROC is how often an
+# outlier has a higher score than another record.
 
 # %%
 auroc = {}
@@ -78,13 +79,13 @@ assert auroc["fomo-stream"] > max(0.9, auroc["half-space trees"])
 # %% [markdown]
 # ## Yes or no?
 #
-# A filter of River turns scores into a yes or no: `QuantileFilter` says yes above a quantile of all scores so far. With
-# `protect_anomaly_detector=False` the detector learns all records. It leaves the oddest ones out by itself, and without
-# them it would not follow a drift.
+# A filter of River turns scores into yes or no: `QuantileFilter` says yes above a quantile of all scores so far. With
+# `protect_anomaly_detector=False` the detector learns all records. Our detector itself leaves out the oddest records,
+# and if it did not learn odd records, it could not follow a drift.
 #
-# The detector has a verdict of its own, `is_outlier_one`. It knows that outliers come in a row, and `alert_rate` is the
-# share of ordinary records that it flags at most. This loop compares both. All questions about a record come before
-# `learn_one`; its score is computed once.
+# The detector also has its own verdict, `is_outlier_one`. This verdict uses that outliers come in a row, and flags at
+# most a share of `alert_rate` of the ordinary records. This loop compares both. Call all other methods for a record
+# before `learn_one`; its score is computed only once.
 
 # %%
 detector = FoMoDetector(alert_rate=0.03)
@@ -107,15 +108,15 @@ for name in verdicts:
     print(f"{name}: {found[name]:.0f} of {total} outliers found, {false[name]:.0f} false")
 
 # %% [markdown]
-# Both find the outliers. The filter has more false ones, partly because it also counts the scores of the first 200
-# records, which are 0 as there is nothing yet to compare them with.
+# Both find the outliers. The filter has more false alarms, partly because it also counts the scores of the first 200
+# records, which are 0 because there are no records yet to compare them with.
 
 # %%
 assert min(found.values()) > 0.9 * total
 assert false["is_outlier_one"] < false["quantile filter"] < 0.05 * 2000
 
 # %% [markdown]
-# Why was it an outlier? An explanation is a list of reasons; as text it is a sentence.
+# Why was the record an outlier? An explanation is a list of reasons; as text it is a sentence.
 
 # %%
 for explanation in why[:4]:

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Metrics of a website: usual at noon, odd at three
 #
-# A website has many visitors by day and few by night. 3,000 requests a minute are nothing at noon; at three in the
-# night something is wrong. This example compares values with what is usual **at their time**, and shows how to choose a
+# A website has many visitors by day and few by night. 3,000 requests a minute are usual at noon, but odd at three in
+# the night. This example compares values with the usual values **at the same time**, and shows how to choose a
 # **threshold**.
 #
 # You need `pip install 'fomo-stream[notebook]'`. The first run on a machine compiles for about 25 seconds.
@@ -20,11 +20,11 @@ from fomo_stream import replay
 # %% [markdown]
 # ## The data
 #
-# Four weeks of values, every ten minutes. `requests_total` is a counter, as most monitoring has it: it only grows, and
-# begins at zero when the program starts again. Errors are a rate already. Three things go wrong in the last two weeks:
+# Four weeks of values, every ten minutes. `requests_total` is a counter, as in most monitoring: it only grows, and
+# begins at zero when the program starts again. Errors are already a rate. There are three faults in the last two weeks:
 #
 # - a burst of **errors** for half an hour;
-# - **latency** goes up by a half for two hours, as after a bad release;
+# - **latency** rises by a half for two hours, as after a bad release;
 # - a robot sends 3,000 **requests** a minute in the night, for an hour.
 
 # %%
@@ -65,8 +65,8 @@ site.head()
 # %% [markdown]
 # ## Without and with the time of the day
 #
-# The index of the frame is the time. `time_features` says what the usual values depend on: `hour`, `weekday` or
-# `month`.
+# The index of the frame is the time. `time_features` says on which part of the time the usual values depend: `hour`,
+# `weekday` or `month`.
 
 # %%
 folder = Path(tempfile.mkdtemp(prefix="fomo-web-"))
@@ -78,11 +78,11 @@ print(with_hour.incidents()[shown].to_string())
 
 # %% [markdown]
 # `requests_total` was recognised as a counter: the sentences say by how much it *grows* in a record, which is ten
-# minutes. The start of the program again, from zero, gave no alert.
+# minutes. The restart of the program, from zero, gave no alert.
 #
-# Errors and latency are found in both. The robot is missed without the hour, since other traffic was as high by
-# day. With the hour it is found at once. The price: the first Saturday is an incident, too, because it is the first day
-# with less traffic. The later weekends are none.
+# The faults of errors and latency are found in both cases. Without the hour, the robot is missed, because the traffic
+# is as high by day. With the hour, it is found at once. The cost: the first Saturday is an incident too, because it is
+# the first day with less traffic. The later weekends are not incidents.
 
 # %%
 without, soon = (result.report["segments"] for result in (plain, with_hour))
@@ -99,10 +99,10 @@ axes = with_hour.plot()
 # %% [markdown]
 # ## A threshold
 #
-# You need none for the alerts: `alert_rate` is enough. But if you rank records, or have rules of your own, the number
-# to take is `score`. It says how rare a record is among all records so far, odd ones included. So it is lower after odd
-# times: the first Saturday takes much of the room at the top, and in the later weeks few ordinary records are above
-# 0.9. The right threshold is the one that leaves as many records as a person can look at. So count them:
+# Alerts need no threshold: `alert_rate` is enough. But if you rank records, or have rules of your own, use `score`. It
+# says how rare a record is among all records so far, odd records included. So scores are lower after odd times: the
+# first Saturday has many of the highest scores, and in the later weeks few ordinary records are above 0.9. A good
+# threshold leaves as many records as a person can check. So count them:
 
 # %%
 lines = (folder / "scores.jsonl").read_text().splitlines()
@@ -122,7 +122,7 @@ table = pd.DataFrame(
 print(table.round(1).to_string())
 
 # %% [markdown]
-# 0.95 is a good choice here: a few ordinary records a week at most, and all records of the incidents.
+# 0.95 is a good choice here: it leaves at most a few ordinary records a week, and all records of the incidents.
 
 # %%
 assert table.loc[0.95, "ordinary records a week"] < 5

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fomo_stream.errors import FomoWarning as FomoWarning
     from fomo_stream.model.checkpoint import load_model as load_model
     from fomo_stream.replaying.api import replay as replay
-    from fomo_stream.replaying.results import ReplayResult as ReplayResult
+    from fomo_stream.replaying.replay_result import ReplayResult as ReplayResult
 
 _HOMES = {
     "Detector": "detector.detector",
@@ -31,7 +31,7 @@ _HOMES = {
     "FoMoDetector": "adapters.river",
     "FomoError": "errors",
     "FomoWarning": "errors",
-    "ReplayResult": "replaying.results",
+    "ReplayResult": "replaying.replay_result",
     "ZeroShotDetector": "adapters.scikit_learn",
     "load_model": "model.checkpoint",
     "replay": "replaying.api",
@@ -39,7 +39,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-if not TYPE_CHECKING:  # else type checkers would take any name for one of the package
+if not TYPE_CHECKING:  # else type checkers would accept any name as part of the package
 
     def __getattr__(name):
         if name == "__version__":

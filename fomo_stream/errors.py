@@ -60,7 +60,7 @@ class NotPermittedError(BrokerError):
 
 
 class RegistryError(BrokerError):
-    """The schema registry does not answer, or refuses a request. status: of HTTP; 0 without an answer."""
+    """The schema registry does not answer, or refuses a request. status: the HTTP status; 0 without an answer."""
 
     exit_code = 14
 
@@ -94,12 +94,12 @@ class SchemaError(FomoError, ValueError):
 
 
 class SkippedError(FomoError):
-    """More records than allowed could not be scored; the others were."""
+    """More records than allowed could not be scored; the others were scored."""
 
     exit_code = 13
 
 
-UNKNOWN = "unknown"  # the reason of a dead letter without a reason
+UNKNOWN = "unknown"  # the reason of a dead letter that names none
 # All reasons for which a record becomes a dead letter.
 REASONS = (
     "tombstone",
@@ -148,12 +148,12 @@ class DamagedStateError(StateError):
 
 
 class FomoWarning(UserWarning):
-    """Of data that the Python API takes, but in a way that the user may not expect."""
+    """Data that the Python API accepts, but uses in a way that the user may not expect."""
 
 
 @contextmanager
 def needs_extra(what: str, extra: str = "registry") -> Iterator[None]:
-    """Raise ConfigError where a library of this extra is missing. what: that needs it."""
+    """Raise ConfigError where a library of this extra is missing. what: the feature or flag that needs it."""
     try:
         yield
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""A model that is ready to score: loaded, and its kernels compiled; the detector that every partition begins with.
+"""Load a model and compile its kernels; make the detector that every partition begins with.
 
-`python -m fomo_stream.loading` compiles the kernels ahead, for example when an image is built.
+`python -m fomo_stream.loading` compiles the kernels in advance, for example when an image is built.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
     from fomo_stream.model.architecture import Model
     from fomo_stream.records.schema import Schema
     from fomo_stream.settings.flags import RuleFlags
-    from fomo_stream.settings.topics import InputFlags
+    from fomo_stream.settings.topic_flags import InputFlags
 
-log = logging.getLogger("fomo_stream.loading")  # also as a program
+log = logging.getLogger("fomo_stream.loading")  # not __name__: the module also runs as a program
 
 
 def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> Model:
-    """`load_model` for a program, and a first score, so that all kernels are there.
+    """Load a model, and score once, so that all kernels are compiled before the first record.
 
-    Where the cache does not have them, another process compiles them. That takes about a minute of a processor, so it
-    must not come with the first record.
+    Where the cache lacks the kernels, another process compiles them, which takes about a minute of a processor.
     """
-    # Looking for garbage among all modules would take 100 ms while they are loaded, and later stop every thread for
-    # 80 ms. They stay as long as the process.
+    # Garbage collection over all modules would take 100 ms while they load, and later stop every thread for 80 ms.
+    # The modules live as long as the process, so they are frozen.
     gc.disable()
     try:
         from fomo_stream.detector.step.warm_up import warm_up
@@ -62,25 +61,26 @@ def _prepare_kernels() -> None:
 
 
 def first_detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None = None) -> Detector:
-    """The detector before the first record; it knows the seed context, which is encoded once for all partitions.
+    """Return the detector before the first record, with the seed context encoded once for all partitions.
 
-    executor: encodes contexts. Raises SchemaError when the model cannot take as many features, or the seed context has
-    none of them.
+    executor: encodes contexts. Raises SchemaError when the model cannot take so many features, or the seed context has
+    none of the features.
     """
-    detector = _detector(settings, model, schema, executor)
-    rows = _seed(settings, schema)
+    detector = _new_detector(settings, model, schema, executor)
+    rows = _seed_rows(settings, schema)
     if rows is not None:
         detector.seed_context(rows)
     if settings.reference is not None:
-        its = set_reference(settings, detector, schema)
-        log.info(kv("reference", file=str(settings.reference), records=its.records, keys=its.keys, digest=its.name))
+        good = set_reference(settings, detector, schema)
+        counts = {"records": good.records, "keys": good.keys}
+        log.info(kv("reference", file=str(settings.reference), **counts, digest=good.name))
     return detector
 
 
 def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Reference:
-    """Let the records of the file `settings.reference` be what is good.
+    """Give the detector the good records of the file `settings.reference`.
 
-    Raises ConfigError if it cannot be read, SchemaError if a line is not a record or records are too few or too many.
+    Raises ConfigError if the file cannot be read, SchemaError if a line is not a record or the number does not suit.
     """
     import numpy as np
 
@@ -89,23 +89,24 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     from fomo_stream.partition.partition import Waiting
     from fomo_stream.partition.record import FileItem
     from fomo_stream.partition.running import Running
-    from fomo_stream.records.files import BLOCK, RecordFile, open_records, trusted_records
+    from fomo_stream.records.files import BLOCK_RECORDS, RecordFile, open_records, trusted_records
     from fomo_stream.records.inference import key_of, text_columns
     from fomo_stream.settings.flags import FileFlags
 
     path = settings.reference
     assert path is not None
-    maker = Running(Waiting(0, settings), detector, schema)
+    row_maker = Running(Waiting(0, settings), detector, schema)
     parts: list[np.ndarray] = []
     keys: list[Key] = []
     with open_records(path) as stream:
-        of_csv = settings.of_csv() if isinstance(settings, FileFlags) else {}
-        file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **of_csv)
+        csv_settings = settings.csv_settings() if isinstance(settings, FileFlags) else {}
+        file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **csv_settings)
         numbered = enumerate(trusted_records(file), 1)
-        while block := list(islice(numbered, BLOCK)):
-            rows, its = maker.rows_of([FileItem(at, one, key_of(one, settings.key)) for at, one in block])
+        while block := list(islice(numbered, BLOCK_RECORDS)):
+            items = [FileItem(number, record, key_of(record, settings.key)) for number, record in block]
+            rows, block_keys = row_maker.rows_of(items)
             parts.append(rows)
-            keys += its
+            keys += block_keys
             if len(keys) > MAX_REFERENCE:
                 raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
     rows = np.concatenate(parts or [np.zeros((0, len(schema.features)))])
@@ -121,20 +122,20 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
 
 def check_schema(settings: InputFlags, model: Model, schema: Schema) -> None:
     """Raise the errors of `first_detector`, without its work."""
-    detector = _detector(settings, model, schema, None)
-    _seed(settings, schema)
+    detector = _new_detector(settings, model, schema, None)
+    _seed_rows(settings, schema)
     if settings.reference is not None:
         set_reference(settings, detector, schema)
 
 
-def _detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None) -> Detector:
+def _new_detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None) -> Detector:
     from fomo_stream.detector.detector import Detector
 
     config, columns = settings.detector_config(), (schema.categorical_columns, schema.counter_columns)
     return Detector(model, len(schema.features), config, executor, *columns)
 
 
-def _seed(settings: InputFlags, schema: Schema) -> np.ndarray | None:
+def _seed_rows(settings: InputFlags, schema: Schema) -> np.ndarray | None:
     path = settings.seed_context
     if path is None:
         return None

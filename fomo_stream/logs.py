@@ -14,15 +14,15 @@ from fomo_stream.wording import clean
 
 
 def kv(event: str, **fields: object) -> str:
-    """One log line.
+    """Return one log line.
 
     >>> kv("restored", topic="sensors", partition=3, elapsed_s=0.4321, reason="no such topic")
     'restored topic=sensors partition=3 elapsed_s=0.432 reason="no such topic"'
     """
-    return " ".join([event, *(f"{name}={_show(value)}" for name, value in fields.items())])
+    return " ".join([event, *(f"{name}={_field_text(value)}" for name, value in fields.items())])
 
 
-def _show(value: object) -> str:
+def _field_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     text = clean(str(value), " ")
@@ -31,14 +31,14 @@ def _show(value: object) -> str:
     return '"' + text.replace('"', "'") + '"'
 
 
-def place_of(error: BaseException) -> str:
-    """Where it was raised, such as `mine.py:12`. Its own text could hold contents of a record."""
+def raised_at(error: BaseException) -> str:
+    """Return where an error was raised, such as `mine.py:12`: its text could hold contents of a record."""
     frames = extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
 
 
 def configure_logging(level: str) -> None:
-    """Write the package's log lines of `level` and above to standard error."""
+    """Write the log lines of the package, from `level` upwards, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
@@ -57,7 +57,7 @@ class Throttle:
         self._last: dict[str, tuple[float, int]] = {}
 
     def allow(self, event: str, now: float | None = None) -> int | None:
-        """The number of occurrences suppressed since the last one allowed; None if this one is suppressed too.
+        """Return the number of occurrences suppressed since the last one allowed; None to suppress this one, too.
 
         >>> throttle = Throttle(seconds=30)
         >>> [throttle.allow("down", now) for now in (0.0, 1.0, 2.0, 31.0)]
@@ -77,7 +77,7 @@ _QUIET: list[None] = []  # one for each open block of `quiet_clients`, in all th
 
 @contextmanager
 def quiet_clients() -> Iterator[None]:
-    """Without log lines of the Kafka clients, unless the level is debug: the caller reports what went wrong."""
+    """Suppress log lines of the Kafka clients unless the level is debug: the caller reports what went wrong."""
     _QUIET.append(None)
     try:
         yield
@@ -88,12 +88,12 @@ def quiet_clients() -> Iterator[None]:
 class ClientLog:
     """Logs the messages of a Kafka client as key=value lines, each kind at most once in 30 s.
 
-    It takes the place of a `logging.Logger` in the constructor of a confluent_kafka client.
+    Pass it as the `logger` of a confluent_kafka client.
     """
 
     # Warnings that a setting is for the other kind of client: consumers and producers all get every --kafka.* setting.
     _NOISE = ("CONFWARN",)
-    # Why a commit is refused while a group rebalances; who commits says what follows from it.
+    # Errors that refuse a commit while a group rebalances. They are expected; the committing code reports the effect.
     _ORDINARY = ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "REBALANCE_IN_PROGRESS")
 
     def __init__(self, client: str) -> None:
@@ -102,7 +102,7 @@ class ClientLog:
         self._throttle = Throttle()
 
     def log(self, level: int, _template: str, kind: str, _name: str, text: str) -> None:
-        """Called by confluent_kafka. kind: FAIL, ERROR and so on, as in syslog."""
+        """Log a message; called by confluent_kafka. kind: FAIL, ERROR and so on; level: as in syslog."""
         if kind in self._NOISE or (_QUIET and not self._logger.isEnabledFor(logging.DEBUG)):
             return
         suppressed = self._throttle.allow(kind)
@@ -110,5 +110,5 @@ class ClientLog:
             return
         if kind == "TXNERR" and any(name in text for name in self._ORDINARY):
             level = logging.INFO
-        more = {"suppressed": suppressed} if suppressed else {}
-        self._logger.log(level, kv("kafka_client", client=self._client, kind=kind, message=text, **more))
+        fields = {"suppressed": suppressed} if suppressed else {}
+        self._logger.log(level, kv("kafka_client", client=self._client, kind=kind, message=text, **fields))

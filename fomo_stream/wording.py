@@ -1,4 +1,4 @@
-"""Texts for people: what others wrote, made harmless; counts, quantities, tables, the name that was perhaps meant."""
+"""Texts for people: cleaned texts of others, counts, quantities, aligned tables, and hints for misspelt names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CALL = re.compile(r"[@!](?=[^\W\d])|<[@!#&]+(?=\w)|:(?=//)|\bwww\.", re.IGNOREC
 
 
 def clean(text: str, mark: str = "\N{REPLACEMENT CHARACTER}", *, for_chats: bool = False) -> str:
-    """A text of others, such as a key or the name of a column, on one line without control characters.
+    """Return a text of others, such as a key or the name of a column, on one line without control characters.
 
-    So it can neither change a terminal, nor forge lines, nor turn the direction of writing. mark: in their place.
-    for_chats: nor can it call people or be a link, where a chat or a mail shows it.
+    The result can neither change a terminal, nor forge lines, nor change the direction of writing. mark: replaces
+    control characters. for_chats: the text cannot mention people or become a link in a chat or a mail, either.
 
     >>> clean("pump\\n7\\x1b[31m"), clean("<!channel> @all https://x.example", for_chats=True)
     ('pump 7\N{REPLACEMENT CHARACTER}[31m', '<! channel> @ all https: //x.example')
@@ -26,35 +26,35 @@ def clean(text: str, mark: str = "\N{REPLACEMENT CHARACTER}", *, for_chats: bool
 
 
 def clean_lines(text: str) -> str:
-    """A text of several lines, each of them clean."""
+    """Return a text of several lines with each line cleaned."""
     return "\n".join(map(clean, text.split("\n")))
 
 
 def counted(n: int, noun: str) -> str:
-    """`1 row`, `2 rows`, `1,200 rows`."""
+    """Return a count with its noun: `1 row`, `2 rows`, `1,200 rows`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def exact(number: float) -> str:
-    """All digits of a number, in the shortest form: `-9999`, `0.1`."""
+    """Return all digits of a number, in the shortest form: `-9999`, `0.1`."""
     return repr(number).removesuffix(".0")
 
 
-def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean X?` if a known word resembles `word`, else an empty string. prefix: put before the known word.
+def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:
+    """Return `; did you mean X?` if one of the names resembles `word`, else an empty string. prefix: put before X.
 
     >>> did_you_mean("Temp", ["load", "temp"])
     '; did you mean temp?'
     """
-    names = {name.lower().lstrip("-"): name for name in known}  # dashes would make all flags resemble each other
+    names = {name.lower().lstrip("-"): name for name in candidates}  # dashes would make all flags resemble each other
     if "bootstrap" in names:
-        names["broker"] = names["bootstrap"]  # as some tools call it
+        names["broker"] = names["bootstrap"]  # some tools call it so
     close = difflib.get_close_matches(word.lower().lstrip("-"), names, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{names[close[0]]}?" if close else ""
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines with aligned columns, their cells clean; `right`: columns that are aligned to the right.
+    """Return rows as lines with aligned columns and clean cells; `right`: columns that are aligned to the right.
 
     >>> aligned([("topic", "lag"), ("sensors", "7")], right=[1])
     ['topic    lag', 'sensors    7']
@@ -74,7 +74,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[st
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers, with runs as ranges.
+    """Return ascending numbers as text, with runs as ranges.
 
     >>> ranges([0, 1, 2, 5, 7, 8]), ranges([])
     ('0-2, 5, 7-8', '')
@@ -89,7 +89,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """A number of bytes with its unit.
+    """Return a number of bytes with its unit.
 
     >>> in_bytes(900), in_bytes(1536), in_bytes(3 << 30)
     ('900 B', '1.5 KiB', '3.0 GiB')
@@ -99,7 +99,7 @@ def in_bytes(count: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """A duration as a user writes it, in seconds. Raises ValueError.
+    """Return the seconds of a duration that a user has written. Raises ValueError.
 
     >>> seconds_of("90s"), seconds_of("1.5h")
     (90.0, 5400.0)
@@ -110,12 +110,12 @@ def seconds_of(text: str) -> float:
 
 
 def in_time(seconds: float) -> str:
-    """A duration, with the unit that suits it.
+    """Return a duration as text, with the unit that suits it.
 
     >>> in_time(0.4), in_time(119), in_time(4000), in_time(200_000)
     ('0 s', '119 s', '67 min', '56 h')
     """
-    for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 259_200)):
-        if seconds < most:
+    for unit, length, limit_s in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 259_200)):
+        if seconds < limit_s:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds / 86_400:.0f} d"

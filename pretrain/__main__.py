@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fomo_stream.errors import ConfigError, FomoError
-from pretrain.commands import ablate, attend, evaluate, export, train
+from pretrain.commands import ablate, attend, evaluate, export, smoke, train
 
 COMMANDS = {
     "train": train,
@@ -15,6 +15,7 @@ COMMANDS = {
     "export": export,
     "attend": attend,
     "ablate": ablate,
+    "smoke": smoke,
 }
 
 

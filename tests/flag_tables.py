@@ -10,7 +10,7 @@ from fomo_stream.cli.parser import GROUP_ORDER, choices_of
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, extra_of, flags_of, option
 
 PAGE = Path(__file__).parents[1] / "docs" / "flags-and-output.md"

@@ -16,7 +16,7 @@ from fomo_stream.kafka.delivery.base import Delivery, Output
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.model.architecture import Model
 from fomo_stream.partition.labels import DueLabels
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 KEY = b"effect/"
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
-from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
+from fomo_stream.kafka.topics.watch import InputEnd, TopicsAnswer
 from fomo_stream.partition.record import Headers
 
 Place = tuple[str, int]  # topic and partition
@@ -313,11 +313,11 @@ class MemoryBroker:
         return self
 
     @property
-    def seen(self) -> TopicsSeen:
-        return TopicsSeen(self.partitions, self.topic_ids)
+    def answer(self) -> TopicsAnswer:
+        return TopicsAnswer(self.partitions, self.topic_ids)
 
-    def look(self) -> TopicsSeen:
-        return self.seen
+    def poll(self) -> TopicsAnswer:
+        return self.answer
 
     def has_open_transaction(self, partition: TopicPartition) -> bool:
         self.waits += 1

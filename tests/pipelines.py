@@ -19,15 +19,15 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.model.architecture import CompiledModel, Model, ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.monitor import ProgressLog
-from fomo_stream.partition.position import POSITION, Position, Restored
+from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.partition.record import Record
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 CHEAP = ModelConfig(
     spaces="whitened",
@@ -159,7 +159,7 @@ def begin(pipeline: Pipeline, number: int, start: int = 0) -> None:
 
 def commit(pipeline: Pipeline) -> dict[tuple[str, int], int]:
     """A commit succeeds; returns its offsets."""
-    offsets = pipeline.stage(TopicsSeen({"t": 2, "f": 2}, {}))
+    offsets = pipeline.stage(TopicsAnswer({"t": 2, "f": 2}, {}))
     pipeline.committed(offsets, 0.0, 0.0, 0.0)
     return {(found.topic, found.partition): found.offset for found in offsets}
 
@@ -241,7 +241,7 @@ class Instance:
 
 
 def detector_of(pipeline: Pipeline, number: int = 0) -> Detector:
-    running = pipeline.tasks[number]
+    running = pipeline.partitions[number]
     assert isinstance(running, Running)
     return running.detector
 
@@ -259,6 +259,6 @@ def as_record(offset: int) -> Record:
 
 
 def restored(entries: Mapping[str, bytes], committed: Mapping[tuple[str, int], int]) -> Restored:
-    position = Position.decode(entries[POSITION]).offset
+    position = SavedPosition.decode(entries[POSITION]).offset
     start, labels = committed.get(("t", 0), 0), committed.get(("f", 0), OFFSET_BEGINNING)
     return Restored(start, dict(entries), learned_until=position, feedback_start=labels, committed=start)

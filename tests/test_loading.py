@@ -14,7 +14,7 @@ import pytest
 from fomo_stream import Detector, DetectorConfig, loading
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.checkpoint import load_model
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 # --- loading
 

@@ -78,7 +78,7 @@ def test_notify_loads_no_library_for_numbers_and_none_for_people_that_nobody_nam
         "httpx2",
         "fastavro",
     }
-    assert not large & modules_after("import fomo_stream.cli.main, fomo_stream.notify.service")
+    assert not large & modules_after("import fomo_stream.cli.main, fomo_stream.notify.notifier")
 
 
 AUDIT = Path(__file__).parents[1] / ".ci" / "audit"

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from pipelines import Recording, make_pipeline, record
 
 from fomo_stream import FoMoDetector, ZeroShotDetector, load_model, replay
-from fomo_stream.cli.score import Scoring, open_table
+from fomo_stream.cli.score import Scoring, open_input
 from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.model.zero_shot import ZeroShotModel
-from fomo_stream.records.schema import Schema, subset
+from fomo_stream.records.schema import Schema, random_columns
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 TAKEN, WIDE = 5, 250
 N = 60
@@ -57,7 +57,7 @@ def wide_records(seed: int = 0) -> list[dict[str, Any]]:
 
 def narrowed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = sorted({name for record in records for name in record})
-    kept = [names[at] for at in subset(names, TAKEN)]
+    kept = [names[at] for at in random_columns(names, TAKEN)]
     return [{name: record.get(name) for name in kept} for record in records]
 
 
@@ -66,7 +66,7 @@ def of_score(model: Path, records: list[dict[str, Any]], folder: Path) -> tuple[
     data.write_text("".join(json.dumps(one) + "\n" for one in records))
     settings, out = ScoreSettings(file="-", model=str(model), device="cpu", min_context=20), folder / "scored.jsonl"
     with data.open("rb") as stream, out.open("wb") as written:
-        Scoring(settings, open_table(settings, stream, "the input", notes.append), written, notes.append).run()
+        Scoring(settings, open_input(settings, stream, "the input", notes.append), written, notes.append).run()
     return [json.loads(line)["fomo"]["logit"] for line in out.read_text().splitlines()], "\n".join(notes)
 
 
@@ -127,16 +127,16 @@ def test_a_wide_record_scores_as_its_subset(
 def test_which_features_are_taken_depends_on_the_names_alone(names: list[str], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(names))
     most = data.draw(st.integers(0, len(names) + 1))
-    kept = [{some[at] for at in subset(some, most)} for some in (names, shuffled)]
+    kept = [{some[at] for at in random_columns(some, most)} for some in (names, shuffled)]
     assert kept[0] == kept[1]
     assert len(kept[0]) == (min(most, len(names)) or len(names))
-    fewer = {names[at] for at in subset(names, max(1, most - 1))}
+    fewer = {names[at] for at in random_columns(names, max(1, most - 1))}
     assert most < 2 or fewer <= kept[0]
 
 
 def test_the_subset_is_the_same_in_every_version() -> None:
     """A service that starts again has to find the features of its state."""
-    assert subset([f"f{i}" for i in range(9)], 3) == [2, 4, 7]
+    assert random_columns([f"f{i}" for i in range(9)], 3) == [2, 4, 7]
     schema = Schema(("a", "b", "c", "d"), frozenset({"a", "b"}), frozenset({"c", "d"}), {"a": (-1.0,)}).at_most(2)
     assert schema.categorical | schema.counters == set(schema.features)
     assert {*schema.features, *schema.untaken} == {"a", "b", "c", "d"}

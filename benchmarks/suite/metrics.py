@@ -15,18 +15,18 @@ import numpy as np
 
 from fomo_stream import load_model
 from fomo_stream.detector.results import DetectorSummary
-from fomo_stream.kafka.background import Background
+from fomo_stream.kafka.background import BackgroundExecutor
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.ops.metrics import Metrics
 from fomo_stream.ops.status import StatusBoard
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 from .contenders import sensor_rows
 from .load import FEATURES, bodies, names
@@ -61,7 +61,7 @@ def share_of(observer: Observer, records: int) -> float:
     spent = [0.0]
     settings = ServiceSettings(topic="t", features=names())
     sink: Any = _Sink()
-    with Background("builds") as executor:
+    with BackgroundExecutor("builds") as executor:
         timed = _timed(observer, spent)
         pipeline = Pipeline(settings, load_model(device="cpu"), sink, executor, lambda: {}, timed)
         pipeline.begin(Schema(names()))
@@ -71,13 +71,13 @@ def share_of(observer: Observer, records: int) -> float:
             if offset == records // 2:
                 spent[0], began = 0.0, time.thread_time()
             pipeline.receive(Record("t", 0, offset, 1, None, body, []), 0.0)
-            while len(pipeline.tasks[0].waiting) >= settings.batch_size:  # its context is not built yet
+            while len(pipeline.partitions[0].waiting) >= settings.batch_size:  # its context is not built yet
                 time.sleep(0.001)
                 pipeline.score_due(0.0)
             if offset % POLL == 0:
                 timed.received(POLL, 0.1)
             if offset % COMMIT == 0:
-                pipeline.committed(pipeline.stage(TopicsSeen({}, {})), 0.0, 0.1, 0.1)
+                pipeline.committed(pipeline.stage(TopicsAnswer({}, {})), 0.0, 0.1, 0.1)
         return spent[0] / (time.thread_time() - began)
 
 

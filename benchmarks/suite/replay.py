@@ -145,7 +145,7 @@ def in_memory(records: int) -> float:
 def main(count: str) -> None:
     from fomo_stream import Detector
     from fomo_stream.loading import load_ready
-    from fomo_stream.settings.service import ServiceSettings
+    from fomo_stream.settings.service_settings import ServiceSettings
     from fomo_stream.threads import limit_threads
 
     limit_threads(1)

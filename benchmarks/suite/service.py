@@ -27,7 +27,7 @@ from brokers import Broker, open_broker
 from confluent_kafka import Consumer, TopicPartition
 from services import Command, command, unique
 
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 from .load import FEATURES, KEYS, Encode, Progress, fill, names, stretch
 from .memory import contexts, peak_mib

@@ -1,4 +1,4 @@
-"""Why a record is odd, with the names and values that the user gave."""
+"""Explains why a record is unusual, with the names and values that the user gave."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Reason
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import explanation_of, reasons_of
 from fomo_stream.records.schema import Schema
 
-NamedReason = TypedDict(  # a call, as `with` is a word of Python
+NamedReason = TypedDict(  # not a class, because `with` is a keyword
     "NamedReason",
     {
         "feature": Hashable,
@@ -29,11 +29,11 @@ NamedReason = TypedDict(  # a call, as `with` is a word of Python
 
 
 class Explanation(list[NamedReason]):
-    """The reasons of a record, a dict each, the one that counts most first; `str` gives one sentence.
+    """The reasons of a record, a dict each, the strongest first; `str` gives one sentence.
 
     A reason has `feature`, `cause`, `share`, `value`, and `usual` (the median of the context) and `range` (its central
-    98 %), or, of a category, `frequency`; `expected` is what the other features make likely, of a value;
-    `with` names another feature where only both together are odd.
+    98 %), or, for a category, `frequency`; `expected` is the value that the other features make likely; `with` names
+    another feature if only both together are unusual.
     """
 
     def __init__(self, reasons: Sequence[NamedReason] = (), sentence: str = "") -> None:
@@ -55,23 +55,26 @@ class Explanation(list[NamedReason]):
         key: Key = None,
         counters: Sequence[int] = (),
     ) -> Explanation:
-        """From the reasons of a record.
+        """Make an explanation from the reasons of a record.
 
-        names: of all columns; codes: the columns that hold category codes; counters: those of counters; record: its
-        values by name; earlier, is_outlier and key: see `sentence`.
+        names: of all columns; codes: the columns with category codes; counters: the columns of counters; record: the
+        values by name; earlier, is_outlier and key: see `explanation_of`.
         """
-        texts = _texts(names)
+        texts = _distinct_texts(names)
         categorical, totals = (frozenset(texts[column] for column in columns) for columns in (codes, counters))
         schema = Schema(tuple(texts), categorical, totals)
         values = {text: record.get(name) for text, name in zip(texts, names, strict=True)}
         name_of = dict(zip(texts, names, strict=True))
-        found = reasons_of(reasons, schema, values)
-        named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
-        return cls(cast(list[NamedReason], named), sentence(reasons, schema, values, earlier, is_outlier, key))
+        roles = ("feature", "with")
+        named = [
+            reason | {role: name_of[reason[role]] for role in roles if role in reason}
+            for reason in reasons_of(reasons, schema, values)
+        ]
+        return cls(cast(list[NamedReason], named), explanation_of(reasons, schema, values, earlier, is_outlier, key))
 
 
-def _texts(names: Sequence[Hashable]) -> list[str]:
-    """A text for each name, all of them different."""
-    plain = [f"column {name}" if isinstance(name, int) else str(name) for name in names]
-    often = Counter(plain)
-    return [text if often[text] == 1 else repr(name) for text, name in zip(plain, names, strict=True)]
+def _distinct_texts(names: Sequence[Hashable]) -> list[str]:
+    """Return a text for each name, all of them different."""
+    texts = [f"column {name}" if isinstance(name, int) else str(name) for name in names]
+    counts = Counter(texts)
+    return [text if counts[text] == 1 else repr(name) for text, name in zip(texts, names, strict=True)]

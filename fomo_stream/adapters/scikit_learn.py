@@ -18,13 +18,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fomo_stream.adapters.columns import (
     Columns,
-    columns_of,
+    categorical_positions,
     has_values,
     note_of_empty,
     note_of_misleading,
-    plain,
-    positions,
-    rows_of,
+    numeric_rows,
+    table_columns,
+    unmasked,
     warn,
 )
 from fomo_stream.adapters.named_reasons import Explanation
@@ -36,8 +36,8 @@ from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
 from fomo_stream.model.architecture import Model
 from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
-from fomo_stream.records.missing_values import missing_values, table_of_marks, without_marks
-from fomo_stream.records.schema import subset
+from fomo_stream.records.missing_values import parse_marks, table_of_marks, without_marks
+from fomo_stream.records.schema import random_columns
 
 if TYPE_CHECKING:
     from fomo_stream.model.attention import Attended
@@ -45,92 +45,95 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-ROUNDED = 1e-5  # standard deviations: a row that differs by less from a training row is that row
-FARTHEST_CELL = 1e14  # float64 still tells such numbers apart by less than 1
-COMMITTEE, SAMPLE = 16, 8  # samples of training rows, and rows of each: see `_suspects`
+ROUNDING = 1e-5  # standard deviations: a row that differs by less from a training row counts as that row
+MAX_CELL = 1e14  # at this size, float64 still distinguishes numbers that are less than 1 apart
+N_SAMPLES, SAMPLE_ROWS = 16, 8  # samples of training rows and their size, see `_suspects`
 Rows: TypeAlias = ArrayLike | IntoDataFrame  # (n_rows, n_features)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _typed(decorator: Any) -> Callable[[Method], Method]:
-    """A decorator of scikit-learn, which has no types, that keeps those of the method."""
+def _keeping_types(decorator: Any) -> Callable[[Method], Method]:
+    """Return an untyped decorator of scikit-learn as one that keeps the types of the method."""
     return cast(Callable[[Method], Method], decorator)
 
 
-class View(NamedTuple):
-    """A member's view of the training data: columns (d',) and the context's rows (n', d')."""
+class TrainingView(NamedTuple):
+    """A part of the training data: columns (d',) and rows (n', d')."""
 
     columns: Int
-    kept: Int  # which of the training rows
+    kept: Int  # (n',) positions among the training rows
     rows: Float  # raw units; category codes
-    codes: tuple[int, ...]  # of these columns, those that hold category codes
+    codes: tuple[int, ...]  # positions in `columns` of those with category codes
     width: int  # d, columns of the training data
 
-    def half(self, which: NDArray[np.bool_]) -> View:
-        """The same view of some of its rows (n',)."""
+    def half(self, which: NDArray[np.bool_]) -> TrainingView:
+        """Return the view with some of its rows (n',)."""
         return self._replace(kept=self.kept[which], rows=self.rows[which])
 
 
-class Context:
-    """A view, encoded."""
+View = TrainingView  # the name in pickles of earlier versions
 
-    def __init__(self, model: Model, view: View) -> None:
+
+class EncodedView:
+    """A view, encoded as a context."""
+
+    def __init__(self, model: Model, view: TrainingView) -> None:
         self.model, self.view = model, view
         self.frequencies = Frequencies.fit(view.rows, view.codes)
         self.encoded = self.frequencies.encode(view.rows)
         self.cache: EncodedContext = encode_rows(model, self.encoded)
 
     def logits(self, rows: Float) -> Float:
-        """Logits (q,) of new rows (q, d') of the view."""
+        """Return the logits (q,) of new rows (q, d') of the view."""
         return logits_of(self.model, self.cache, self.frequencies.encode(rows))
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The context as explanations need it."""
+        """The context in the form that explanations need."""
         codes = set(self.view.codes)
         columns = [Column(c, Cause.VALUE, i in codes) for i, c in enumerate(self.view.columns.tolist())]
         return Comparison(BackgroundRows(self.view.rows, columns, n_features=self.view.width), (self.logits,))
 
 
-class Member:
-    """A view, ready to score. A row of its context is scored by the half that does not contain it."""
+class EnsembleMember:
+    """A view that is ready to score. A row of its context is scored by the half that does not contain it."""
 
-    def __init__(self, model: Model, view: View) -> None:
-        self.context = Context(model, view)
+    def __init__(self, model: Model, view: TrainingView) -> None:
+        self.context = EncodedView(model, view)
         _, self._first, which = np.unique(view.rows, axis=0, return_index=True, return_inverse=True, equal_nan=True)
         which = which.ravel()
         own = cross_scores(model, self.context.encoded)
-        self._own = np.bincount(which, own) / np.bincount(which)  # of each different row, the mean of equal ones
-        different = view.rows[self._first]
-        known = np.where(np.isnan(different), 0.0, different)
-        spread, single = known.std(axis=0), np.finfo(np.float32).eps
-        self._cells = spread * ROUNDED + np.minimum(2.0 * single * np.abs(known).max(axis=0), spread * 1e-3)
-        self._tree = cKDTree(self._in_cells(different), balanced_tree=False)
+        self._own = np.bincount(which, own) / np.bincount(which)  # for each distinct row, the mean of equal ones
+        distinct = view.rows[self._first]
+        filled = np.where(np.isnan(distinct), 0.0, distinct)
+        spread, single = filled.std(axis=0), np.finfo(np.float32).eps
+        self._cells = spread * ROUNDING + np.minimum(2.0 * single * np.abs(filled).max(axis=0), spread * 1e-3)
+        self._tree = cKDTree(self._scaled(distinct), balanced_tree=False)
 
-    def _in_cells(self, rows: Float) -> Float:
-        """Rows (n, d) in units in which two are the same that are less than 1 apart; missing values are far off."""
+    def _scaled(self, rows: Float) -> Float:
+        """Return rows (n, d) in units in which rows less than 1 apart count as equal; missing values are far off."""
         with np.errstate(over="ignore"):
-            cells = np.clip(rows / np.maximum(self._cells, np.finfo(np.float64).tiny), -FARTHEST_CELL, FARTHEST_CELL)
-        return np.where(np.isnan(cells), -2 * FARTHEST_CELL, cells)
+            cells = np.clip(rows / np.maximum(self._cells, np.finfo(np.float64).tiny), -MAX_CELL, MAX_CELL)
+        return np.where(np.isnan(cells), -2 * MAX_CELL, cells)
 
-    def _found(self, rows: Float) -> Int:
-        """Which of its different rows each of rows (q, d) is, but for rounding; the number of these for another."""
-        places: Int = self._tree.query(self._in_cells(rows), p=np.inf, distance_upper_bound=1.0)[1]
+    def _row_numbers(self, rows: Float) -> Int:
+        """Return the position (q,) of each row among the distinct rows, up to rounding; their number for new rows."""
+        places: Int = self._tree.query(self._scaled(rows), p=np.inf, distance_upper_bound=1.0)[1]
         return places
 
     def logits(self, rows: Float) -> Float:
-        """Logits (q,) of rows (q, d) of the training data or others."""
+        """Return the logits (q,) of rows (q, d), new ones or of the training data."""
         rows = rows[:, self.context.view.columns]
-        places = self._found(rows)
+        places = self._row_numbers(rows)
         new = places == len(self._own)
-        found = self._own[np.where(new, 0, places)]
+        result = self._own[np.where(new, 0, places)]
         if new.any():
-            found[new] = self.context.logits(rows[new])
-        return found
+            result[new] = self.context.logits(rows[new])
+        return result
 
     def comparison(self, row: Float) -> Comparison:
-        """The context that a row (d,) is scored by."""
-        place = int(self._found(row[None, self.context.view.columns])[0])
+        """Return the context that scores a row (d,)."""
+        place = int(self._row_numbers(row[None, self.context.view.columns])[0])
         if place == len(self._own) or len(self.context.view.rows) < 4:  # see `cross_scores`
             return self.context.comparison
         return self._halves[int(self._first[place] < self._middle)].comparison
@@ -140,52 +143,52 @@ class Member:
         return len(self.context.view.rows) // 2
 
     @cached_property
-    def _halves(self) -> tuple[Context, Context]:
+    def _halves(self) -> tuple[EncodedView, EncodedView]:
         """The first and the second half of the context."""
         first = np.arange(len(self.context.view.rows)) < self._middle
         model, view = self.context.model, self.context.view
-        return Context(model, view.half(first)), Context(model, view.half(~first))
+        return EncodedView(model, view.half(first)), EncodedView(model, view.half(~first))
 
 
-def _suspects(model: Model, view: View, share: float, rng: np.random.RandomState) -> Bool:
-    """Which of the rows of a view (n,) are the most outlying ones, of at most this share.
+def _suspects(model: Model, view: TrainingView, share: float, rng: np.random.RandomState) -> Bool:
+    """Return which rows of a view (n,) are the most outlying ones, at most this share.
 
-    Outliers that are alike hide each other in halves of the rows. Of COMMITTEE samples of SAMPLE rows many have none of
-    a small group; a row is as odd as it is for the quarter of the samples that finds it oddest.
+    Outliers that are alike hide each other in halves of the rows. Most of N_SAMPLES small samples of rows contain none
+    of a small group. A row is judged by the quarter of the samples that finds it most unusual.
     """
     suspects = np.zeros(len(view.rows), dtype=bool)
     count = int(share * len(suspects) + 1e-9)
-    if count and len(suspects) >= 2 * SAMPLE:
+    if count and len(suspects) >= 2 * SAMPLE_ROWS:
         encoded = Frequencies.fit(view.rows, view.codes).encode(view.rows)
-        logits = np.empty((COMMITTEE, len(suspects)))
-        for of_sample in logits:
-            sample = rng.choice(len(suspects), SAMPLE, replace=False)
-            of_sample[:] = logits_of(model, encode_rows(model, encoded[sample]), encoded)
-            of_sample[sample] = np.nan
-        oddest = np.nan_to_num(np.nanquantile(logits, 0.75, axis=0))
-        suspects[np.argsort(-oddest, kind="stable")[:count]] = True
+        logits = np.empty((N_SAMPLES, len(suspects)))
+        for sample_logits in logits:
+            sample = rng.choice(len(suspects), SAMPLE_ROWS, replace=False)
+            sample_logits[:] = logits_of(model, encode_rows(model, encoded[sample]), encoded)
+            sample_logits[sample] = np.nan
+        unusualness = np.nan_to_num(np.nanquantile(logits, 0.75, axis=0))
+        suspects[np.argsort(-unusualness, kind="stable")[:count]] = True
     return suspects
 
 
 _TOP = {"top": [Interval(Integral, 1, None, closed="left")]}
 
 
-def _rate(alert_rate: float | None, contamination: float | None) -> float:
+def _chosen_alert_rate(alert_rate: float | None, contamination: float | None) -> float:
     if alert_rate is not None and contamination is not None:
         raise InvalidParameterError("alert_rate and contamination are two names of one parameter; give one of them")
     return next((rate for rate in (alert_rate, contamination) if rate is not None), ALERT_RATE)
 
 
 class ZeroShotDetector(OutlierMixin, BaseEstimator):
-    """Zero-shot outlier detection against a fixed context of inliers: nothing is trained, `fit` encodes.
+    """Zero-shot outlier detection against a fixed context of inliers: nothing is trained, `fit` encodes the context.
 
-    For tables whose rows have no order: fit on rows that are mostly ordinary, then judge them (`labels_`,
+    It is for tables whose rows have no order: fit on rows that are mostly ordinary, then judge them (`labels_`,
     `fit_predict`) or new ones (`predict`). With `contamination`, the most outlying training rows are left out of the
-    context. For records that come one after another `FoMoDetector` is better: it knows those before, and adapts.
+    context. For streams of records `FoMoDetector` is better: it uses earlier records, and adapts.
 
     X is an array, or a frame of pandas, polars or pyarrow. Missing values (NaN, None, NA) are unknown. Columns
-    whose texts are all decimal numbers are read as numbers, with a warning. Refused are infinities, and columns with
-    dates or other text, unless they are categorical. A pickle holds no weights.
+    whose texts are all decimal numbers are read as numbers, with a warning. Infinities are refused, and so are columns
+    with dates or other text, unless they are categorical. A pickle holds no weights.
 
     Parameters
     ----------
@@ -207,9 +210,9 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     random_state
         Seed of the subsets.
     contamination
-        The same for training rows of which so many are outliers, as in scikit-learn and PyOD; give one of the two. So
-        many of the most outlying rows, at most, are left out of the context: outliers that are alike would hide each
-        other. There is no "auto", which elsewhere is a fixed score.
+        Share of outliers among the training rows, as in scikit-learn and PyOD; give either this or alert_rate. At most
+        this share, the most outlying rows, is left out of the context, because outliers that are alike would hide each
+        other. The value "auto" of scikit-learn, a fixed score, is not supported.
     categorical
         The columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
         and count by how often the context has them.
@@ -282,10 +285,10 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.categorical = categorical
         self.missing_values = missing_values
 
-    @_typed(_fit_context(prefer_skip_nested_validation=True))
+    @_keeping_types(_fit_context(prefer_skip_nested_validation=True))
     def fit(self, X: Rows, y: object = None) -> Self:
-        """Take X (n_rows, n_features), inliers, as the context. y is ignored."""
-        rate = _rate(self.alert_rate, self.contamination)
+        """Take X (n_rows, n_features), mostly inliers, as the context. y is ignored."""
+        rate = _chosen_alert_rate(self.alert_rate, self.contamination)
         rows = self._rows(X, fit=True)
         if np.count_nonzero(has_values(rows)) < 2:
             raise SchemaError("X has fewer than 2 rows with a value")
@@ -314,52 +317,52 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return np.where(self.fit(X).labels_ == 1, -1, 1)
 
     def _rows(self, X: Any, fit: bool = False) -> Float:
-        """X as rows (n_rows, n_features) of numbers."""
-        X = plain(X)
-        wanted = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if fit else 1}
-        columns = columns_of(X, has_codes=self.categorical is not None if fit else bool(self.categorical_))
+        """Return X as rows (n_rows, n_features) of numbers."""
+        X = unmasked(X)
+        checks = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if fit else 1}
+        columns = table_columns(X, has_codes=self.categorical is not None if fit else bool(self.categorical_))
         if columns is None:
             if fit:
                 self.categorical_: tuple[int, ...] = ()
-            return self._without_marks(np.asarray(validate_data(self, X, reset=fit, **wanted)))
+            return self._without_marks(np.asarray(validate_data(self, X, reset=fit, **checks)))
         validate_data(self, X, reset=fit, skip_check_array=True)
         if fit:
-            self.categorical_ = positions(self.categorical, columns.names)
-        rows, notes = rows_of(columns, self.categorical_)
+            self.categorical_ = categorical_positions(self.categorical, columns.names)
+        rows, notes = numeric_rows(columns, self.categorical_)
         for note in notes if fit else ():
             warn("ZeroShotDetector", note)
-        return self._without_marks(np.asarray(check_array(rows, input_name="X", estimator=self, **wanted)))
+        return self._without_marks(np.asarray(check_array(rows, input_name="X", estimator=self, **checks)))
 
     def _without_marks(self, rows: Float) -> Float:
         if not self.missing_values:
             return rows
         names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))
-        return without_marks(rows, table_of_marks(names, missing_values(self.missing_values), self.categorical_))
+        return without_marks(rows, table_of_marks(names, parse_marks(self.missing_values), self.categorical_))
 
     def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.kernel)
 
-    def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> View:
-        """A view of some of the rows `usable` of X (n, d)."""
+    def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> TrainingView:
+        """Draw a view of some of the rows `usable` of X (n, d)."""
         n, d = len(usable), X.shape[1]
-        most = self._shared_model().config.max_features(len(self.categorical_))
+        limit = self._shared_model().config.max_features(len(self.categorical_))
         if first:
-            columns = np.array(subset(getattr(self, "feature_names_in_", range(d)), most))
+            columns = np.array(random_columns(getattr(self, "feature_names_in_", range(d)), limit))
         else:
-            width = min(most or d, rng.randint(-(-d // 2), d + 1))
+            width = min(limit or d, rng.randint(-(-d // 2), d + 1))
             columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
-        kept = rng.permutation(usable)[:size]  # in random order: the halves that score each other are alike
+        kept = rng.permutation(usable)[:size]  # in random order, so that the halves that score each other are alike
         codes = tuple(np.flatnonzero(np.isin(columns, self.categorical_)).tolist())
-        return View(columns, kept, X[np.ix_(kept, columns)], codes, d)
+        return TrainingView(columns, kept, X[np.ix_(kept, columns)], codes, d)
 
     def _encode(self) -> None:
-        self._encoded = [Member(self._shared_model(), view) for view in self.members_]
+        self._encoded = [EnsembleMember(self._shared_model(), view) for view in self.members_]
 
     def score_samples(self, X: Rows) -> Float:
-        """Minus the mean logit of each row of X, (n_rows,): higher = more normal; NaN for a row without any value.
+        """Return minus the mean logit of each row of X, (n_rows,): higher = more normal; NaN for a row without a value.
 
-        A row that is in the context gets its cross-scored value, so that the training rows can be judged too.
+        A row of the context gets its cross-scored value, so that training rows can be judged, too.
         """
         check_is_fitted(self)
         return self._scores(self._rows(X))
@@ -373,22 +376,22 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return scores
 
     def decision_function(self, X: Rows) -> Float:
-        """`score_samples` minus `offset_`, (n_rows,): negative = outlier."""
+        """Return `score_samples` minus `offset_`, (n_rows,): negative = outlier."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Rows) -> NDArray[np.int64]:
-        """-1 for outliers, 1 for inliers, (n_rows,)."""
+        """Return -1 for outliers, 1 for inliers, (n_rows,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
-    @_typed(validate_params(_TOP, prefer_skip_nested_validation=True))
+    @_keeping_types(validate_params(_TOP, prefer_skip_nested_validation=True))
     def explain(self, X: Rows, top: int = 3) -> list[Explanation]:
-        """Of each row of X, at most `top` features that make it unusual, with their names; some milliseconds a row.
+        """Return for each row of X at most `top` features that make it unusual; it takes some milliseconds per row.
 
-        A row of the context is compared with the half that it is scored by. Raises as `predict`.
+        A row of the context is compared with the half that scores it. Raises the errors of `predict`.
         """
         check_is_fitted(self)
         rows = self._rows(X)
-        table = columns_of(X, has_codes=True) or Columns(rows)
+        table = table_columns(X, has_codes=True) or Columns(rows)
         names = list(getattr(self, "feature_names_in_", table.names))
         explained, outlying = [], (self._scores(rows) < self.offset_).tolist()
         for row, record, is_outlier in zip(rows, table.records(), outlying, strict=True):
@@ -397,16 +400,16 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
                 continue
             comparisons = [member.comparison(row) for member in self._encoded]
             reasons = attribute(comparisons, [row[view.columns] for view in self.members_], top)
-            given = dict(zip(names, record.values(), strict=True))
-            explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
+            values = dict(zip(names, record.values(), strict=True))
+            explained.append(Explanation.of(reasons, names, self.categorical_, values, is_outlier=is_outlier))
         return explained
 
-    @_typed(validate_params(_TOP, prefer_skip_nested_validation=True))
+    @_keeping_types(validate_params(_TOP, prefer_skip_nested_validation=True))
     def attended_context(self, X: Rows, top: int = 5) -> Attended:
-        """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
+        """Return the training rows that each row of X attends to most (last layer, mean over heads), in the first view.
 
         Returns indices into the rows given to `fit` and weights, (n_rows, top) each, the most attended first. Raises
-        ConfigError for a model without attention weights, as "streams".
+        ConfigError for a model without attention weights, such as "streams".
         """
         check_is_fitted(self)
         from fomo_stream.model.attention import attention_weights, most_attended
@@ -414,8 +417,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         rows, view, context = self._rows(X), self.members_[0], self._encoded[0].context
         model = shared_model(self.model, self.device, "torch")  # the other kernel encodes other parts
         queries = context.frequencies.encode(rows[:, view.columns])
-        found = most_attended(attention_weights(model, context.encoded, queries), top)
-        return found._replace(indices=view.kept[found.indices])
+        attended = most_attended(attention_weights(model, context.encoded, queries), top)
+        return attended._replace(indices=view.kept[attended.indices])
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

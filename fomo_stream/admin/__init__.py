@@ -1,1 +1,1 @@
-"""What an operator asks of a deployment: `fomo-stream doctor`, `group` and `redrive`."""
+"""Commands for operators of a deployment: `fomo-stream doctor`, `group` and `redrive`."""

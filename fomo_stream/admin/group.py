@@ -1,6 +1,6 @@
-"""`fomo-stream group`: what a group has agreed on, which its state topic holds.
+"""`fomo-stream group`: shows and changes what a group has agreed on, which its state topic holds.
 
-It is no member of the group, and only `update_group` writes anything.
+The command does not join the group, and only `update_group` writes anything.
 """
 
 from __future__ import annotations
@@ -8,32 +8,32 @@ from __future__ import annotations
 from contextlib import closing
 
 from fomo_stream.errors import BrokerError, CheckpointError, ConfigError
-from fomo_stream.kafka.broker.clients import explaining
+from fomo_stream.kafka.broker.clients import broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.broker.permissions import DESCRIBE, READ, WRITE, check_permissions
-from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, DECIDED_BY, Agreement, shown
-from fomo_stream.kafka.group.log import GroupLog, check_has_run
-from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.group.agreed_schema import GroupSchema
+from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, GROUP_SETTINGS, Agreement, setting_text
+from fomo_stream.kafka.group.group_log import GroupLog, check_has_run
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.sources import option, settings_of_scope
 from fomo_stream.wording import aligned, counted
 
 
 def look_at_group(settings: GroupSettings) -> str:
-    """What the group has agreed on, and which settings differ here. Raises FomoError."""
-    agreement, of_group = _open(settings)
-    agreed, schema, own = agreement.agreed(), of_group.stored(), settings.features
-    here = {one.name: one.own for one in agreement.compare()}
-    head, others = f"group {settings.group} on topic {settings.topic}", _about_others(settings)
+    """Describe what the group has agreed on, and which settings differ here. Raises FomoError."""
+    agreement, group_schema = _open(settings)
+    agreed, schema, own = agreement.agreed(), group_schema.stored(), settings.features
+    here = {difference.name: difference.own for difference in agreement.compare()}
+    head, others = f"group {settings.group} on topic {settings.topic}", _unagreed_flags_note(settings)
     if not agreed and schema is None:
         return "\n".join([head, "", "the group has agreed on nothing yet: no instance has started", *others])
     if schema is not None:
         if own is not None and {*own, *agreed.get("categorical", ()), *settings.counter_names} != {*schema.features}:
-            here["features"] = shown(list(own))
+            here["features"] = setting_text(list(own))
         agreed |= {"categorical": sorted(schema.categorical), "counters": sorted(schema.counters) or ["none"]}
-    rows = [("features", "not inferred yet" if schema is None else shown(list(schema.features)))]
-    rows += [(name, shown(agreed[name])) for name in DECIDED_BY if name in agreed]
-    by_default = {name for name in here if not any(map(settings.is_given, DECIDED_BY.get(name, (name,))))}
+    rows = [("features", "not inferred yet" if schema is None else setting_text(list(schema.features)))]
+    rows += [(name, setting_text(agreed[name])) for name in GROUP_SETTINGS if name in agreed]
+    by_default = {name for name in here if not any(map(settings.is_given, GROUP_SETTINGS.get(name, (name,))))}
     table = [(*row, here.get(row[0], "") + (" (default)" if row[0] in by_default else "")) for row in rows]
     verdict = "the settings given here agree with the group's"
     if here:
@@ -44,7 +44,7 @@ def look_at_group(settings: GroupSettings) -> str:
 
 
 def check_group(settings: GroupSettings) -> str:
-    """Whether an instance with these settings could join now. Raises AgreementError if not, and other FomoErrors."""
+    """Check that an instance with these settings could join now. Raises AgreementError if not, or another FomoError."""
     agreement, schema = _open(settings)
     schema.check_flags()
     agreement.check_join()
@@ -52,35 +52,35 @@ def check_group(settings: GroupSettings) -> str:
 
 
 def update_group(settings: GroupSettings) -> str:
-    """Change the group's agreement to the settings that are given; returns what has changed. Raises FomoError."""
+    """Change the agreement of the group to the given settings; return what has changed. Raises FomoError."""
     agreement, schema = _open(settings, is_changing=True)
     schema.check_flags()
     changes = agreement.update()
     rows = [(f"--{change.name}", f"{change.agreed} -> {change.own}") for change in changes]
     head = f"group {settings.group} has agreed on new settings:" if changes else "nothing was changed"
-    return "\n".join([head, *aligned(rows), *_about_others(settings)])
+    return "\n".join([head, *aligned(rows), *_unagreed_flags_note(settings)])
 
 
-def _about_others(settings: GroupSettings) -> list[str]:
-    """A line about the flags given here that are no part of an agreement, and not needed to find the group."""
+def _unagreed_flags_note(settings: GroupSettings) -> list[str]:
+    """Return a line about given flags that are neither part of an agreement nor needed to find the group."""
     names = [name for name in settings_of_scope(GroupSettings, "scores") if name not in ("topic", "group")]
     flags = [option(name) for name in names if settings.is_given(name)]
     return [f"the group does not hold {', '.join(flags)}: each instance has its own value"] if flags else []
 
 
 def _open(settings: GroupSettings, is_changing: bool = False) -> tuple[Agreement[GroupSettings], GroupSchema]:
-    """The agreement and the schema of a group that exists. Raises BrokerError, TopicError or NotPermittedError.
+    """Return the agreement and schema of an existing group. Raises BrokerError, TopicError or NotPermittedError.
 
-    The agreement is compared with the settings that an instance here would have; is_changing: only with those that are
-    given. The checkpoint and the kernel count only where this machine can tell them: a kernel that is chosen
-    automatically depends on the machine of the instance.
+    The agreement is compared with the settings that an instance here would have; is_changing: only with given ones.
+    Checkpoint and kernel count only if this machine can tell them: an automatically chosen kernel depends on the
+    machine of the instance.
     """
     needs = {settings.topic: [DESCRIBE], settings.state_topic: [READ, *([WRITE] if is_changing else [])]}
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
         if not cluster.has_controller:
             raise BrokerError(f"the broker at {settings.bootstrap} does not describe groups; the embedded one does not")
-        with explaining("the topics cannot be described"):
+        with broker_errors("the topics cannot be described"):
             check_permissions(settings, cluster.admin, needs, of_group=DESCRIBE)
             partitions, _ = cluster.partitions(needs)
     check_has_run(settings, partitions, "start an instance")

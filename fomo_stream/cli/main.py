@@ -1,6 +1,6 @@
 """The command line: `fomo-stream [run]`, `demo`, `score`, `replay`, `compare`, `notify`, `redrive`, `group`, `doctor`.
 
-Each command imports its large packages only after its flags were parsed, so `--help` and mistakes are answered at once.
+Each command imports its large packages only after parsing its flags, so `--help` and mistakes are answered at once.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from fomo_stream.logs import configure_logging, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import clean_lines, did_you_mean
 
-SWITCH_S = 0.001  # a record waits at most so long for the thread that builds contexts; Python's own value is 5 ms
+SWITCH_S = 0.001  # longest wait of a record for the thread that builds contexts; Python's default is 5 ms
 
 
 def program() -> NoReturn:
-    """`main`, as a program.
+    """Run `main` and end the process.
 
-    Where a broker does not answer, threads may still be in a call of the Kafka client, and objects of the client may
-    still be in use. The process could crash if the interpreter took these apart, so it ends without that.
+    Where a broker does not answer, threads may still be in a call of the Kafka client and use its objects. The process
+    could crash if the interpreter destroyed these objects at exit, so it exits without cleaning up.
     """
     try:
         code = main()
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # as of `fomo-stream group | head`
+    except BrokenPipeError:  # such as `fomo-stream group | head`
         sys.stderr.close()
         return 141
 
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 # The docstring of a command is the text at the top of its --help.
 
 
-def run(argv: Sequence[str]) -> int:
+def run_command(argv: Sequence[str]) -> int:
     """Find outliers in a Kafka topic: score every record, without labels, training or tuning.
 
       fomo-stream --topic sensors --out anomalies     score a topic (the command name `run` may be left out)
@@ -86,7 +86,7 @@ def run(argv: Sequence[str]) -> int:
     topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
     once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly.
     """
-    settings = _settings(ServiceSettings, argv, run)
+    settings = _load_settings(ServiceSettings, argv, run_command)
     signals = Signals()
     limit_threads(settings.threads)
     sys.setswitchinterval(SWITCH_S)
@@ -101,13 +101,13 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def demo(argv: Sequence[str]) -> int:
+def demo_command(argv: Sequence[str]) -> int:
     """Watch fomo-stream score a simulated sensor stream with injected faults, live.
 
     It starts an embedded broker in memory, sends sensor records to it in real time, and runs the same service
     on them. The embedded broker has no transactions, so delivery is at least once. Ctrl-C ends it.
     """
-    settings = _settings(DemoSettings, argv, demo)
+    settings = _load_settings(DemoSettings, argv, demo_command)
     limit_threads(settings.threads)
     from fomo_stream.demo.demo import run_demo
 
@@ -115,7 +115,7 @@ def demo(argv: Sequence[str]) -> int:
     return run_demo(settings)
 
 
-def score(argv: Sequence[str]) -> int:
+def score_command(argv: Sequence[str]) -> int:
     """Score CSV, JSON lines or Avro, from a file or a pipe, without Kafka.
 
       fomo-stream score data.csv -o scored.csv
@@ -125,14 +125,14 @@ def score(argv: Sequence[str]) -> int:
     Each row is scored against the rows before it, then learned. With --context FILE, each row is scored against
     the rows of that file only. Lines that are not records stay in their place, with a status.
     """
-    settings = _settings(ScoreSettings, argv, score)
+    settings = _load_settings(ScoreSettings, argv, score_command)
     limit_threads(settings.threads)
     from fomo_stream.cli.score import run_score
 
     return run_score(settings)
 
 
-def replay(argv: Sequence[str]) -> int:
+def replay_command(argv: Sequence[str]) -> int:
     """Replay past records, and see how well fomo-stream would have done: an HTML report, and a summary here.
 
       fomo-stream replay --topic sensors --last 7d
@@ -143,26 +143,26 @@ def replay(argv: Sequence[str]) -> int:
     never touched. With --group, the settings and features are those that the group has agreed on. The
     environment and the --config file of an instance can be used as they are. Ctrl-C ends it with a report.
     """
-    settings = _settings(ReplaySettings, argv, replay)
+    settings = _load_settings(ReplaySettings, argv, replay_command)
     limit_threads(1)  # until the replay begins, with the threads that the group has agreed on
     from fomo_stream.replaying.command import run_replay
 
     return run_replay(settings)
 
 
-def compare(argv: Sequence[str]) -> int:
+def compare_command(argv: Sequence[str]) -> int:
     """Compare two replays: what changed, and whether by more than chance.
 
     fomo-stream compare before.json after.json      files that `fomo-stream replay --json FILE` has written
     """
-    settings = _settings(CompareSettings, argv, compare)
+    settings = _load_settings(CompareSettings, argv, compare_command)
     from fomo_stream.replaying.comparison import compare_files
 
     print(compare_files(settings.before, settings.after))
     return 0
 
 
-def notify(argv: Sequence[str]) -> int:
+def notify_command(argv: Sequence[str]) -> int:
     """Tell people of incidents: by chat, mail, Alertmanager or a webhook.
 
       fomo-stream notify --alerts alerts --to slack://TOKEN/CHANNEL
@@ -173,20 +173,20 @@ def notify(argv: Sequence[str]) -> int:
     when it ends. Each arrives at least once: while a target is down, its messages wait, and no other's. Ctrl-C or
     SIGTERM stops it cleanly.
     """
-    settings = _settings(NotifySettings, argv, notify)
+    settings = _load_settings(NotifySettings, argv, notify_command)
     signals = Signals()
-    from fomo_stream.notify.service import Service, rehearse  # confluent_kafka
+    from fomo_stream.notify.notifier import Notifier, print_messages  # confluent_kafka
 
     if settings.dry_run:
-        rehearse(settings, sys.stdout)
+        print_messages(settings, sys.stdout)
         return 0
-    service = Service(settings)
+    service = Notifier(settings)
     signals.attach(service)
     service.run()
     return 0
 
 
-def redrive(argv: Sequence[str]) -> int:
+def redrive_command(argv: Sequence[str]) -> int:
     """Send dead letters back to the topics that they came from, after a fix.
 
       fomo-stream redrive --dead-letters sensors-dead-letters --dry-run     count them by reason
@@ -196,17 +196,17 @@ def redrive(argv: Sequence[str]) -> int:
     command runs again or with other reasons, and stays in the topic of dead letters. A record that was cut to
     fit that topic cannot be sent back.
     """
-    settings = _settings(RedriveSettings, argv, redrive)
-    from fomo_stream.admin.redrive import redrive as send_back
+    settings = _load_settings(RedriveSettings, argv, redrive_command)
+    from fomo_stream.admin.redrive import send_dead_letters
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: an open transaction is aborted
-    summary = send_back(settings)
+    summary = send_dead_letters(settings)
     print(clean_lines(str(summary)))
     summary.check()
     return 0
 
 
-def group(argv: Sequence[str]) -> int:
+def group_command(argv: Sequence[str]) -> int:
     """Show and change what a group has agreed on: its features and settings.
 
       fomo-stream group --topic sensors                                look; nothing is changed
@@ -217,7 +217,7 @@ def group(argv: Sequence[str]) -> int:
     With --update-group it changes those that are given and may change, while the group has no members; the others
     stay as they are.
     """
-    settings = _settings(GroupSettings, argv, group)
+    settings = _load_settings(GroupSettings, argv, group_command)
     from fomo_stream.admin.group import check_group, look_at_group, update_group
 
     action = check_group if settings.check else update_group if settings.update_group else look_at_group
@@ -226,32 +226,34 @@ def group(argv: Sequence[str]) -> int:
     return 0
 
 
-def doctor(argv: Sequence[str]) -> int:
+def doctor_command(argv: Sequence[str]) -> int:
     """Check a deployment and say what to do: brokers, replicas, permissions, topics, transactions, settings.
 
       fomo-stream doctor --topic sensors --config fomo.toml
 
     It takes all flags of the service, so give it the environment and --config file of an instance. It changes
-    nothing and reads no values of records. The exit code is that of the first problem; warnings are no problems.
+    nothing and reads no values of records. The exit code is that of the first problem; warnings do not count.
     """
-    settings = _settings(DoctorSettings, argv, doctor)
-    from fomo_stream.admin.doctor import examine
+    settings = _load_settings(DoctorSettings, argv, doctor_command)
+    from fomo_stream.admin.doctor import run_checks
 
     with quiet_clients():
-        text, code = examine(settings)
+        text, code = run_checks(settings)
     print(clean_lines(text))
     return code
 
 
 Command = Callable[[Sequence[str]], int]
-COMMANDS: dict[str, Command] = {
-    command.__name__: command for command in (run, demo, score, replay, compare, notify, redrive, group, doctor)
-}
+_FUNCTIONS = (
+    *(run_command, demo_command, score_command, replay_command, compare_command),
+    *(notify_command, redrive_command, group_command, doctor_command),
+)
+COMMANDS: dict[str, Command] = {function.__name__.removesuffix("_command"): function for function in _FUNCTIONS}
 
 
-def _settings(cls: type[AnySettings], argv: Sequence[str], command: Command) -> AnySettings:
-    """The settings of a command; from now on it logs as they say."""
-    name = "" if command is run else command.__name__
+def _load_settings(cls: type[AnySettings], argv: Sequence[str], command: Command) -> AnySettings:
+    """Return the settings of a command, and configure the logs with them."""
+    name = "" if command is run_command else command.__name__.removesuffix("_command")
     settings = parse(cls, argv, inspect.getdoc(command) or "", name)
     configure_logging(settings.log_level)
     return settings

@@ -1,4 +1,4 @@
-"""Where results go: standard output, or a file that gets its name only when it is complete."""
+"""Opens the output for results: standard output, or a file that gets its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.records.lines import Note
 
 STANDARD_OUTPUT = "-"
-PART = ".part"  # added to the name of a file that is not complete
+PART_ENDING = ".part"  # added to the name of a file that is not complete
 
 
 @contextmanager
 def open_output(path: str, inputs: Sequence[Path | int], note: Note) -> Iterator[BinaryIO]:
-    """A stream for results.
+    """Open a stream for results.
 
-    A file is written under its name and `.part`. At the end of the context it replaces the file of that name. After an
-    error or Ctrl-C it stays as it is, with a note, and the file of that name is not touched. What is no regular file,
-    such as /dev/null or a named pipe, is written directly. Raises ConfigError, before anything is written, if `path` is
-    one of `inputs`, a folder, or cannot be written.
+    A file is written as `path` with the ending `.part`, which replaces `path` at the end of the context. After an error
+    or Ctrl-C the `.part` file stays, with a note, and `path` is not touched. Other files than regular ones, such as
+    /dev/null or a named pipe, are written directly. Raises ConfigError, before anything is written, if `path` is one of
+    `inputs`, a folder, or cannot be written.
     """
     if path == STANDARD_OUTPUT:
         if sys.stdout is None:
@@ -32,44 +32,44 @@ def open_output(path: str, inputs: Sequence[Path | int], note: Note) -> Iterator
         try:
             yield sys.stdout.buffer
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the rest would be flushed at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the rest would be flushed at exit
             raise
         return
     target = Path(os.path.realpath(path))
     is_direct = os.path.exists(path) and not os.path.isfile(path)
-    place = Path(path) if is_direct else target.with_name(target.name + PART)
-    _check(path, target, place, inputs)
+    written_path = Path(path) if is_direct else target.with_name(target.name + PART_ENDING)
+    _check_target(path, target, written_path, inputs)
     try:
-        stream = place.open("wb")
+        stream = written_path.open("wb")
         if target.is_file():
-            shutil.copymode(target, place)
+            shutil.copymode(target, written_path)
     except OSError as error:
-        raise ConfigError(f"--output {path}: {place} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"--output {path}: {written_path} cannot be written: {error.strerror}") from None
     try:
         with stream:
             yield stream
     except BaseException:
         if is_direct:
             note(f"not complete: {path} has the results so far")
-        elif place.stat().st_size:
+        elif written_path.stat().st_size:
             state = "is as it was" if target.exists() else "was not written"
-            note(f"not complete: the results so far are in {place}; {path} {state}")
+            note(f"not complete: the results so far are in {written_path}; {path} {state}")
         else:
-            place.unlink()
+            written_path.unlink()
         raise
     if not is_direct:
-        os.replace(place, target)
+        os.replace(written_path, target)
 
 
-def _check(path: str, target: Path, place: Path, inputs: Sequence[Path | int]) -> None:
+def _check_target(path: str, target: Path, written_path: Path, inputs: Sequence[Path | int]) -> None:
     if os.path.isdir(target):
         raise ConfigError(f"--output {path} is a folder; name a file in it")
     if not os.path.isdir(target.parent):
         raise ConfigError(f"--output {path}: there is no folder {target.parent}; create it first")
-    for own in (target, place):
-        if os.path.isfile(own) and any(_is_same(own, other) for other in inputs):
-            also = "" if own == target else f", which is written until {path} is complete,"
-            raise ConfigError(f"--output: {own}{also} is also read; write the results to another file")
+    for path_of_ours in (target, written_path):
+        if os.path.isfile(path_of_ours) and any(_is_same(path_of_ours, other) for other in inputs):
+            also = "" if path_of_ours == target else f", which is written until {path} is complete,"
+            raise ConfigError(f"--output: {path_of_ours}{also} is also read; write the results to another file")
 
 
 def _is_same(path: Path, other: Path | int) -> bool:

@@ -1,4 +1,4 @@
-"""Command-line arguments to settings. The flags are built from the settings classes, so each is described once."""
+"""Turns command-line arguments into settings. The flags are built from the settings classes, which describe them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_of, load, near, option
+from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_of, load, option, suggestion_for
 
 GROUP_ORDER = (
     *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Targets", "Messages"),
@@ -22,32 +22,32 @@ environment, and the environment wins over the file."""
 
 
 def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command: str = "") -> AnySettings:
-    """Settings of type `cls` from command-line arguments. Raises ConfigError, naming the mistake.
+    """Return settings of type `cls` from command-line arguments. Raises ConfigError, which names the mistake.
 
-    intro: text at the top of `--help`; command: as typed, empty for `run`.
+    intro: text at the top of `--help`; command: its name, empty for `run`.
 
-    >>> from fomo_stream.settings.service import ServiceSettings
+    >>> from fomo_stream.settings.service_settings import ServiceSettings
     >>> parse(ServiceSettings, ["--topic", "sensors", "--batch-size=32"]).batch_size
     32
     """
     parser = build_parser(cls, intro, command)
     tables, rest = _take_tables(argv, [name for name in TABLES if name in cls.model_fields])
-    known, unknown = parser.parse_known_args(rest)
+    parsed, unknown = parser.parse_known_args(rest)
     if unknown:
         word = unknown[0].split("=", 1)[0] if unknown[0].startswith("-") else unknown[0]
         if not word.startswith("-"):
-            meant = [f"{name} {word}" for name in ("--topic", "--file") if name in parser._option_string_actions]
-            hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+            suggestions = [f"{name} {word}" for name in ("--topic", "--file") if name in parser._option_string_actions]
+            hint = f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
             raise ConfigError(f"unexpected argument {word}{hint}; see --help")
-        raise ConfigError(f"there is no flag {word}{near(word, parser._option_string_actions)}; see --help")
-    flags = vars(known)
+        raise ConfigError(f"there is no flag {word}{suggestion_for(word, parser._option_string_actions)}; see --help")
+    flags = vars(parsed)
     for name, table in tables.items():
         flags[name] = {"url": flags[name], **table} if name in flags else table
     return load(cls, flags)
 
 
 def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> argparse.ArgumentParser:
-    """A parser with one flag per field of `cls`, in the group that the field names."""
+    """Return a parser with one flag per field of `cls`, in the group that the field names."""
     parser = _Parser(
         prog=f"fomo-stream {command}".strip(),
         usage=f"fomo-stream {command + ' ' if command else ''}[FLAGS]"
@@ -97,7 +97,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _take_tables(argv: Sequence[str], names: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Separate `--kafka.KEY=VALUE`, `--kafka.KEY VALUE`, and the same of other tables, from the other arguments."""
+    """Separate `--kafka.KEY=VALUE`, `--kafka.KEY VALUE`, and those of other tables, from the other arguments."""
     tables: dict[str, dict[str, str]] = {}
     rest: list[str] = []
     words = iter(argv)
@@ -126,6 +126,6 @@ def _help_text(field: Any) -> str:
 
 
 def choices_of(annotation: Any) -> str:
-    """`{a,b}` for a Literal, else nothing."""
+    """Return `{a,b}` for a Literal, else an empty text."""
     values = getattr(annotation, "__args__", ())
     return "{" + ",".join(values) + "}" if values and all(isinstance(value, str) for value in values) else ""

@@ -1,8 +1,8 @@
-"""`fomo-stream score`: read CSV, JSON lines or Avro and write it with scores, without Kafka.
+"""`fomo-stream score`: reads CSV, JSON lines or Avro and writes it with scores, without Kafka.
 
-Every line of the input is written, in its place. A record that cannot be scored is written with a null score and the
+Every line of the input is written, in its order. A record that cannot be scored is written with a null score and the
 status `malformed` (its line is not a record) or `no_features` (it has no value of any feature); a blank line stays
-blank. Memory stays constant however long the input is, and scores are written as soon as the input pauses.
+blank. Memory does not grow with the input, and scores are written as soon as the input pauses.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
 from fomo_stream.partition.running import MAINTENANCE
-from fomo_stream.records.explanation import key_text
+from fomo_stream.records.explanation import key_in_sentence
 from fomo_stream.records.files import Line, RecordFile, count_cell, open_records
-from fomo_stream.records.inference import NAMES_SHOWN, is_missing, text_columns
+from fomo_stream.records.inference import MAX_NAMES_SHOWN, is_missing, text_columns
 from fomo_stream.records.lines import Note
-from fomo_stream.records.missing_values import Suspects
+from fomo_stream.records.missing_values import MarkCandidates
 from fomo_stream.records.presence import Presence
-from fomo_stream.records.result import Result, nothing
-from fomo_stream.records.schema import is_number_text, look_up, shown
-from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
+from fomo_stream.records.result import Result, unscored_result
+from fomo_stream.records.result_writers import CsvWriter, JsonWriter, OutputForm
+from fomo_stream.records.schema import is_number_text, look_up, shown_names
 from fomo_stream.wording import clean, counted
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
 
-LINES_SHOWN = 5  # of those that cannot be read
+LINES_SHOWN = 5  # of the lines that cannot be read
 SILENCES_SHOWN = 20
-ALWAYS = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
+ALWAYS_SHOWN = ("scored", "outliers", "skipped", "missing")  # counts that are shown even where they are 0
 INCIDENTS_SHOWN = 3
-MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an error
+MAX_SKIPPED = 0.1  # share of lines that could not be scored; a larger one is an error
 
 
 def run_score(settings: ScoreSettings) -> int:
-    """Score `settings.file` to `settings.output`, with a summary on standard error; returns the exit code."""
+    """Score `settings.file` to `settings.output`, with a summary on standard error; return the exit code."""
     stdin = settings.file == "-"
     if stdin and sys.stdin is None:
         raise ConfigError("standard input is closed; open it, or name a file")
@@ -57,24 +57,24 @@ def run_score(settings: ScoreSettings) -> int:
             open_output(settings.output, inputs, _note) as out,
             nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
         ):
-            table = open_table(settings, stream, name, _note)
+            table = open_input(settings, stream, name, _note)
             scoring = Scoring(settings, table, out, _note)
             scoring.run()
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
         if settings.output != STANDARD_OUTPUT:
             raise FomoError(f"the reader of {settings.output} has ended") from None
         return 0
-    except OSError as error:  # reading has errors of its own
+    except OSError as error:  # of writing: reading raises other errors
         place = "standard output" if settings.output == STANDARD_OUTPUT else settings.output
         raise FomoError(f"cannot write the results to {place}: {error.strerror}") from None
     scoring.check_skipped()
     return 0
 
 
-def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
-    """The input, as the settings say that it is read. Raises SchemaError."""
+def open_input(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
+    """Open the input as the settings say. Raises SchemaError."""
     text = text_columns(settings, settings.key)
-    return RecordFile(stream, settings.format, name, text, note=note, **settings.of_csv())
+    return RecordFile(stream, settings.format, name, text, note=note, **settings.csv_settings())
 
 
 def _note(text: str) -> None:
@@ -82,32 +82,31 @@ def _note(text: str) -> None:
 
 
 class Scoring:
-    """One run over one input: reads lines, has them scored, and writes them in order."""
+    """One run over one input: reads lines, scores them, and writes them in order."""
 
     def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
         self._settings, self._table, self._note = settings, table, note
-        wanted = settings.explain != "none", settings.outliers_only, settings.has_rules, bool(settings.reference)
-        form = Form(settings.result_field, settings.scores_only, *wanted)
+        parts = settings.explain != "none", settings.outliers_only, settings.has_rules, bool(settings.reference)
+        form = OutputForm(settings.result_field, settings.scores_only, *parts)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
         model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
         self._counts |= {MAINTENANCE: 0, "suppressed": 0, "silences": 0}
-        self._last: NDArray[np.int64] = np.zeros(
-            1, np.int64
-        )  # of features (d,): the last line of the last batch with a value, else 0
+        # For each feature (d,) the last line of the last batch with a value, else 0.
+        self._last: NDArray[np.int64] = np.zeros(1, np.int64)
         self._presence = Presence()
-        self._suspects: Suspects | None = None  # by the records of the first batch
-        self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
+        self._suspects: MarkCandidates | None = None  # made from the first batch
+        self._malformed = self._noted = 0  # lines that cannot be read, and how many of them were noted
         self._without = 0  # records without a value of any feature
-        self._ended: list[Result] = []  # of the incidents that have ended, those of most surprise
+        self._ended: list[Result] = []  # the most surprising incidents that have ended
         self._n_ended = 0
-        self._is_calibrated = False  # whether any record could be called an outlier
+        self._is_calibrated = False  # True once a record could be called an outlier
 
     def run(self) -> None:
         """Score the whole input, and note the counts."""
-        for lines in batches(self._table, self._settings.batch_size):
+        for lines in line_batches(self._table, self._settings.batch_size):
             self._note_errors(lines)
             self._write(self._scorer.add(lines))
         self._write(self._scorer.finish())
@@ -121,7 +120,7 @@ class Scoring:
                 f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} "
                 "records; sort them by score, or give trusted records with --context FILE"
             )
-        summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS]
+        summary = [f"{name}={count}" for name, count in counts.items() if count or name in ALWAYS_SHOWN]
         self._note(" ".join(summary))
         if self._settings.output != STANDARD_OUTPUT and self._settings.explain != "none":
             self._note_incidents()
@@ -130,9 +129,11 @@ class Scoring:
         still_open = self._scorer.partition.incidents.open
         if n := self._n_ended + len(still_open):
             self._note(f"{counted(n, 'incident')}, the most surprising first:")
-        for one in most_surprising([*self._ended, *still_open]):
-            place = f"line {one['from']['offset']}" + (f", key {key_text(one['key'])}" if "key" in one else "")
-            self._note(f"incident at {place} ({counted(one['records'], 'outlier')}): {one.get('explanation', '')}")
+        for incident in most_surprising_incidents([*self._ended, *still_open]):
+            key = f", key {key_in_sentence(incident['key'])}" if "key" in incident else ""
+            size = counted(incident["records"], "outlier")
+            explanation = incident.get("explanation", "")
+            self._note(f"incident at line {incident['from']['offset']}{key} ({size}): {explanation}")
 
     def check_skipped(self) -> None:
         """Raise SkippedError if too many lines could not be scored."""
@@ -145,10 +146,10 @@ class Scoring:
             )
 
     def _note_what_does_not_count(self) -> None:
-        """Name what of the file does not count, although it may have been meant to."""
+        """Note what does not count in the file, although the user may expect that it does."""
         counts, table, schema = self._counts, self._table, self._scorer.schema
         if self._without:
-            features = shown(schema.features, NAMES_SHOWN)
+            features = shown_names(schema.features, MAX_NAMES_SHOWN)
             self._note(
                 f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({features})"
             )
@@ -157,12 +158,14 @@ class Scoring:
             last = dict(zip(schema.features, self._last.tolist(), strict=True))
             absent = [name for name, line in last.items() if not line]
             if absent:
-                self._note(f"no row of {table.name} has a value of {shown(absent, NAMES_SHOWN)}: missing everywhere")
+                self._note(
+                    f"no row of {table.name} has a value of {shown_names(absent, MAX_NAMES_SHOWN)}: missing everywhere"
+                )
             for (name, line), is_gone in zip(last.items(), self._presence.gone, strict=True):
                 if line and is_gone:
                     self._note(f"{name} has no value after line {line}, or some lines before it")
-            for one in (self._scorer.unused, self._suspects):
-                for text in () if one is None else one.notes():
+            for source in (self._scorer.unused, self._suspects):
+                for text in () if source is None else source.notes():
                     self._note(text)
         elif counts["skipped"]:
             self._note("nothing was scored; check --features, --format and --context")
@@ -173,14 +176,15 @@ class Scoring:
                 self._counts["silences"] += 1
             if self._counts["silences"] <= SILENCES_SHOWN:
                 is_over = notice["status"] == "closed"
-                at = datetime.fromtimestamp(notice["to" if is_over else "from"]["timestamp"] / 1000, UTC)
-                place = "" if is_over else "last record "
-                self._note(f"{notice['status']}: {notice['explanation']} ({place}{at:%Y-%m-%dT%H:%M:%SZ})")
+                time = datetime.fromtimestamp(notice["to" if is_over else "from"]["timestamp"] / 1000, UTC)
+                prefix = "" if is_over else "last record "
+                self._note(f"{notice['status']}: {notice['explanation']} ({prefix}{time:%Y-%m-%dT%H:%M:%SZ})")
 
     def _count_texts(self, lines: Sequence[Line], columns: Sequence[int]) -> None:
-        """Count the texts in these features that are no numbers."""
+        """Count the texts in these features that are not numbers."""
         schema = self._scorer.schema
-        for name in [schema.features[at] for at in columns if schema.features[at] not in schema.categorical]:
+        names = [schema.features[column] for column in columns]
+        for name in [name for name in names if name not in schema.categorical]:
             for value in (look_up(line.record, name) for line in lines if line.record is not None):
                 if isinstance(value, str) and not is_missing(value) and not is_number_text(value):
                     count_cell(self._table.texts, name, value)
@@ -199,20 +203,21 @@ class Scoring:
             return
         lines, scored = batch
         self._n_ended += len(scored.closed)
-        self._ended = most_surprising([*self._ended, *(one.summary for one in scored.closed)])
+        self._ended = most_surprising_incidents([*self._ended, *(notice.summary for notice in scored.closed)])
         self._note_silence([notice.summary for notice in scored.silence])
         self._last = np.where((~np.isnan(scored.rows)).any(axis=0), lines[-1].number, self._last)
         self._presence.follow(scored.rows, 0)
         if self._suspects is None:
             schema = self._scorer.schema
-            self._suspects = Suspects(schema.features, scored.rows, schema.categorical_columns)
-            _ = self._settings.context or list(self._suspects.notes())  # they were noted with the features
+            self._suspects = MarkCandidates(schema.features, scored.rows, schema.categorical_columns)
+            if not self._settings.context:
+                list(self._suspects.notes())  # discarded: they were noted with the features
         else:
             self._suspects.follow(scored.rows)
-        if self._table.format != "csv":  # which counts them while it reads
+        if self._table.format != "csv":  # a CSV reader counts them while it reads
             self._count_texts(lines, np.flatnonzero(np.isnan(scored.rows).any(axis=0)).tolist())
         results = [
-            unscored(line, missing) if result is None else result
+            result_without_score(line, missing) if result is None else result
             for line, result, missing in zip(lines, scored.results, scored.missing.tolist(), strict=True)
         ]
         for line, result in zip(lines, results, strict=True):
@@ -232,13 +237,13 @@ class Scoring:
         self._writer.write(lines, results)
 
 
-def most_surprising(incidents: Sequence[Result]) -> list[Result]:
-    """Those that are shown of incidents, from the records that sum them up; of equal ones the first to begin."""
-    return sorted(incidents, key=lambda one: (-one["surprise"], one["from"]["offset"]))[:INCIDENTS_SHOWN]
+def most_surprising_incidents(incidents: Sequence[Result]) -> list[Result]:
+    """Return the INCIDENTS_SHOWN most surprising incidents; of equal ones the first to begin."""
+    return sorted(incidents, key=lambda incident: (-incident["surprise"], incident["from"]["offset"]))[:INCIDENTS_SHOWN]
 
 
-def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
-    """Up to `size` lines at a time; fewer if the next line is not available yet."""
+def line_batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
+    """Yield up to `size` lines at a time; fewer if the next line is not available yet."""
     batch = []
     for line in table:
         batch.append(line)
@@ -249,9 +254,9 @@ def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def unscored(line: Line, missing: int) -> Result:
-    """The result of a line that has no row for the detector."""
-    result = nothing(missing if line.error is None else None)
+def result_without_score(line: Line, missing: int) -> Result:
+    """Return the result of a line that has no row for the detector."""
+    result = unscored_result(missing if line.error is None else None)
     if line.error is None:
         return result | {"status": "no_features"}
     return result | {"status": "malformed", "reason": line.error.reason, "line": line.number}

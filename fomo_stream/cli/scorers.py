@@ -1,7 +1,7 @@
-"""How `fomo-stream score` compares records: with a fixed context, or with the records before them.
+"""The scorers of `fomo-stream score`: they compare records with a fixed context, or with the records before them.
 
-A scorer takes lines and gives them back with results, in the same order. `add` may hold lines back; `finish` gives
-back the rest at the end of the input.
+A scorer takes lines and returns them with results, in the same order. `add` may hold lines back; `finish` returns the
+rest at the end of the input.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ from fomo_stream.loading import set_reference
 from fomo_stream.model.architecture import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.record import FileItem
-from fomo_stream.partition.running import Process, Running, Scored
-from fomo_stream.records.cells import MARKS, number_in
-from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
+from fomo_stream.partition.running import Process, Running, ScoredBatch
+from fomo_stream.records.cells import DECIMAL_MARKS, number_in
+from fomo_stream.records.files import BLOCK_RECORDS, FORMAT_HINT, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import (
-    NAMES_SHOWN,
+    MAX_NAMES_SHOWN,
     NoFeaturesError,
     choose_features,
-    infer_of_file,
+    infer_from_file,
     key_of,
     leaves_of,
     roles_of,
     text_columns,
 )
 from fomo_stream.records.lines import Note
-from fomo_stream.records.presence import Unused
-from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.presence import UnusedFields
+from fomo_stream.records.schema import Schema, shown_names
 from fomo_stream.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
 
 Float = NDArray[np.float64]
-MAX_HELD = 20  # times min_context: maximum number of unusable lines, and of records, held in memory
+MAX_HELD = 20  # times min_context: limit of unusable lines, and of records, held in memory
 
 
-Batch = tuple[list[Line], Scored]
+Batch = tuple[list[Line], ScoredBatch]
 
 
 class _LineScorer:
-    """Scores lines."""
+    """The parts that both scorers share."""
 
     def __init__(self, settings: ScoreSettings, note: Note) -> None:
         self._settings, self._note = settings, note
         self._partition: Running | None = None
-        self.unused: Unused | None = None  # of features that are inferred from the input
+        self.unused: UnusedFields | None = None  # only if features are inferred from the input
         self._now = round(time.time() * 1000)  # no record is later
 
     @property
     def partition(self) -> Running:
-        """It is there once there is a batch."""
+        """The partition; it exists from the first batch on."""
         assert self._partition is not None
         return self._partition
 
     @property
     def schema(self) -> Schema:
-        """The features that are scored."""
+        """The schema of the features that are scored."""
         return self.partition.schema
 
     def _begin(self, first: Detector, schema: Schema) -> None:
@@ -93,10 +93,10 @@ class FixedContextScorer(_LineScorer):
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
             text = text_columns(settings, settings.key)
-            file = RecordFile(stream, "auto", str(path), text, note=note, **settings.of_csv())
+            file = RecordFile(stream, "auto", str(path), text, note=note, **settings.csv_settings())
             records = trusted_records(file)
-            sample = list(islice(records, BLOCK))
-            # with them the first records are checked
+            sample = list(islice(records, BLOCK_RECORDS))
+            # used to check the first records of the input
             self._fields: set[str] | None = {path for record in sample for path, _ in leaves_of(record)}
             self._table, self._source = table, f"the first {counted(len(sample), 'record')} of --context {path}"
             schema, _ = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
@@ -104,7 +104,7 @@ class FixedContextScorer(_LineScorer):
             while sample:
                 values = schema.rows(sample)
                 blocks.append(values[~np.isnan(values).all(axis=1)])
-                sample = list(islice(records, BLOCK))
+                sample = list(islice(records, BLOCK_RECORDS))
         note_texts(file, schema, note)
         rows = np.concatenate(blocks)
         if len(rows) < MIN_CONTEXT_ROWS:
@@ -112,15 +112,15 @@ class FixedContextScorer(_LineScorer):
             raise SchemaError(f"--context {path} has {has}; at least {MIN_CONTEXT_ROWS} are needed")
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
-        # one view, and no memory: the input need not be a stream
+        # one view, and no memory: the input may be unordered
         config = replace(config, views=("all",), memory=0.0)
         self._detector = Detector(model, rows.shape[1], config, categorical=schema.categorical_columns)
         self._detector.seed_context(rows)
         self._begin(self._detector, schema)
         if self._detector.score_apart(rows[:1]).status[0] is Status.CALIBRATING:
-            few = counted(self._detector.context_rows, "row")
+            rows_text = counted(self._detector.context_rows, "row")
             note(
-                f"nothing will be flagged: {few} of {path} are too few for an alert rate of "
+                f"nothing will be flagged: {rows_text} of {path} are too few for an alert rate of "
                 f"{config.alert_rate:g}; give more rows, or raise --alert-rate"
             )
 
@@ -133,16 +133,16 @@ class FixedContextScorer(_LineScorer):
         """Raise SchemaError if the first records have a feature that the context has no field for."""
         if self._fields is None:
             return
-        known, self._fields, table = self._fields, None, self._table
+        fields, self._fields, table = self._fields, None, self._table
         try:
-            schema, _ = infer_of_file(self._settings, table.format, records, table.name, roles_of(self._settings))
+            schema, _ = infer_from_file(self._settings, table.format, records, table.name, roles_of(self._settings))
         except NoFeaturesError:
             return
-        if lacking := [name for name in schema.features if name not in known]:
-            hint = did_you_mean(lacking[0], sorted(known))
+        if lacking := [name for name in schema.features if name not in fields]:
+            hint = did_you_mean(lacking[0], sorted(fields))
             raise SchemaError(
-                f"{self._source} have no field {shown(lacking, NAMES_SHOWN)}, which {table.name} has{hint}",
-                f"add it to that file, or name the features to compare: --features {shown(self.schema.features)}",
+                f"{self._source} have no field {shown_names(lacking, MAX_NAMES_SHOWN)}, which {table.name} has{hint}",
+                f"add it to that file, or name the features to compare: --features {shown_names(self.schema.features)}",
             )
 
     def finish(self) -> Batch | None:
@@ -160,23 +160,24 @@ class PrequentialScorer(_LineScorer):
         self._model, self._table = model, table
         self._min_context = settings.min_context
         self._held: list[Line] = []
-        self._wanted = self._min_context  # records to hold before the next attempt to begin
+        self._needed = self._min_context  # records to hold before the next attempt to begin
         self._n_records = 0
         self._features: Schema | None = None
         self._has_scored_first = False
 
     def add(self, lines: list[Line]) -> Batch | None:
         if self.unused is not None:
-            self.unused.follow(numbered(lines), are_first=False)
+            self.unused.follow(numbered_records(lines), are_first=False)
         if self._partition is not None:
             return self._batch(lines, self._partition.detector.process)
         self._held += lines
         self._n_records += sum(line.record is not None for line in lines)
         if len(self._held) - self._n_records > MAX_HELD * self._min_context:
             raise SchemaError(
-                f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records", FORMS
+                f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records",
+                FORMAT_HINT,
             )
-        return None if self._n_records < self._wanted else self._try_to_begin(at_end=False)
+        return None if self._n_records < self._needed else self._try_to_begin(at_end=False)
 
     def finish(self) -> Batch | None:
         return None if self._partition is not None else self._try_to_begin(at_end=True)
@@ -189,12 +190,12 @@ class PrequentialScorer(_LineScorer):
                 self._settings, self._table.format, records, name, roles_of(self._settings), self._note
             )
             if self._settings.features is None:
-                known = (*self._features.features, *self._features.untaken, self._settings.result_field)
-                self.unused = Unused(known, left_out, self._settings.marks)
-                self.unused.follow(numbered(self._held), are_first=True)
+                names = (*self._features.features, *self._features.untaken, self._settings.result_field)
+                self.unused = UnusedFields(names, left_out, self._settings.marks)
+                self.unused.follow(numbered_records(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])
         n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
-        if {*self._features.features} <= {*self._settings.derive}:  # they are known later
+        if {*self._features.features} <= {*self._settings.derive}:  # their values are known only after this
             n_usable = self._n_records
         if n_usable < self._min_context and not at_end:
             if self._n_records > MAX_HELD * self._min_context:
@@ -202,7 +203,7 @@ class PrequentialScorer(_LineScorer):
                     f"only {n_usable} of the first {self._n_records} records of {name} have a value of any "
                     "feature; name other features with --features"
                 )
-            self._wanted = self._n_records + self._min_context - n_usable
+            self._needed = self._n_records + self._min_context - n_usable
             return None
         schema, config = self._features, self._settings.detector_config()
         columns = schema.categorical_columns, schema.counter_columns
@@ -211,8 +212,8 @@ class PrequentialScorer(_LineScorer):
             self._note(f"left out: the view {view}")
         if self._settings.reference is not None:
             reference = set_reference(self._settings, first, schema)
-            own = f"{counted(reference.keys, 'key')} with enough of their own"
-            self._note(f"--reference: {counted(reference.records, 'good record')}, {own}")
+            keys = f"{counted(reference.keys, 'key')} with enough of their own"
+            self._note(f"--reference: {counted(reference.records, 'good record')}, {keys}")
         self._begin(first, schema)
         held, self._held = self._held, []
         return self._batch(held, self._first_scores)
@@ -235,16 +236,16 @@ class PrequentialScorer(_LineScorer):
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
 
 
-def numbered(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of lines, with the numbers of these."""
+def numbered_records(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return the records of lines, with the line numbers."""
     return ((line.number, line.record) for line in lines if line.record is not None)
 
 
 def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
-    """Name the features with cells that are text, and count as missing."""
+    """Note the features with cells that are text and therefore count as missing."""
     for name, (count, first) in table.texts.items():
         if name in schema.features and name not in schema.categorical:
-            other = next((mark for mark in reversed(MARKS) if number_in(first, mark) is not None), "")
+            other = next((mark for mark in reversed(DECIMAL_MARKS) if number_in(first, mark) is not None), "")
             remedy = f"; --decimal {other} reads such numbers" if other else ""
             cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
             note(f"{cells} counted as missing: text such as {first[:40]!r}{remedy}")

@@ -1,4 +1,4 @@
-"""How a service is stopped from outside: SIGTERM and Ctrl-C, from the first moment of the process on."""
+"""Stops a service on SIGTERM and Ctrl-C, from the first moment of the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
-SHUTDOWN_S = 24.0  # from the signal until the process ends in any case
+SHUTDOWN_S = 24.0  # longest time from the signal to the end of the process
 CTRL_C = 130  # exit code
 
 
@@ -22,17 +22,17 @@ class Stoppable(Protocol):
 
     @property
     def is_loading(self) -> bool:
-        """Whether it holds nothing yet, so that the process may end at once."""
+        """True if the service holds nothing yet, so that the process may end at once."""
 
     def stop(self) -> None:
-        """End soon."""
+        """Make the service end soon."""
 
 
 class Signals:
     """Handles the signals of a service.
 
-    It is made before the large packages are imported, because the first process of a container gets only signals that
-    it handles. Until the model is loaded nothing is held, and the process ends at once.
+    Create it before the large packages are imported, because the first process of a container gets only signals that it
+    handles. Until the model is loaded the service holds nothing, and the process ends at once.
     """
 
     def __init__(self) -> None:
@@ -41,23 +41,23 @@ class Signals:
         signal.signal(signal.SIGTERM, self._stop)
 
     def attach(self, service: Stoppable) -> None:
-        """The signals are for this service from now on."""
+        """Stop this service on a signal from now on."""
         self._service = service
 
     def _stop(self, number: int, _frame: object) -> None:
         log.info(kv("stopping", signal=signal.Signals(number).name))
         if self._service is None or self._service.is_loading:
             os._exit(CTRL_C if number == signal.SIGINT else 0)
-        signal.signal(number, _end)
+        signal.signal(number, _end_at_once)
         end_within(SHUTDOWN_S)
         self._service.stop()
 
 
-def _end(number: int, _frame: object) -> None:
-    """A second signal ends the process at once."""
+def _end_at_once(number: int, _frame: object) -> None:
+    """End the process at once; the second signal calls it."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    os._exit(128 + number)  # the first process of a container ignores it
+    os._exit(128 + number)  # the first process of a container ignores the default action
 
 
 def end_within(seconds: float) -> None:
@@ -70,5 +70,5 @@ def end_within(seconds: float) -> None:
 
     timer = threading.Timer(seconds, cut_short)
     timer.daemon = True
-    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)  # works even if the interpreter runs no threads any more
+    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)  # works even if the interpreter no longer runs threads
     timer.start()

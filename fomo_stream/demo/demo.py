@@ -1,7 +1,7 @@
 """`fomo-stream demo`: a simulated pump, an embedded broker and the real service with its status page.
 
-Sensor readings are sent to a topic in real time and scored by the service. Lines name the flagged readings beside the
-faults that were injected; the service does not know these faults. At the end a report says how good it was.
+Sensor readings are sent to a topic in real time and scored by the service. Lines name the flagged readings with the
+faults that were injected; the service does not know these faults. At the end a report says how good the scores were.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
 from fomo_stream.ops.monitor import Monitor
 from fomo_stream.replaying.command import replay_settings
-from fomo_stream.replaying.output import check_writable
 from fomo_stream.replaying.progress import shown_progress
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
+from fomo_stream.replaying.report_files import check_writable
 from fomo_stream.replaying.tables import in_memory
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import DemoSettings
 
 TOPIC, OUT = "sensors", "anomalies"
-PARTITION = 0  # as which a replay sees the records of a table
+PARTITION = 0  # number of the partition, as a replay of a table has it
 RATE = 500.0  # readings a second
 FAULTS_EVERY_S = 3.0  # on average
-MOST = 60_000  # readings in a report: its replay takes about ten seconds
+MAX_REPORT_READINGS = 60_000  # their replay takes about ten seconds
 
 
 class Tally(Observer):
-    """Compares injected faults with what was flagged; the threads of the pump and of the service report to it.
+    """Compares injected faults with flagged readings; the threads of the pump and of the service report to it.
 
     It prints a line about the first outlier of each fault, and of each run of false alarms.
     """
@@ -51,21 +51,21 @@ class Tally(Observer):
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.scored_count = self.false_alarms = self.faults = 0
-        self._fault_of: dict[int, tuple[int, str]] = {}  # by reading: number of its fault, from 1, and its name
+        self._fault_of: dict[int, tuple[int, str]] = {}  # by reading: number and name of its fault, from 1
         self._sent_last: str | None = None
         self._caught: set[int] = set()
         self._flagged_last: int | None = None  # fault of the newest outlier; 0: a false alarm
 
     def sent(self, record: dict[str, Any], fault: str | None) -> None:
-        """A reading is sent, with this injected fault."""
+        """Note a reading that is sent, with this injected fault."""
         if fault is not None:
             self.faults += fault != self._sent_last
             self._fault_of[record["reading"]] = self.faults, fault
         self._sent_last = fault
 
-    def scored(self, seen: Observation) -> None:
-        self.scored_count += seen.n_records
-        for record, result, _ in seen.outliers:
+    def scored(self, observation: Observation) -> None:
+        self.scored_count += observation.n_records
+        for record, result, _ in observation.outliers:
             number, fault = self._fault_of.get(record["reading"], (0, "none (false alarm)"))
             if number != self._flagged_last and number not in self._caught:
                 why = f": {result['explanation']}" if "explanation" in result else ""
@@ -75,7 +75,7 @@ class Tally(Observer):
             self._caught |= {number} - {0}
 
     def summary(self) -> str:
-        """One line about the run so far."""
+        """Return one line about the run so far."""
         share = self.false_alarms / max(1, self.scored_count)
         return (
             f"scored {self.scored_count:,} records in {time.monotonic() - self.began:.0f} s; faults caught "
@@ -84,7 +84,7 @@ class Tally(Observer):
 
 
 def run_demo(settings: DemoSettings) -> int:
-    """Run until Ctrl-C or `settings.seconds`; returns the exit code. Raises an error of the service."""
+    """Run until Ctrl-C or `settings.seconds`; return the exit code. Raises the errors of the service."""
     say("fomo-stream demo: starting an embedded broker and the service ...")
     path = None if settings.report == NO_REPORT else Path(settings.report).absolute()
     if path is not None:
@@ -107,7 +107,7 @@ def run_demo(settings: DemoSettings) -> int:
             kafka={"fetch.wait.max.ms": "10"},
             health_port=0,  # any free one
             show_keys=True,
-            **settings.of_detector(),
+            **settings.detector_settings(),
         )
         monitor = Monitor(service_settings)
         service = Service(service_settings, model, Observers([monitor, tally]))
@@ -132,7 +132,7 @@ def run_demo(settings: DemoSettings) -> int:
                 say(f"broker {broker.bootstrap}: records in topic {TOPIC}, scored records in topic {OUT}")
                 say("delivery is at least once, because the embedded broker has no transactions")
                 tally.began = time.monotonic()
-                pump = noted(settings, tally, sent)
+                pump = noted_readings(settings, tally, sent)
                 running.append(threads.submit(send, producer, TOPIC, pump, RATE, stop, PARTITION))
                 end = tally.began + (settings.seconds or float("inf"))
                 while time.monotonic() < end and not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
@@ -157,31 +157,31 @@ def say(line: str) -> None:
 
 
 def readings(settings: DemoSettings) -> Readings:
-    """The demo's readings, each with the name of the fault in it; the same for the same settings."""
+    """Return the readings of the demo, each with the name of its fault; the same for the same settings."""
     fault_every = max(300.0, FAULTS_EVERY_S * RATE)
     first_fault = settings.min_context + 500  # no fault in the first context
     return sensor_stream(settings.seed, fault_every=fault_every, first_fault=first_fault)
 
 
-def noted(settings: DemoSettings, tally: Tally, sent: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The readings to send; the tally and `sent` learn of each when it is taken."""
+def noted_readings(settings: DemoSettings, tally: Tally, sent: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the readings to send, and note each in the tally and in `sent` when it is taken."""
     for number, (record, fault) in enumerate(readings(settings)):
         tally.sent(record, fault)
-        if number < MOST:
+        if number < MAX_REPORT_READINGS:
             sent.append({**record, "sent": time.time_ns() // 1_000_000, "fault": fault is not None})
         yield record
 
 
 def demo_report(settings: DemoSettings, features: tuple[str, ...], scored: list[dict[str, Any]]) -> ReplayResult:
-    """The readings once more, by the replay, with the injected faults as labels. The results equal the live ones."""
-    # Not from the environment, as for the demo's service.
-    own = ReplaySettings.model_construct(
+    """Replay the readings with the injected faults as labels. The results equal the live ones."""
+    # Not from the environment, as for the service of the demo.
+    replay = ReplaySettings.model_construct(
         file=Path(TOPIC),
         key="pump",
         time="sent",
         label="fault",
         features=features,
         report=NO_REPORT,
-        **settings.of_detector(),
+        **settings.detector_settings(),
     )
-    return replay_settings(own, shown_progress(), in_memory(scored))
+    return replay_settings(replay, shown_progress(), in_memory(scored))

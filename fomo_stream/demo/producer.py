@@ -37,7 +37,7 @@ def send(
     due = time.monotonic()  # time of the next reading
     while not stopped.wait(max(PACE_S, due - time.monotonic())):
         now = time.monotonic()
-        if now - due > 1.0:  # this machine is too slow or was asleep: continue from now, without catching up
+        if now - due > 1.0:  # the machine is too slow or was suspended: continue from now, without catching up
             due = now
         while due <= now:
             record = next(readings, None)
@@ -51,7 +51,7 @@ def send(
 
 
 def several_pumps(count: int) -> Readings:
-    """Readings of `count` pumps in turn, endlessly; each pump has its own faults."""
+    """Yield readings of `count` pumps in turn, endlessly; each pump has its own faults."""
     pumps = [sensor_stream(seed) for seed in range(count)]
     while True:
         for number, readings in enumerate(pumps):
@@ -59,7 +59,7 @@ def several_pumps(count: int) -> Readings:
             yield {**record, "pump": f"P-{101 + number}"}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def run_producer(argv: Sequence[str] | None = None) -> None:
     """Send until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser("python -m fomo_stream.demo.producer", description=__doc__)
     parser.add_argument("--bootstrap", default="localhost:9092", help="address of a broker (default: %(default)s)")
@@ -67,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pumps", type=int, default=4, help="number of pumps (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=100.0, help="readings a second (default: %(default)g)")
     parser.add_argument("--count", type=int, help="end after so many readings (default: never)")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    producer = Producer({"bootstrap.servers": given.bootstrap, "linger.ms": 2}, logger=ClientLog("producer"))
-    send(producer, given.topic, islice(several_pumps(given.pumps), given.count), given.rate, stopped)
+    producer = Producer({"bootstrap.servers": options.bootstrap, "linger.ms": 2}, logger=ClientLog("producer"))
+    send(producer, options.topic, islice(several_pumps(options.pumps), options.count), options.rate, stopped)
 
 
 if __name__ == "__main__":
-    main()
+    run_producer()

@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-DAY = 100_000  # readings in one cycle
-DWELL = 20  # mean readings under one load
+DAY_READINGS = 100_000  # readings in one cycle
+MEAN_LOAD_READINGS = 20  # mean readings under one load
 LOADS = (0.15, 0.5, 0.9)
 MISSING_SHARE = 0.003
 BLOCK = 256  # readings drawn at once, only for speed
 # Readings that a fault lasts.
-LENGTHS = {"spike": 1, "stuck": 10, "drift": 16, "broken correlation": 5, "vibration burst": 5}
+FAULT_READINGS = {"spike": 1, "stuck": 10, "drift": 16, "broken correlation": 5, "vibration burst": 5}
 
 
 @dataclass(frozen=True)
 class Sensor:
-    """How one quantity behaves, in its own unit."""
+    """The behaviour of one quantity, in its own unit."""
 
     name: str
     centre: float  # at half load
@@ -91,7 +91,7 @@ def sensor_stream(seed: int = 0, fault_every: float = 1500.0, first_fault: int =
 
 
 def ordinary_readings(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless blocks of (load (BLOCK,) in [0, 1], values (BLOCK, n_sensors) without faults)."""
+    """Yield endless blocks of (load (BLOCK,) in [0, 1], values (BLOCK, n_sensors) without faults)."""
     centre, load_gain, cycle_gain, noise = (
         np.array([getattr(s, part) for s in PUMP]) for part in ("centre", "load", "cycle", "noise")
     )
@@ -102,7 +102,7 @@ def ordinary_readings(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np
     wobble = 0.0
     start = 0
     while True:
-        jumps, shocks = rng.random(BLOCK) < 1 / DWELL, rng.normal(size=BLOCK)
+        jumps, shocks = rng.random(BLOCK) < 1 / MEAN_LOAD_READINGS, rng.normal(size=BLOCK)
         loads, heats, wobbles = np.empty((3, BLOCK))
         for i in range(BLOCK):
             if jumps[i]:
@@ -112,7 +112,7 @@ def ordinary_readings(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np
             wobble += -wobble / 8 + 0.5 * shocks[i]
             loads[i], heats[i], wobbles[i] = load, heat, wobble
         loads += 0.06 * rng.normal(size=BLOCK)  # demand is never constant
-        cycle = np.cos(2 * np.pi * (start + np.arange(BLOCK)) / DAY)
+        cycle = np.cos(2 * np.pi * (start + np.arange(BLOCK)) / DAY_READINGS)
         shared = rng.normal(size=BLOCK)
         errors = rng.normal(size=(BLOCK, len(PUMP)))
         errors[:, shaking] = 0.5 * errors[:, shaking] + 0.85 * shared[:, None]
@@ -139,7 +139,7 @@ class Faults:
         self.size = 0.0
 
     def apply(self, number: int, load: float, values: np.ndarray) -> tuple[np.ndarray, str | None]:
-        """values: (n_sensors,) of reading `number`, without faults. Returns them with the fault, and its name."""
+        """Return the values (n_sensors,) of reading `number` with a fault if one is due, and its name or None."""
         if not self.left and number >= self.next_start:
             self._begin(load, values)
         if not self.left:
@@ -151,7 +151,7 @@ class Faults:
         elif self.kind == "stuck":
             values[self.where] = self.size
         elif self.kind == "drift":
-            values[self.where] += self.size * (LENGTHS["drift"] - self.left + 1) / LENGTHS["drift"]
+            values[self.where] += self.size * (FAULT_READINGS["drift"] - self.left + 1) / FAULT_READINGS["drift"]
         elif self.kind == "broken correlation":
             values[self.where] = 2 * PUMP[self.where].centre - values[self.where]
         else:
@@ -163,14 +163,14 @@ class Faults:
 
     def _begin(self, load: float, values: np.ndarray) -> None:
         rng = self.rng
-        kind = self.kind = str(rng.choice(list(LENGTHS)))
+        kind = self.kind = str(rng.choice(list(FAULT_READINGS)))
         if kind in ("broken correlation", "stuck"):
             self.where = int(rng.choice(self.driven))
         else:
             self.where = int(rng.integers(len(PUMP)))
         if kind == "broken correlation" and abs(load - 0.5) < 0.25:
             return  # at half load the reverse looks the same: try again with the next reading
-        self.left = LENGTHS[kind]
+        self.left = FAULT_READINGS[kind]
         if kind == "stuck":
             old = np.array([row[self.where] for row in self.recent])
             self.size = float(old[np.argmax(np.abs(old - values[self.where]))])

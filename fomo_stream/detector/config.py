@@ -14,7 +14,7 @@ from fomo_stream.detector.changelog import Document, StoredEntries, check_same
 from fomo_stream.detector.keys import MAX_KEYS
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
-from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
+from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS, MAX_REASONS
 from fomo_stream.model.architecture import Model
 
 MIN_CONTEXT_ROWS = 4  # two halves of two rows can score each other
@@ -79,8 +79,8 @@ class DetectorConfig:
         check("refresh", 0.01, 1.0)
         check("recent_every", STEP, 1_000_000)
         check("lag", 1, 1_000_000)
-        check("keys", 1, MOST_KEYS)
-        check("own_contexts", 0, MOST_OWN_CONTEXTS)
+        check("keys", 1, MAX_KNOWN_KEYS)
+        check("own_contexts", 0, MAX_OWN_CONTEXTS)
         check("memory", 0.0, 0.9)
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)

@@ -160,15 +160,21 @@ class Detector:
         return self._shared.room
 
     @property
+    def ahead(self) -> int:
+        """Return how many of the next records can be processed at most, so that `is_ready` knows what they wait for."""
+        return self._shared.ahead
+
+    @property
     def reference(self) -> Reference | None:
         """The rows that are called good, if there are any."""
         return self._reference
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
-        """Return whether records with these keys (n,) can be processed next without waiting for a generation to be
-        built."""
+        """Return whether records with these keys (n,) can be processed without waiting for a generation."""
+        if all(scope.is_ready(len(keys)) for scope in self._key_scopes.scopes):  # which is usual, and cheap to find out
+            return True
         if not len(self._key_scopes):
-            return self._shared.is_ready(len(keys))
+            return False
         call = self._visited(len(keys), Digests.of(keys), learn=True, is_bounded=False)
         is_ready = all(self._key_scopes.scopes[s].is_ready(n) for s, n in self._scopes_of(call))
         self._keep(call.work)

@@ -142,6 +142,11 @@ class Scope:
             self._room_end = self.records + self._find_room()
         return self._room_end - self.records
 
+    @property
+    def ahead(self) -> int:
+        """How many of the next records are scored by generations that are there or are being built; at least 1."""
+        return self.alerts.stepped + STEP + self.config.lag - self.records if self.has_contexts else self.room
+
     def _find_room(self) -> int:
         if not self.has_contexts:
             return max(1, self.config.min_context - self.context.max_rows)

@@ -1,4 +1,4 @@
-"""Work that nobody waits for: neither the main loop, nor the process when it ends."""
+"""Work in the background: neither the main loop nor the end of the process waits for it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-TOGETHER = 64  # consecutive tasks that are ordered; fewer than that overtake a task
+MAX_REORDERED_TASKS = 64  # consecutive tasks that are ordered; fewer than that overtake a task
 
 
-class Background(Executor):
-    """Runs one task at a time in a thread, ordered by `needed_at` (see `detector.view_set`), then as submitted.
+class BackgroundExecutor(Executor):
+    """Run one task at a time in a thread, ordered by `needed_at` (see `detector.view_set`), then as submitted.
 
     So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
-    Only TOGETHER consecutive tasks are ordered: a partition of many records does not wait for long beside young ones,
-    which need many generations. done: called in the thread after each task, with its seconds.
+    Only MAX_REORDERED_TASKS consecutive tasks are ordered. Else young partitions, which need many generations, would
+    delay an old one for long. done: called in the thread after each task, with its seconds.
 
     >>> with Background("sums") as thread:
     ...     thread.submit(sum, [1, 2]).result()
@@ -49,11 +49,11 @@ class Background(Executor):
                 self._done(time.perf_counter() - began)
 
         number = next(self._count)
-        self._queue.put((number // TOGETHER, getattr(fn, "needed_at", -1), number, work))
+        self._queue.put((number // MAX_REORDERED_TASKS, getattr(fn, "needed_at", -1), number, work))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more tasks; those that wait are run, or with cancel_futures forgotten."""
+        """Refuse further tasks. Those that wait are run, or forgotten with cancel_futures."""
         self._is_over = True
         self._queue.put((-1 if cancel_futures else float("inf"), 0, next(self._count), self._stop))
         if wait:
@@ -65,6 +65,6 @@ class Background(Executor):
             if work == self._stop:
                 return
             work()
-            del work  # and what it has built
+            del work  # so that its result can be freed while the thread waits
 
     def _stop(self) -> None: ...

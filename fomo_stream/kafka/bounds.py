@@ -1,4 +1,4 @@
-"""The bounds of a range of records, as a user writes them: `--from`, `--to` and `--last`. Pure."""
+"""Bounds of a range of records, as a user writes them: `--from`, `--to` and `--last`. Pure."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.wording import DURATIONS, SECONDS
 
 EXAMPLES = "a time (2026-10-01, 2026-10-01T12:00Z), an offset (812), or an offset for each partition (0:812,1:790)"
-MOST_OFFSET = 2**63 - 1
+MAX_OFFSET = 2**63 - 1
 EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)  # floats would lose milliseconds
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One bound of a range; at most one of its values is given, and none means all records."""
+    """One bound of a range. At most one of its values is set; without any, it does not exclude records."""
 
-    text: str = ""  # as in messages: `--from 812`; empty: it excludes no record
+    text: str = ""  # as in messages: `--from 812`; empty: all records
     time_ms: int | None = None  # milliseconds since 1970
     offset: int | None = None  # of all partitions
     offsets: dict[int, int] = field(default_factory=dict)  # by partition
 
     def offset_of(self, partition: int) -> int | None:
-        """The offset of a partition; None if the bound is a time, or says nothing about this partition."""
+        """Return the offset of a partition; None if the bound is a time, or does not name this partition."""
         return self.offsets.get(partition, self.offset)
 
 
 @dataclass(frozen=True)
 class Range:
-    """The offsets `start` to `end` - 1 of one partition; the range is empty where they are equal."""
+    """The offsets `start` to `end` - 1 of one partition; if they are equal, the range is empty."""
 
     partition: int
     start: int
@@ -40,12 +40,12 @@ class Range:
 
     @property
     def records(self) -> int:
-        """How many records it has at most; offsets without a record count, too."""
+        """Return the most records that it can have; offsets without a record count, too."""
         return self.end - self.start
 
 
 def parse_bounds(from_: str, to: str, last: str, now_ms: int) -> tuple[Bound, Bound]:
-    """The first record of a range, and its end. Raises ConfigError if a text is not understood or they are swapped.
+    """Return both bounds of a range. Raises ConfigError if a text is not understood or the bounds are swapped.
 
     A time without a zone is in UTC. `last` counts back from `now_ms`, the present in milliseconds since 1970.
     """
@@ -59,7 +59,7 @@ def parse_bounds(from_: str, to: str, last: str, now_ms: int) -> tuple[Bound, Bo
 
 
 def gap_notes(topic: str, offsets: int, records: int) -> list[str]:
-    """A sentence about offsets of the ranges of a topic without a record, if there are any. records: that were read."""
+    """Return a sentence about offsets without a record, if there are any. records: number of records read."""
     if records >= offsets:
         return []
     return [
@@ -92,13 +92,13 @@ def _parse(flag: str, text: str) -> Bound:
 
 def _parse_last(text: str, now_ms: int) -> Bound:
     name = f"--last {text.strip()}"
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip(), re.ASCII)
-    if found is None or float(found[1]) <= 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip(), re.ASCII)
+    if match is None or float(match[1]) <= 0:
         raise ConfigError(f"{name}: not understood", DURATIONS)
-    return Bound(name, time_ms=max(0, now_ms - round(float(found[1]) * SECONDS[found[2]] * 1000)))
+    return Bound(name, time_ms=max(0, now_ms - round(float(match[1]) * SECONDS[match[2]] * 1000)))
 
 
 def _offset(name: str, text: str) -> int:
-    if (offset := int(text)) > MOST_OFFSET:
-        raise ConfigError(f"{name}: {offset} is no offset; write {EXAMPLES}")
+    if (offset := int(text)) > MAX_OFFSET:
+        raise ConfigError(f"{name}: {offset} is not an offset; write {EXAMPLES}")
     return offset

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.base import CommitOutcome, Delivery
 from fomo_stream.kafka.delivery.transactions import SLICE_S
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicReport
@@ -18,23 +18,23 @@ from fomo_stream.partition.partition import Waiting
 
 log = logging.getLogger(__name__)
 
-POSTPONE_S = 2.0  # less than the shortest session
+POSTPONE_S = 2.0  # less than the shortest session timeout
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
-LONGEST_RETRY_S = 10.0
+MAX_RETRY_S = 10.0
+BEHIND_S = 0.5  # between commits while records have piled up: a commit costs as much as many records
 
 
 class Membership:
-    """The confirmed membership of a consumer: the one under which an instance commits.
+    """The confirmed membership of a consumer, under which an instance commits.
 
-    The broker accepts a commit of every member of the group's present generation, whether or not the partition is its
-    own. And the client may renew its membership before it tells which partitions it has lost: when an instance was
-    suspended for so long that the group has removed it, `rd_kafka_cgrp_handle_JoinGroup` of librdkafka joins again
-    under another member id, and goes on with its former partitions until the group's leader has assigned them anew. So
-    a commit carries the membership of the moment when a callback last confirmed which partitions are owned, never a
-    fresh one.
+    The broker accepts a commit of every member of the group's present generation, also for partitions of other members.
+    And the client may renew its membership before it reports lost partitions: if the group has removed an instance
+    that was suspended for long, `rd_kafka_cgrp_handle_JoinGroup` of librdkafka joins again under another member id, and
+    keeps its former partitions until the group's leader has assigned all again. Therefore a commit carries the
+    membership of the last callback that confirmed the owned partitions, never a fresh one.
 
     is_by_broker: the broker assigns (`group.protocol=consumer`, KIP-848). Then the epoch of a member also rises without
-    a callback. This is safe: a member that was removed gets another epoch only after its callback for lost partitions.
+    a callback. This is safe: a removed member gets another epoch only after its callback for lost partitions.
     """
 
     def __init__(self, consumer: Any, is_by_broker: bool = False) -> None:
@@ -42,12 +42,12 @@ class Membership:
         self._confirmed: Any = None
         self._refused: Any = None
         self._id = ""  # the member id that owns partitions
-        self.was_removed = False  # the group removed this instance, and the client did not say so
+        self.was_removed = False  # the group removed this instance, and the client did not report it
 
     def confirm(self, owns: bool) -> bool:
-        """In a callback: the partitions that remain are owned under the membership of now.
+        """Confirm, in a callback, that the remaining partitions are owned under the present membership.
 
-        owns: whether there were partitions before. Returns False if they were lost in between; see `was_removed`.
+        owns: there were partitions before. Return False if they were lost in between; see `was_removed`.
         """
         membership = self._consumer.consumer_group_metadata()
         member_id = self._consumer.memberid()
@@ -58,7 +58,7 @@ class Membership:
         return True
 
     def now(self) -> Any:
-        """The membership to commit with; None while it is not certain which partitions are owned."""
+        """Return the membership to commit with; None while it is not certain which partitions are owned."""
         if not self._id:
             return None
         fresh = self._consumer.consumer_group_metadata()
@@ -73,12 +73,12 @@ class Membership:
         return None
 
     def refuse(self, membership: Any = None) -> None:
-        """The broker refuses this membership (None: whichever it is): nothing is certain until a callback."""
+        """Note that the broker refuses this membership (None: the present one). Only a callback confirms another."""
         if membership is None or membership == self._confirmed:
             self._confirmed, self._refused = None, membership
 
     def lose(self) -> None:
-        """No partition is owned any more."""
+        """Note that all partitions are lost."""
         self._confirmed, self._id, self.was_removed = None, "", False
 
 
@@ -88,7 +88,8 @@ class Commits:
     1. **Open.** Scores and dead letters are sent as records are scored. With exactly-once,
        readers of committed records do not see them yet.
     2. **Stage.** When the commit interval is over or the delivery is full, every partition sends the changes of
-       its state, and its offsets are noted (`Pipeline.stage`).
+       its state, and its offsets are noted (`Pipeline.stage`). While the service is behind, its records are late
+       anyway: commits are then rare, so that it catches up sooner.
     3. **Commit.** The delivery commits outputs, state and offsets: with exactly-once in one transaction, with
        at-least-once the offsets last. The broker may take many turns to answer; outputs sent meanwhile belong to the
        next commit.
@@ -128,29 +129,32 @@ class Commits:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit has begun whose outcome is not known."""
+        """Return whether a commit has begun whose outcome is not known."""
         return self._delivery.is_committing
 
     @property
     def must_pause(self) -> bool:
-        """Whether nothing more may be read until the commit, or the abort, is done."""
+        """Return whether reading must pause until the commit, or the abort, is done."""
         return self._delivery.is_full or self.must_abort
 
-    def turn(self, now: float) -> bool:
-        """Take the next step, if its time has come. Returns whether a commit was due."""
+    def turn(self, now: float, is_behind: bool = False) -> bool:
+        """Take the next step, if its time has come. Returns whether a commit was due.
+
+        is_behind: since a commit was due, there were always more records than were read.
+        """
         if self._delivery.is_committing:
             self._conclude(self._delivery.proceed())
         elif self.must_abort:
             self._abort()
         elif self._delivery.has_failed:
-            self._conclude(Outcome.FAILED)
-        elif now >= self._due or self._delivery.is_full:
+            self._conclude(CommitOutcome.FAILED)
+        elif self._delivery.is_full or (now >= self._due and not (is_behind and now < self._began + BEHIND_S)):
             self._due = now + (self._interval_s if self.begin() else 0)
             return True
         return False
 
     def begin(self) -> bool:
-        """Steps 2 and 3. Returns False if nothing may be committed now, because it is not certain what is owned."""
+        """Take steps 2 and 3. Return False if it must not commit now, as it is not certain which partitions it owns."""
         if self._pipeline.guard.has_failed:
             self.must_abort = True
             return False
@@ -164,31 +168,31 @@ class Commits:
             self.must_abort = True
             return False
         self._member = member
-        self._staged = self._pipeline.stage(self._topics.seen)
+        self._staged = self._pipeline.stage(self._topics.answer)
         if self._staged or self._delivery.sent:
             self._conclude(self._delivery.commit(self._staged, self._consumer, member))
         return True
 
     def _committed_by_others(self) -> bool:
-        """Under a new membership: whether somebody else has committed partitions since this owner did.
+        """Return whether another instance has committed partitions since this one did. Called for a new membership.
 
-        A second line of defence, in case the group or the client is wrong; where the broker does not answer, the
-        commit itself has to wait for it.
+        This is a second check, in case the group or the client is wrong. If the broker does not answer, the commit
+        itself will wait for it.
         """
         own = self._pipeline.committed_offsets()
         try:
-            found = self._consumer.committed(list(own), timeout=SLICE_S) if own else []
+            committed = self._consumer.committed(list(own), timeout=SLICE_S) if own else []
         except KafkaException as error:
             log.debug(kv("offsets_unknown", reason=error.args[0].str()))
             return False
-        others = [one.partition for one in found if one.offset > own[one]]
+        others = [partition.partition for partition in committed if partition.offset > own[partition]]
         if others:
             log.warning(kv("committed_by_another", partitions=others, effect="back to the last commit"))
         return bool(others)
 
     def _postpone(self, now: float) -> None:
-        """A rebalance completes in milliseconds, and then the commit is still possible. But not for long: the
-        transaction would time out, and another instance may have the partitions.
+        """Wait for the membership, but not for long. Most rebalances take milliseconds, and then the commit is still
+        possible. But later the transaction would time out, and another instance may have the partitions.
         """
         self._postponed_since = self._postponed_since or now
         if now - self._postponed_since > POSTPONE_S and self._delivery.sent:
@@ -201,29 +205,29 @@ class Commits:
             self._conclude(self._delivery.proceed(SLICE_S))
 
     def lose(self) -> None:
-        """A partition now belongs to another instance: commit nothing of it."""
+        """Note that another instance owns a partition: commit nothing of it."""
         self.must_abort = self.must_abort or bool(self._delivery.sent) or self._delivery.is_committing
 
-    def _conclude(self, outcome: Outcome) -> None:
-        if outcome is Outcome.COMMITTED:
+    def _conclude(self, outcome: CommitOutcome) -> None:
+        if outcome is CommitOutcome.COMMITTED:
             self._failures = 0
             self._pipeline.committed(self._staged, self._began, time.monotonic(), time.time())
-        elif outcome is not Outcome.PENDING:
-            if outcome is Outcome.REFUSED:
+        elif outcome is not CommitOutcome.PENDING:
+            if outcome is CommitOutcome.REFUSED:
                 self._membership.refuse(self._member)
             self.must_abort = True
             self._abort()
 
     def _abort(self) -> None:
-        """Steps 5 and 6."""
-        # The next try makes a dead letter of a record that was found, or finds it.
+        """Take steps 5 and 6."""
+        # With a faulty record known, or searched for, the next attempt makes progress: do not delay it.
         is_progress = self._delivery.refusals.has_found or self._pipeline.guard.has_failed
         if not self._delivery.abort():
             return
         self.must_abort = False
         # The first failure is often a rebalance: retry at once.
-        delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
+        delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, MAX_RETRY_S)
         self._failures += 1
-        tasks = self._pipeline.aborted(self._topics.seen.topic_ids)
-        log.info(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))
-        self._restore(tasks, delay)
+        partitions = self._pipeline.aborted(self._topics.answer.topic_ids)
+        log.info(kv("aborted", partitions=len(partitions), effect="back to the last commit", retry_in_s=delay))
+        self._restore(partitions, delay)

@@ -1,6 +1,6 @@
-"""From records as bytes to their fields, those of each partition in order.
+"""Decode records from bytes to fields, those of each partition in order.
 
-A record whose schema is not known yet waits, and so do all behind it in its partition; other partitions go on.
+A record whose schema is not known yet waits, with all records behind it in its partition; other partitions go on.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 
 from fomo_stream.errors import RecordError, SchemaPendingError
-from fomo_stream.kafka.guard import unexpected
+from fomo_stream.kafka.guard import unexpected_error
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.codec import Codec
 
-MOST_WAITING = 1000  # records of a partition; a client that pauses it may need a second to read on
+MAX_WAITING_RECORDS = 1000  # records of a partition; a client that pauses it may need a second to continue
 
 
 class Decoder:
-    """Decodes the records of all partitions. key: field that names the series of a record; None: its own key."""
+    """Decode the records of all partitions. key: field that names the series of a record; None: its own key."""
 
     def __init__(self, codec: Codec, key: str | None) -> None:
         self._codec, self._key = codec, key
         self._waiting: defaultdict[int, deque[tuple[Record, float]]] = defaultdict(deque)  # by partition
 
     def receive(self, record: Record, now: float) -> Iterator[Pending]:
-        """The next record of its partition: decoded, if it and those before it can be. now: seconds, monotonic.
+        """Yield the next record of its partition, decoded, if it does not have to wait. now: seconds, monotonic.
 
-        One behind others that wait is decoded twice, so that the schemas of all are asked for at once.
+        A record behind waiting ones is decoded twice: now to request its schema early, and later for its fields.
         """
         try:
             item = self._decoded(record, now)
@@ -38,7 +38,7 @@ class Decoder:
         self._waiting[record.partition].append((record, now))
 
     def ready(self, partition: int) -> Iterator[Pending]:
-        """The records that have waited and can be decoded now."""
+        """Yield the records that have waited and can be decoded now."""
         waiting = self._waiting.get(partition)
         while waiting:
             try:
@@ -50,25 +50,25 @@ class Decoder:
         self._waiting.pop(partition, None)
 
     def forget(self, partition: int) -> None:
-        """Its records that wait are read again, here or elsewhere."""
+        """Forget the waiting records of a partition: its next owner reads them again."""
         self._waiting.pop(partition, None)
 
     def waits(self, partition: int) -> bool:
-        """Whether records of it wait for schemas. Safe from any thread."""
+        """Return whether records of a partition wait for schemas. Safe from any thread."""
         return bool(self._waiting.get(partition))
 
     @property
     def to_pause(self) -> set[int]:
-        """The partitions with so many records that wait for schemas that no more should be read."""
-        return {number for number, records in self._waiting.items() if len(records) >= MOST_WAITING}
+        """Return the partitions that must not be read further, as too many of their records wait for schemas."""
+        return {number for number, records in self._waiting.items() if len(records) >= MAX_WAITING_RECORDS}
 
     @property
     def bytes(self) -> int:
-        """Size of all records that wait."""
+        """Return the size of all waiting records."""
         return sum(record.size() for records in self._waiting.values() for record, _ in records)
 
     def _decoded(self, record: Record, now: float) -> Pending:
-        """Raises SchemaPendingError."""
+        """Decode a record. Raises SchemaPendingError."""
         try:
             fields = self._codec.decode(record.value, record.headers)
             return Pending(record, fields, now, None, series_key(record, fields, self._key, self._codec))
@@ -77,4 +77,4 @@ class Decoder:
         except RecordError as error:
             return Pending(record, {}, now, error, None)
         except Exception as error:
-            return Pending(record, {}, now, unexpected(record.where(), error), None)
+            return Pending(record, {}, now, unexpected_error(record.where(), error), None)

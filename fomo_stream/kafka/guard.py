@@ -1,4 +1,4 @@
-"""A last guard: a record or label that raises what nobody expected becomes a dead letter, and the others go on."""
+"""The last guard: a record or label that raises an unexpected error becomes a dead letter, and the others go on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 
 from fomo_stream.errors import RecordError
-from fomo_stream.kafka.broker.cluster import Place
-from fomo_stream.logs import Throttle, kv, place_of
+from fomo_stream.kafka.broker.cluster import PartitionId
+from fomo_stream.logs import Throttle, kv, raised_at
 
 log = logging.getLogger(__name__)
 
@@ -15,9 +15,9 @@ LOGGED_S = 60.0
 _throttle = Throttle(LOGGED_S)
 
 
-def unexpected(where: str, error: Exception) -> RecordError:
-    """The error of the record at `where`, which raised another one; the log has its traceback at level debug."""
-    line = place_of(error)
+def unexpected_error(where: str, error: Exception) -> RecordError:
+    """Return the error of the record at `where` that raised another error. Logs its traceback at level debug."""
+    line = raised_at(error)
     about = {"record": where, "error": type(error).__name__, "at": line}
     if (suppressed := _throttle.allow(f"{type(error).__name__} {line}")) is not None:
         log.warning(kv("unexpected", **about, suppressed=suppressed, hint="a fault of fomo-stream: please report it"))
@@ -26,41 +26,40 @@ def unexpected(where: str, error: Exception) -> RecordError:
 
 
 class Guard:
-    """Finds out which of several records or labels raises an error.
+    """Find out which of several records or labels raises an error.
 
-    Whatever had changed when it was raised is undone: everything begins again at the last commit. Then those up to the
-    last of them are handled one by one, and the one that raises the error again is named.
-    Places are (topic, partition).
+    An error undoes all changes: everything begins again at the last commit. Then the records of the failed batch are
+    handled one by one, and the one that raises the error again is found.
     """
 
     def __init__(self) -> None:
-        self._until: dict[Place, int] = {}  # offsets up to which each is handled alone
-        self._found: dict[tuple[Place, int], RecordError] = {}
+        self._until: dict[PartitionId, int] = {}  # offsets up to which each record is handled alone
+        self._found: dict[tuple[PartitionId, int], RecordError] = {}
         self.has_failed = False  # everything has to begin again
 
-    def blame(self, place: Place, offsets: Sequence[int], error: Exception) -> None:
-        """One of these, at ascending offsets, has raised this error."""
+    def blame(self, place: PartitionId, offsets: Sequence[int], error: Exception) -> None:
+        """Note that a record at one of these ascending offsets has raised this error."""
         self.has_failed = True
         if len(offsets) == 1:
-            self._found[place, offsets[0]] = unexpected(f"{place[0]}[{place[1]}]@{offsets[0]}", error)
+            self._found[place, offsets[0]] = unexpected_error(f"{place[0]}[{place[1]}]@{offsets[0]}", error)
         else:
             self._until[place] = max(offsets[-1], self._until.get(place, -1))
             log.debug(kv("searching", topic=place[0], partition=place[1], error=type(error).__name__), exc_info=error)
 
-    def most(self, place: Place, offset: int) -> int | None:
-        """How many may be handled at once, if the first one has this offset; None: as many as there are."""
+    def max_together(self, place: PartitionId, offset: int) -> int | None:
+        """Return how many records may be handled together, beginning with this offset; None: any number."""
         is_alone = offset <= self._until.get(place, -1) or (place, offset) in self._found
         if is_alone:
             return 1
-        return min((at - offset for its, at in self._found if its == place and at > offset), default=None)
+        return min((guilty - offset for of, guilty in self._found if of == place and guilty > offset), default=None)
 
-    def error(self, place: Place, offset: int) -> RecordError | None:
-        """The error that was found of this one."""
+    def error(self, place: PartitionId, offset: int) -> RecordError | None:
+        """Return the error that this record raised alone; None: not found."""
         return self._found.get((place, offset)) if self._found else None
 
-    def committed(self, place: Place, offset: int) -> None:
-        """Those before this offset are done."""
+    def committed(self, place: PartitionId, offset: int) -> None:
+        """Forget the records before this offset: they are committed."""
         if self._until and self._until.get(place, offset) < offset:
             del self._until[place]
         if self._found:
-            self._found = {at: why for at, why in self._found.items() if at[0] != place or at[1] >= offset}
+            self._found = {ref: error for ref, error in self._found.items() if ref[0] != place or ref[1] >= offset}

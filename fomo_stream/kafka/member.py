@@ -19,9 +19,9 @@ from fomo_stream.kafka.assignment import STALLED_S, Assignment
 from fomo_stream.kafka.broker.topic_reader import to_record
 from fomo_stream.kafka.commits import Commits, Membership
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.group.agreed_schema import GroupSchema
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.pipeline import FEW, Pipeline
+from fomo_stream.kafka.pipeline import MIN_SAMPLE_RECORDS, Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.rules_file import RulesFile
 from fomo_stream.kafka.topics.watch import InputEnd, TopicReport, TopicWatch
@@ -29,32 +29,32 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.partition import Partition, Waiting
 from fomo_stream.partition.running import Running
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-TURN_S = 0.005  # shorter where a tenth of the wanted latency is shorter
-IDLE_POLL_S = 0.1  # shorter where commits are due more often, as the offsets of labels are committed without outputs
-LEAST_POLL_S, LEAST_IDLE_POLL_S = 0.001, 0.01  # the client takes less than a millisecond as no wait at all
+TURN_S = 0.005  # at most a tenth of the requested latency
+IDLE_POLL_S = 0.1  # at most the commit interval, as the offsets of labels are committed without outputs
+MIN_POLL_S, MIN_IDLE_POLL_S = 0.001, 0.01  # the client does not wait at all for less than a millisecond
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
-LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
-LATE_BYTES = 32 << 20  # or this far, of all partitions together
-MOST_AT_ONCE = 256  # records; the cost of a call is then negligible
-STALL_LOOKS_S = 1.0
-DIFFERS_S = 5.0  # what the client owns may differ from what is served, between two calls of a rebalance
-AGREE_AGAIN_S = 5.0  # to the next try to agree on the schema
-INFER_S = 5.0  # with fewer records than are wanted: so long after the 20th, or 6 times as long after the first
+MAX_AHEAD_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
+MAX_AHEAD_BYTES = 32 << 20  # or this far, of all partitions together
+MAX_MESSAGES = 256  # in one call: a call for each record would cost more than handling them
+STALL_CHECK_S = 1.0
+MAX_DIFFERENCE_S = 5.0  # between owned and served partitions: they differ between two callbacks of a rebalance
+SCHEMA_RETRY_S = 5.0  # to the next attempt to agree on the schema
+SAMPLE_WAIT_S = 5.0  # for INFER_RECORDS records: so long after the 20th, or 6 times as long after the first
 
 
 class ConsumerErrors:
-    """The consumer's error events. The client recovers by itself, unless an error is fatal."""
+    """The consumer's error events. The client recovers by itself, except from fatal errors."""
 
     def __init__(self) -> None:
         self._fatal: KafkaError | None = None
         self._throttle = Throttle()
 
     def __call__(self, error: KafkaError) -> None:
-        # The client reports a fatal error by a message whose error has this code, and is not marked as fatal.
+        # librdkafka also reports a fatal error in a message. Its error has the code _FATAL, but is not marked as fatal.
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._fatal = error
         if self._throttle.allow(error.name()) is not None:
@@ -80,6 +80,7 @@ class Poller:
     def __init__(self, consumer: Any, seconds: float) -> None:
         self._consumer, self._seconds = consumer, seconds
         self._most = 1
+        self.is_behind: bool | None = None  # whether all calls since it was None gave as many as were asked for
 
     def poll(self, patience: float) -> list[Message]:
         """Wait up to `patience` seconds for a message; returns it and others that are there. Some may be errors."""
@@ -90,14 +91,16 @@ class Poller:
 
     def handled(self, n: int, seconds: float) -> None:
         """The caller has handled the n messages of the last call in `seconds`."""
+        if self.is_behind is not False:
+            self.is_behind = n >= self._most
         if seconds > self._seconds:
             self._most = max(1, self._most // 2)
         elif n >= self._most:
-            self._most = min(MOST_AT_ONCE, 2 * self._most)
+            self._most = min(MAX_MESSAGES, 2 * self._most)
 
 
 class SchemaSearch:
-    """Waits for a sample of records (see INFER_S), infers a schema, and lets the group agree on it."""
+    """Wait for a sample of records (see SAMPLE_WAIT_S), infer a schema, and let the group agree on it."""
 
     def __init__(self, group: GroupSchema, pipeline: Pipeline) -> None:
         self._group, self._pipeline = group, pipeline
@@ -105,10 +108,11 @@ class SchemaSearch:
         self._retry_at = 0.0
         self.trouble = ""  # why the group cannot agree at the moment
 
-    def look(self, now: float) -> None:
+    def proceed(self, now: float) -> None:
         """Begin scoring, if enough records wait or the first ones have waited long enough."""
         waiting = self._pipeline.n_waiting
-        self._deadline = min(self._deadline, now + INFER_S * (1 if waiting >= FEW else 6)) if waiting else float("inf")
+        latest = now + SAMPLE_WAIT_S * (1 if waiting >= MIN_SAMPLE_RECORDS else 6)
+        self._deadline = min(self._deadline, latest) if waiting else float("inf")
         if not (waiting >= INFER_RECORDS or now >= self._deadline) or now < self._retry_at:
             return
         try:
@@ -117,12 +121,12 @@ class SchemaSearch:
                 self._pipeline.begin(self._group.agree(schema))
             self.trouble = ""
         except BrokerError as error:
-            self._retry_at = now + AGREE_AGAIN_S
+            self._retry_at = now + SCHEMA_RETRY_S
             self.trouble = str(error)
-            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=AGREE_AGAIN_S))
+            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=SCHEMA_RETRY_S))
 
 
-class Member:
+class GroupMember:
     """One instance in its group, from the first poll to the last commit. `start` makes one.
 
     consumer: a confluent_kafka Consumer. errors: its error callback.
@@ -152,19 +156,19 @@ class Member:
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
-        self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
+        self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, MIN_IDLE_POLL_S))
         self._poller = Poller(consumer, self._turn_s)
         self._rules_file = RulesFile(settings)
-        # By partition: the last answer about the ends of the input, and that up to which it is not read yet.
+        # By partition: the last answer about the ends of the input, and the answer whose end is not reached yet.
         self._newest: dict[int, InputEnd] = {}
         self._unread: dict[int, InputEnd] = {}
         self.has_joined = False
         self._has_failed = False
-        self.stalls: dict[int, tuple[int | None, float]] = {}  # by partition: where it stands, and for how many seconds
-        self._looked_at = 0.0  # for stalls, seconds, monotonic
+        self.stalls: dict[int, tuple[int | None, float]] = {}  # by partition: its offset, and seconds without a move
+        self._stalls_checked_at = 0.0  # for stalls, seconds, monotonic
         self._throttle = Throttle(STALLED_S)
-        self._is_leaving = False  # the group, to join it as a new member
-        self._differs_since: float | None = None  # what the client owns and what is served, seconds, monotonic
+        self._is_leaving = False  # it leaves the group, to join it as a new member
+        self._differs_since: float | None = None  # since then owned and served partitions differ, seconds, monotonic
 
     # --- the loop -------------------------------------------------------------------------------------------
 
@@ -192,7 +196,7 @@ class Member:
 
     def finish(self) -> None:
         """Score the records that were read, commit, and give up all partitions."""
-        self._release(list(self.pipeline.tasks))
+        self._release(list(self.pipeline.partitions))
         if self.delivery.sent:
             log.warning(kv("not_committed", outputs=self.delivery.sent, effect="read again by the next owner"))
 
@@ -202,64 +206,66 @@ class Member:
         if (rules := self._rules_file.changed(now)) is not None:
             self.pipeline.set_rules(rules)
         if self.pipeline.schema is None:
-            self.search.look(now)
+            self.search.proceed(now)
         self.pipeline.score_due(now)
-        if self.commits.turn(now):
+        if self.commits.turn(now, bool(self._poller.is_behind)):
             self.has_joined = bool(self._consumer.memberid())
+            self._poller.is_behind = None
         self._keep_in_step(now)
         self.activate()
         self.control_flow()
-        self._look_at_topics()
-        self._look_for_silence()
-        if now - self._looked_at > STALL_LOOKS_S:
-            self._look_for_stalls(now)
+        self._compare_topics()
+        self._follow_silence()
+        if now - self._stalls_checked_at > STALL_CHECK_S:
+            self._measure_stalls(now)
         self._observer.turned(now)
         self._errors.check()
 
-    def _look_for_silence(self) -> None:
-        """Once for each answer of the broker about the ends of the input: as soon as a partition was read so far, or
-        when the next answer is there.
+    def _follow_silence(self) -> None:
+        """Pass each answer of the broker about the ends of the input on once: as soon as a partition was read up to the
+        end, or when the next answer is there.
         """
         if (newest := self.watch.input_end) is None:
             return
-        for number, task in self.pipeline.tasks.items():
-            if not isinstance(task, Running) or task.position is None or task.position < task.warm.stop:
+        for number, partition in self.pipeline.partitions.items():
+            position = partition.position
+            if not isinstance(partition, Running) or position is None or position < partition.warm.stop:
                 self._unread.pop(number, None)
                 self._newest[number] = newest  # only answers from now on count
                 continue
             answer = self._unread.get(number)
             if newest is not self._newest.get(number):
                 if answer is not None:  # it lags
-                    self.pipeline.look(task, answer, False)
+                    self.pipeline.follow_silence(partition, answer, False)
                 self._newest[number] = self._unread[number] = answer = newest
-            if answer is not None and (self.finished(task) or 0) >= answer.readable.get(number, float("inf")):
+            if answer is not None and (self.finished(partition) or 0) >= answer.readable.get(number, float("inf")):
                 del self._unread[number]
-                self.pipeline.look(task, answer, True)
+                self.pipeline.follow_silence(partition, answer, True)
 
-    def finished(self, task: Partition) -> int | None:
-        """Offset before which all records and markers of transactions are finished; None: it is not restored.
+    def finished(self, partition: Partition) -> int | None:
+        """Return the offset before which all records and transaction markers are finished; None: it is not restored.
 
         Safe from any thread.
         """
-        if task.position is None or self.pipeline.has_waiting(task):
-            return task.position
-        return max(task.position, self.assignment.read_until(task.number) or 0)
+        if partition.position is None or self.pipeline.has_waiting(partition):
+            return partition.position
+        return max(partition.position, self.assignment.read_until(partition.number) or 0)
 
-    def _look_for_stalls(self, now: float) -> None:
-        """Measure how long each partition has not moved although it has unread records; tell of it after a minute.
+    def _measure_stalls(self, now: float) -> None:
+        """Measure how long each partition has not moved although it has unread records; log it after a minute.
 
-        A time in which this process was suspended does not count.
+        The time during which this process was suspended does not count.
         """
-        elapsed, self._looked_at = min(now - self._looked_at, 2 * STALL_LOOKS_S), now
+        elapsed, self._stalls_checked_at = min(now - self._stalls_checked_at, 2 * STALL_CHECK_S), now
         stalls = {}
-        for number, task in self.pipeline.tasks.items():
-            seen, at = self.watch.ends.get((self.settings.topic, number)), self.finished(task)
-            last, seconds = self.stalls.get(number, (at, 0.0))
-            has_stood = at == last and seen is not None and (at is None or at < seen.ends.readable)
+        for number, partition in self.pipeline.partitions.items():
+            answer, offset = self.watch.ends.get((self.settings.topic, number)), self.finished(partition)
+            last, seconds = self.stalls.get(number, (offset, 0.0))
+            has_stood = offset == last and answer is not None and (offset is None or offset < answer.ends.readable)
             seconds = seconds + elapsed if has_stood else 0.0
-            stalls[number] = at, seconds
+            stalls[number] = offset, seconds
             if seconds > STALLED_S and self._throttle.allow(str(number)) is not None:
-                place = {"topic": self.settings.topic, "partition": number, "offset": at}
+                place = {"topic": self.settings.topic, "partition": number, "offset": offset}
                 log.warning(kv("stalled", **place, seconds=seconds, effect="its unread records wait"))
         self.stalls = stalls
 
@@ -269,85 +275,87 @@ class Member:
             self._errors(error)
             if error.code() == KafkaError._AUTO_OFFSET_RESET:  # the broker no longer retains the next record
                 self.assignment.lose(message.topic(), message.partition())
-                self.commits.must_abort = True  # restoring then decides where to read on
+                self.commits.must_abort = True  # restoring then decides where to continue
         elif message.topic() == self.settings.feedback:
             self.pipeline.receive_label(to_record(message), self.assignment.exists)
         else:
             self.pipeline.receive(to_record(message), now)
 
     def _patience(self) -> float:
-        """Seconds that a poll may wait for a record, because nothing else is due earlier."""
-        tasks = self.pipeline.tasks.values()
+        """Return the seconds that a poll may wait for a record without delaying other work."""
+        partitions = self.pipeline.partitions.values()
         busy = self.delivery.sent or any(
-            len(task.waiting) or not task.is_active or task.position != task.committed for task in tasks
+            len(partition.waiting) or not partition.is_active or partition.position != partition.committed
+            for partition in partitions
         )
-        return max(self._turn_s, LEAST_POLL_S) if busy else self._idle_s
+        return max(self._turn_s, MIN_POLL_S) if busy else self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
 
     def on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
-        """The group gives partitions to this instance: restore them, then read them."""
+        """Restore the partitions that the group assigns to this instance, and then read them."""
         self.has_joined = True
-        numbers = self._told("assigned", partitions)
+        numbers = self._report_rebalance("assigned", partitions)
         self.assignment.take(numbers)
-        if self._is_leaving or not self.membership.confirm(owns=bool(self.pipeline.tasks)):
+        if self._is_leaving or not self.membership.confirm(owns=bool(self.pipeline.partitions)):
             return
         for number in numbers:
-            self._request(self.pipeline.add(number, self.topics.seen.topic_ids))
+            self._request(self.pipeline.add(number, self.topics.answer.topic_ids))
             log.info(kv("assigned", topic=self.settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
-        """The group takes partitions away: first commit the records that were read of them."""
-        numbers = self._told("revoked", partitions)
-        if self.pipeline.tasks and not self.membership.confirm(owns=True):
+        """Commit the records that were read of the revoked partitions, and then give them up."""
+        numbers = self._report_rebalance("revoked", partitions)
+        if self.pipeline.partitions and not self.membership.confirm(owns=True):
             self._drop(numbers)
         self._release(numbers)
         self.assignment.give_up(numbers)
 
     def on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
-        """Another instance may have these partitions already: nothing may be committed."""
-        numbers = self._told("lost", partitions)
+        """Give up partitions without a commit, as another instance may have them already."""
+        numbers = self._report_rebalance("lost", partitions)
         self._drop(numbers)
         self.membership.lose()
         self.assignment.give_up(numbers)
 
-    def _told(self, event: str, partitions: list[Any]) -> list[int]:
+    def _report_rebalance(self, event: str, partitions: list[Any]) -> list[int]:
         self._observer.rebalanced(event, len(partitions))
         return [partition.partition for partition in partitions]
 
     def activate(self) -> None:
-        """Read the partitions that were restored; restore others while it is certain that they are owned."""
-        for task, restored in self.restorer.take_results(lambda: self.membership.now() is not None):
-            self.pipeline.activate(task, restored)
-            self._observer.restored(time.monotonic() - self._waits_since[task.number])
-            self.assignment.start(self.settings.topic, task.number, restored.start)
+        """Read the restored partitions; restore others while it is certain that they are owned."""
+        for partition, restored in self.restorer.take_results(lambda: self.membership.now() is not None):
+            self.pipeline.activate(partition, restored)
+            self._observer.restored(time.monotonic() - self._waits_since[partition.number])
+            self.assignment.start(self.settings.topic, partition.number, restored.start)
             if self.settings.feedback is not None:
-                self.assignment.start(self.settings.feedback, task.number, restored.feedback_start)
+                self.assignment.start(self.settings.feedback, partition.number, restored.feedback_start)
 
-    def _request(self, task: Waiting, delay: float = 0.0) -> None:
-        self._waits_since[task.number] = time.monotonic()
-        self.restorer.request(task, delay)
+    def _request(self, partition: Waiting, delay: float = 0.0) -> None:
+        self._waits_since[partition.number] = time.monotonic()
+        self.restorer.request(partition, delay)
 
     def control_flow(self) -> None:
         """Pause reading while too many records wait for a commit, the schema or a generation."""
-        settings, tasks, decoder = self.settings, self.pipeline.tasks, self.pipeline.decoder
-        size = sum(task.waiting.bytes for task in tasks.values())
-        is_full = self.commits.must_pause or size + decoder.bytes > LATE_BYTES
+        settings, partitions, decoder = self.settings, self.pipeline.partitions, self.pipeline.decoder
+        size = sum(partition.waiting.bytes for partition in partitions.values())
+        is_full = self.commits.must_pause or size + decoder.bytes > MAX_AHEAD_BYTES
         has_sample = self.pipeline.schema is None and self.pipeline.n_waiting >= INFER_RECORDS
-        most = float("inf") if self.pipeline.schema is None else max(LATE_RECORDS, settings.batch_size)
-        late = {number for number, task in tasks.items() if is_full or has_sample or len(task.waiting) > most}
-        places = {(settings.topic, number) for number in late | decoder.to_pause}
+        max_waiting = float("inf") if self.pipeline.schema is None else max(MAX_AHEAD_RECORDS, settings.batch_size)
+        must_wait = is_full or has_sample
+        behind = {number for number, own in partitions.items() if must_wait or len(own.waiting) > max_waiting}
+        places = {(settings.topic, number) for number in behind | decoder.to_pause}
         if settings.feedback is not None:
-            full = {number for number, task in tasks.items() if is_full or task.labels.is_full}
+            full = {number for number, partition in partitions.items() if is_full or partition.labels.is_full}
             places |= {(settings.feedback, number) for number in full}
         self.assignment.pause(places)
 
     def _release(self, numbers: list[int]) -> None:
         """Score the records that were read of these partitions, commit, and give the partitions up."""
-        if not any(number in self.pipeline.tasks for number in numbers):
+        if not any(number in self.pipeline.partitions for number in numbers):
             return
         deadline = time.monotonic() + RELEASE_S
-        self.turned_at = time.monotonic()  # waiting for a commit is no reason to restart the process
+        self.turned_at = time.monotonic()  # a probe must not restart the process while it waits for a commit
         self.commits.wait(deadline)
         if self.commits.is_under_way:  # others will have these partitions before the next commit
             self.commits.must_abort = True
@@ -357,15 +365,15 @@ class Member:
                 self.commits.lose()
             self.commits.wait(deadline)
         for number in numbers:
-            task = self.pipeline.tasks.get(number)
+            partition = self.pipeline.partitions.get(number)
             self.pipeline.drop(number)
-            if task is not None:
-                log.info(kv("released", topic=self.settings.topic, partition=number, offset=task.committed))
+            if partition is not None:
+                log.info(kv("released", topic=self.settings.topic, partition=number, offset=partition.committed))
 
     def _drop(self, numbers: list[int]) -> None:
-        """Forget partitions that others may have: nothing of them may be committed."""
+        """Forget partitions that others may have, and commit nothing of them."""
         for number in numbers:
-            if number in self.pipeline.tasks:
+            if number in self.pipeline.partitions:
                 self.commits.lose()
             self.pipeline.drop(number)
             log.warning(kv("lost", topic=self.settings.topic, partition=number))
@@ -377,7 +385,7 @@ class Member:
     def _keep_in_step(self, now: float) -> None:
         """Serve exactly the partitions that the client owns; join the group again when it owns others.
 
-        Callbacks tell of each change, so a difference that lasts means that one was not told, or not understood.
+        Callbacks report each change, so a lasting difference means that a callback was missing or misunderstood.
         """
         if self._is_leaving:
             if not self.assignment.owned():
@@ -388,9 +396,9 @@ class Member:
             log.warning(kv("removed_from_group", effect="joining it again", hint="was this process suspended?"))
             self._leave()
             return
-        owned, served = self.assignment.owned(), self.pipeline.tasks.keys()
+        owned, served = self.assignment.owned(), self.pipeline.partitions.keys()
         self._differs_since = None if owned == served else self._differs_since or now
-        if self._differs_since is not None and now - self._differs_since > DIFFERS_S:
+        if self._differs_since is not None and now - self._differs_since > MAX_DIFFERENCE_S:
             places = {"not_served": sorted(owned - served), "not_owned": sorted(served - owned)}
             log.warning(kv("assignment_differs", **places, effect="joining the group again"))
             self._leave()
@@ -398,22 +406,23 @@ class Member:
     def _leave(self) -> None:
         """Leave the group, as the client would claim partitions that others may have, and then join as a new member.
 
-        The client does not leave before a rebalance under way is over, and a new subscription before that would undo
-        the leave: it would keep partitions and never tell of them again. So that has to wait until it owns none.
+        librdkafka does not leave before a running rebalance is over, and a new subscription before that would undo the
+        leave: it would keep partitions and never report them again. Therefore `_keep_in_step` subscribes again only
+        when the client does not own any partition.
         """
-        self._drop(list(self.pipeline.tasks))
+        self._drop(list(self.pipeline.partitions))
         self.membership.lose()
         self._consumer.unsubscribe()
         self._is_leaving, self._differs_since = True, None
 
-    def _restore_again(self, tasks: list[Waiting], delay: float) -> None:
-        self.assignment.hold(task.number for task in tasks)
-        for task in tasks:
-            self._request(task, delay)
+    def _restore_again(self, partitions: list[Waiting], delay: float) -> None:
+        self.assignment.hold(partition.number for partition in partitions)
+        for partition in partitions:
+            self._request(partition, delay)
 
-    def _look_at_topics(self) -> None:
-        changes = self.topics.look(self.watch.seen)
-        if changes.created or changes.missing:  # restoring waits, and finds out which state is still valid
+    def _compare_topics(self) -> None:
+        changes = self.topics.compare(self.watch.answer)
+        if changes.created or changes.missing:  # restoring waits for the topic, and decides which state is still valid
             self.commits.must_abort = True
         for topic in changes.resized:
             self.delivery.learn_partitions(topic)

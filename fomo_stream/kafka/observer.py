@@ -1,4 +1,4 @@
-"""Reports of the service while it works, for a log, metrics or a live display."""
+"""Reports of the running service, for a log, metrics or a live display."""
 
 from __future__ import annotations
 
@@ -46,29 +46,29 @@ class Observation:
 
     @cached_property
     def missing(self) -> int:
-        """Feature values that they lack."""
+        """Return the number of missing feature values."""
         return sum([result["missing"] for result in self.results])
 
     @cached_property
     def calibrated(self) -> int:
-        """How many have the status ok: only these can be outliers."""
+        """Return the number of results with the status ok: only these can be outliers."""
         return sum([result["status"] == "ok" for result in self.results])
 
 
 class Observer:
-    """Receives reports from the service's thread. Override the methods you need; a method must not block."""
+    """Receive reports from the service's thread. Override the methods you need; a method must not block."""
 
     def received(self, n: int, seconds: float) -> None:
-        """One poll gave n messages, which were handled in `seconds`, the micro-batches that they filled included."""
+        """One poll returned n messages. `seconds`: to handle them, with the micro-batches that they filled."""
 
-    def scored(self, seen: Observation) -> None:
+    def scored(self, observation: Observation) -> None:
         """A micro-batch was scored."""
 
     def dead_letter(self, reason: str) -> None:
         """A record could not be used."""
 
     def tombstone(self) -> None:
-        """A record without a value was passed over."""
+        """A record without a value was skipped."""
 
     def labelled(self, partition: int, due: DueLabels) -> None:
         """Labels about remembered records of a partition took effect."""
@@ -80,7 +80,7 @@ class Observer:
         """A key, a partition or the topic is silent, or no longer."""
 
     def schema_seen(self, new_fields: int, schemas: int = 1) -> None:
-        """Writers' schemas were not known before, or records without one; they have new fields that are not scored."""
+        """New schemas of writers, or records without a schema, have new fields, which are not scored."""
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         """A commit succeeded.
@@ -106,7 +106,7 @@ class Observer:
 
 
 class Observers(Observer):
-    """Passes every report on to several observers, in their order."""
+    """Pass every report on to several observers, in their order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         for name in vars(Observer):
@@ -118,6 +118,6 @@ def _call(methods: Sequence[Callable[..., None]], *values: Any) -> None:
     for method in methods:
         try:
             method(*values)
-        except Exception as error:  # no reason to score nothing more
+        except Exception as error:  # a failed report must not stop scoring
             if _throttle.allow(method.__qualname__) is not None:
                 log.exception(kv("report_failed", what=method.__qualname__, error=type(error).__name__))

@@ -1,7 +1,7 @@
 """From a record that was read to an output that can be committed: decode, take, score, send.
 
 A `Partition` holds all state of one input partition. The `Pipeline` moves records through the partitions, those of each
-in order. It knows no consumer: the caller passes the time and decides when to commit.
+in order. It has no consumer and no clock: the caller passes the time and decides when to commit.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from confluent_kafka import TopicPartition
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, FomoError, RecordError, SchemaError, StateError
-from fomo_stream.kafka.broker.cluster import Place
+from fomo_stream.kafka.broker.cluster import PartitionId
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.guard import Guard, unexpected
+from fomo_stream.kafka.guard import Guard, unexpected_error
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
-from fomo_stream.kafka.topics.watch import InputEnd, TopicsSeen
+from fomo_stream.kafka.topics.watch import InputEnd, TopicsAnswer
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.loading import check_schema, first_detector
 from fomo_stream.logs import Throttle, kv
@@ -36,24 +36,24 @@ from fomo_stream.partition.partition import Partition, Waiting
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.partition.rules import Rules
-from fomo_stream.partition.running import Running, Scored
-from fomo_stream.records.derivations import derivations_of
+from fomo_stream.partition.running import Running, ScoredBatch
+from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
-from fomo_stream.records.evolution import Evolution
-from fomo_stream.records.inference import TooManyFeaturesError, infer_of, input_notes, roles_of
+from fomo_stream.records.evolution import SchemaEvolution
+from fomo_stream.records.inference import TooManyFeaturesError, infer_from_records, input_notes, roles_of
 from fomo_stream.records.presence import Presence
-from fomo_stream.records.schema import Schema, look_up, shown
-from fomo_stream.records.writer import WrittenFields
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.records.schema import Schema, look_up, shown_names
+from fomo_stream.records.writer_schema import WrittenFields
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-KINDS = {type(None): "absent", str: "text", list: "list"}  # of values that are no numbers
-FEW = 20  # records, of which a sample may not be typical
+VALUE_KINDS = {type(None): "absent", str: "text", list: "list"}  # of values other than numbers
+MIN_SAMPLE_RECORDS = 20  # a smaller sample may not be typical
 
-LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
+MAX_LEFT_OUT_LINES = 50  # log lines about fields that are not features
 WARM_UP_LOGGED_S = 10.0
-LABELS_LOGGED_S = 1.0  # labels that take effect get a log line, at level info at most one per partition in this time
+LABELS_LOGGED_S = 1.0  # between two log lines at level info about labels of a partition that take effect
 
 
 class Pipeline:
@@ -72,23 +72,23 @@ class Pipeline:
         partitions: Callable[[], Mapping[str, int]],
         observer: Observer | None = None,
     ) -> None:
-        self.tasks: dict[int, Waiting | Running] = {}
+        self.partitions: dict[int, Waiting | Running] = {}
         self.schema: Schema | None = None  # the features that are scored; None while they are not known
         self._settings, self._model, self._delivery, self._executor = settings, model, delivery, executor
         self._observer = observer or Observer()
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
         self.guard = Guard()
-        self._evolution = Evolution()
+        self._evolution = SchemaEvolution()
         self._rules = Rules.of(settings)
         self.presence = Presence()
         self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
         self._last_fields: dict[int, Mapping[str, Any]] = {}  # by partition: of the last record
-        self._sample: list[Mapping[str, Any]] | None = []  # the first records; None: they have been looked at
-        self._first: Detector | None = None  # the detector that every partition begins with a copy of
-        self._known: dict[int, Detector] = {}  # by partition that began again: its detector, for its contexts
+        self._sample: list[Mapping[str, Any]] | None = []  # the first records; None: their features were checked
+        self._first: Detector | None = None  # every partition begins with a copy of this detector
+        self._former_detectors: dict[int, Detector] = {}  # of partitions that are restored again, for their contexts
         # When records were polled (monotonic seconds), and their timestamps: of the next commit, and of the last one.
         self._finished: list[tuple[float, int | None]] = []
         self._staged: list[tuple[float, int | None]] = []
@@ -96,12 +96,12 @@ class Pipeline:
     # --- partitions ---------------------------------------------------------------------------------------
 
     def add(self, number: int, topic_ids: Mapping[str, str]) -> Waiting:
-        """Begin a partition, which waits to be restored. If it was here before, its state is forgotten."""
-        self._known.pop(number, None)
-        if isinstance(former := self.tasks.get(number), Running):
-            self._known[number] = former.detector
+        """Begin a partition, which waits to be restored. Forget its state if it was here before."""
+        self._former_detectors.pop(number, None)
+        if isinstance(former := self.partitions.get(number), Running):
+            self._former_detectors[number] = former.detector
         self.decoder.forget(number)
-        self.tasks[number] = partition = Waiting(
+        self.partitions[number] = partition = Waiting(
             number,
             self._settings,
             topic=self._settings.topic,
@@ -117,7 +117,7 @@ class Pipeline:
         """Continue a partition from its restored state. Raises StateError when that state cannot be used."""
         newest = partition.rules
         try:
-            with _reading_state():
+            with _errors_as_damage():
                 partition.restore(restored)
         except DamagedStateError as error:
             raise unusable_state_error(self._settings.state_topic, partition.number, error) from None
@@ -126,17 +126,17 @@ class Pipeline:
         self._begin(partition)
 
     def set_rules(self, rules: Rules) -> None:
-        """Let these rules hold from the next record of each partition on."""
+        """Apply these rules from the next record of each partition on."""
         self._rules = rules
         self._warn_of_rules()
-        for partition in self.tasks.values():
+        for partition in self.partitions.values():
             if partition.set_rules(rules):
                 self._log_rules(partition)
 
     def _log_rules(self, partition: Partition) -> None:
-        rules, at = partition.rules.now, partition.rules.changes[-1].offset
-        counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.told)}
-        log.info(kv("rules", topic=self._settings.topic, partition=partition.number, offset=at, **counts))
+        rules, offset = partition.rules.now, partition.rules.changes[-1].offset
+        counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.from_feedback)}
+        log.info(kv("rules", topic=self._settings.topic, partition=partition.number, offset=offset, **counts))
 
     def _warn_of_rules(self) -> None:
         if self.schema is not None:
@@ -148,10 +148,10 @@ class Pipeline:
         if self._first is None or self.schema is None:
             return
         number = partition.number
-        known = self._known.pop(number, None)
+        former = self._former_detectors.pop(number, None)
         try:
-            with _reading_state():
-                begun = Running(partition, self._first, self.schema, known=known, follows_clock=True)
+            with _errors_as_damage():
+                running = Running(partition, self._first, self.schema, former=former, follows_clock=True)
         except StateError as error:
             topic = self._settings.state_topic
             if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
@@ -160,38 +160,38 @@ class Pipeline:
             place = {"topic": topic, "partition": number}
             log.warning(kv("state_damaged", **place, reason=error, effect="warming up again"))
             partition.discard_state()
-            begun = Running(partition, self._first, self.schema, follows_clock=True)
-        self.tasks[number] = begun
+            running = Running(partition, self._first, self.schema, follows_clock=True)
+        self.partitions[number] = running
 
     def drop(self, number: int) -> None:
-        self.tasks.pop(number, None)
-        self._known.pop(number, None)
+        self.partitions.pop(number, None)
+        self._former_detectors.pop(number, None)
         self.decoder.forget(number)
 
     # --- commits ------------------------------------------------------------------------------------------
 
-    def stage(self, seen: TopicsSeen) -> list[TopicPartition]:
+    def stage(self, answer: TopicsAnswer) -> list[TopicPartition]:
         """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged, self._finished = self._finished, []
-        for partition in self.tasks.values():
-            changes, uncommitted = partition.changes(), list(self._uncommitted(partition, seen.partitions))
+        for partition in self.partitions.values():
+            changes, uncommitted = partition.changes(), list(self._uncommitted(partition, answer.partitions))
             for name, value in changes.items():
                 self._delivery.send(to_output(self._settings.state_topic, partition.number, name, value))
             if changes and not uncommitted and partition.position is not None:
-                # Labels took effect, but no offset moved. The broker refuses a former owner of the partition only where
-                # the transaction has an offset of it.
+                # Labels took effect, but no offset moved. The broker checks the membership only with the offsets of a
+                # transaction. So without one, it would accept the state of a former owner of the partition.
                 uncommitted.append(TopicPartition(self._settings.topic, partition.number, partition.position))
             offsets += uncommitted
         return offsets
 
     def committed(self, offsets: Iterable[TopicPartition], began: float, now: float, clock: float) -> None:
-        """The staged changes are committed, with these offsets.
+        """Note that the staged changes are committed, with these offsets.
 
         began, now: when the commit began and ended, seconds, monotonic; clock: the time now, seconds since 1970.
         """
         for offset in offsets:
-            if (partition := self.tasks.get(offset.partition)) is not None:
+            if (partition := self.partitions.get(offset.partition)) is not None:
                 is_of_labels = offset.topic == self._settings.feedback
                 (partition.labels if is_of_labels else partition).committed = offset.offset
                 self.guard.committed((offset.topic, offset.partition), offset.offset)
@@ -199,24 +199,24 @@ class Pipeline:
         self._observer.committed([now - polled_at for polled_at, _ in self._staged], ages, now - began)
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
-        """By partition of the input that is active: the offset that the group has committed, as far as known."""
-        topic, tasks = self._settings.topic, self.tasks.values()
-        return {TopicPartition(topic, one.number): one.committed for one in tasks if one.committed is not None}
+        """Return the committed offset of the group, as far as known, by active partition of the input."""
+        topic, tasks = self._settings.topic, self.partitions.values()
+        return {TopicPartition(topic, own.number): own.committed for own in tasks if own.committed is not None}
 
     def _uncommitted(self, partition: Partition, topics: Mapping[str, object]) -> Iterator[TopicPartition]:
         position, labels, feedback = partition.position, partition.labels, self._settings.feedback
         if position is not None and position != partition.committed:
-            # Also where the topic is gone: then outputs and offset fail together, else they would be written twice.
+            # Also if the topic is gone: then outputs and offset fail together; else outputs would be written twice.
             yield TopicPartition(self._settings.topic, partition.number, position)
         if feedback in topics and labels.committable not in (None, labels.committed):
             yield TopicPartition(feedback, partition.number, labels.committable)
 
     def aborted(self, topic_ids: Mapping[str, str]) -> list[Waiting]:
-        """Forget everything since the last commit: every partition begins again and waits to be restored."""
+        """Forget everything since the last commit: every partition waits to be restored again."""
         self._observer.aborted()
         self._finished.clear()
         self.guard.has_failed = False
-        return [self.add(number, topic_ids) for number in list(self.tasks)]
+        return [self.add(number, topic_ids) for number in list(self.partitions)]
 
     # --- the schema ---------------------------------------------------------------------------------------
 
@@ -226,22 +226,21 @@ class Pipeline:
         self.schema = schema
         for view in self._first.left_out:
             log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
-        log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
+        log.info(kv("schema", features=shown_names(schema.features), count=len(schema.features)))
         self._warn_of_rules()
 
     def infer(self) -> Schema | None:
-        """A schema from the records that wait; None if they have no features: then they become dead letters.
+        """Infer a schema from the waiting records; None if they have no features: then they become dead letters.
 
-        Raises SchemaError if the model cannot take it.
-
-        The sample keeps the records of each partition together, so that a counter in a partition is recognised.
+        Raises SchemaError if the model cannot take the schema. The sample keeps the records of each partition together,
+        so that a counter in a partition is recognised.
         """
-        waiting = ((number, item) for number, partition in self.tasks.items() for item in partition.waiting.items)
+        waiting = ((number, item) for number, partition in self.partitions.items() for item in partition.waiting.items)
         usable = [(number, item) for number, item in waiting if item.error is None]
         sample, settings = [item.fields for _, item in usable], self._settings
         series = [(number, item.key) for number, item in usable]
         try:
-            schema, left_out = infer_of(settings, sample, roles_of(settings), series)
+            schema, left_out = infer_from_records(settings, sample, roles_of(settings), series)
         except Exception as error:
             if not isinstance(error, FomoError):
                 self._find_in_sample(usable, error)
@@ -250,47 +249,47 @@ class Pipeline:
                 raise
             log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
-            for partition in self.tasks.values():
+            for partition in self.partitions.values():
                 items = partition.waiting.take()
-                for item in _of_now(partition, items):
+                for item in _after_warm_up(partition, items):
                     self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, reason, str(error)))
                 partition.skip(items)
             return None
-        for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
-            log.info(kv("feature_left_out", name=shown([name]), reason=reason))
-        if len(sample) < FEW:
+        for name, reason in list(left_out.items())[:MAX_LEFT_OUT_LINES]:
+            log.info(kv("feature_left_out", name=shown_names([name]), reason=reason))
+        if len(sample) < MIN_SAMPLE_RECORDS:
             effect = "fields that none of these has are never scored; if there are any, name all with --features"
             log.warning(kv("schema_of_few_records", records=len(sample), effect=effect))
-        self._look_at(schema, sample)
+        self._check_features(schema, sample)
         check_schema(self._settings, self._model, schema)
         return schema
 
     def _find_in_sample(self, items: Sequence[tuple[int, Pending]], error: Exception) -> None:
-        """Records that raise an error alone, or else all, have this one; the sample is taken again without them."""
+        """Mark the records that raise an error alone, or else all, with this error. The next sample is without them."""
         guilty = set()
         for number, item in items:
             try:
-                infer_of(self._settings, [item.fields], roles_of(self._settings), [(number, item.key)])
+                infer_from_records(self._settings, [item.fields], roles_of(self._settings), [(number, item.key)])
             except SchemaError:
                 pass
             except Exception:
                 guilty.add((number, item.offset))
-        for number, partition in self.tasks.items():
-            for at, item in enumerate(partition.waiting.items):
+        for number, partition in self.partitions.items():
+            for position, item in enumerate(partition.waiting.items):
                 if item.error is None and (not guilty or (number, item.offset) in guilty):
-                    found = unexpected(item.record.where(), error)
-                    partition.waiting.items[at] = item._replace(fields={}, error=found)
+                    marked = unexpected_error(item.record.where(), error)
+                    partition.waiting.items[position] = item._replace(fields={}, error=marked)
 
-    def _look_at(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
-        """Tell once what the user may not expect of the features."""
+    def _check_features(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
+        """Log once the properties of the features that the user may not expect."""
         self.presence.learn(records)
         self._sample = None
         try:
             notes = list(input_notes(schema, records, values=False))
-            lacking = inputs_without_value(derivations_of(self._settings.derive), records)
-            notes += [f"no {kind} in {shown([name])}, which --derive names" for name, kind in lacking]
-        except Exception as error:  # it is only advice
-            unexpected(self._settings.topic, error)
+            lacking = inputs_without_value(parse_derivations(self._settings.derive), records)
+            notes += [f"no {kind} in {shown_names([name])}, which --derive names" for name, kind in lacking]
+        except Exception as error:  # a failed hint must not stop scoring
+            unexpected_error(self._settings.topic, error)
             return
         for note in notes:
             log.warning(kv("check_features", note=note))
@@ -299,67 +298,67 @@ class Pipeline:
 
     def receive(self, record: Record, now: float) -> None:
         """Take one record; it is scored when its micro-batch is full or old enough. now: seconds, monotonic."""
-        partition = self.tasks.get(record.partition)
+        partition = self.partitions.get(record.partition)
         if partition is None or not partition.is_active:
-            return  # the partition was given up, or began again, after the fetch
+            return  # the partition was given up, or is restored again, since the fetch
         for item in self.decoder.receive(record, now):
             self._take(record.partition, item, now)
 
     def _take(self, number: int, item: Pending, now: float) -> None:
-        if (found := self.guard.error((self._settings.topic, number), item.offset)) is not None:
-            item = item._replace(fields={}, error=found)  # features are not inferred from it
-        if self.tasks[number].offer(item, now):
+        if (error := self.guard.error((self._settings.topic, number), item.offset)) is not None:
+            item = item._replace(fields={}, error=error)  # so that features are not inferred from it
+        if self.partitions[number].offer(item, now):
             self._score(number)
 
     def _take_ready(self, number: int, now: float) -> None:
-        """Take the records that have waited for a schema which is known now."""
-        if self.tasks[number].is_active:
+        """Take the records whose schema was missing and is known now."""
+        if self.partitions[number].is_active:
             for item in self.decoder.ready(number):
                 self._take(number, item, now)
 
     @property
     def n_waiting(self) -> int:
-        """Records that wait to be scored, of all partitions."""
-        return sum(len(partition.waiting) for partition in self.tasks.values())
+        """Return the number of records of all partitions that wait to be scored."""
+        return sum(len(partition.waiting) for partition in self.partitions.values())
 
     def has_waiting(self, partition: Partition) -> bool:
-        """Whether records of it were read that are not scored yet."""
+        """Return whether records of a partition were read, but not scored yet."""
         return bool(len(partition.waiting)) or self.decoder.waits(partition.number)
 
-    def _tell_news(self) -> None:
-        """Tell which writers have schemas that were not known before."""
+    def _log_new_schemas(self) -> None:
+        """Log the new schemas of writers, and the effects on features."""
         while self.schemas is not None and self.schemas.news:
             news, features = self.schemas.news.popleft(), self.schema
-            place = {"id": news.schema_id, "type": shown([news.writer.name])}
+            place = {"id": news.schema_id, "type": shown_names([news.writer.name])}
             if news.places:  # a schema can be in several subjects
                 own = f"{self._settings.topic}-value"
-                place |= next((one for one in news.places if one.subject == own), news.places[-1])._asdict()
+                place |= next((other for other in news.places if other.subject == own), news.places[-1])._asdict()
             names = ((), ()) if features is None else (features.features, features.categorical)
-            for change in self._evolution.look(news.writer, place, *names):
+            for change in self._evolution.changes_of(news.writer, place, *names):
                 if change.is_incompatible:
                     log.warning(kv("schema_incompatible", **change.about))
                 else:
                     log.info(kv("schema_of_writer", **change.about))
                     self._observer.schema_seen(change.new_fields)
 
-    def _tell_presence(self, partition: Running, items: Sequence[Pending], made: Scored) -> None:
-        """Tell once of features that have no values any more, or have them again, and of new fields with numbers."""
+    def _log_presence(self, partition: Running, items: Sequence[Pending], batch: ScoredBatch) -> None:
+        """Log once the features that have lost their values, or have them again, and new fields with numbers."""
         sound = [item.fields for item in items if item.error is None]
         if not sound:
             return
         features, place = partition.schema.features, {"topic": self._settings.topic, "partition": partition.number}
-        n_empty = int((made.missing == len(features)).sum()) - (len(items) - len(sound))
-        changed = self.presence.follow(made.rows, n_empty).tolist()
-        gone = [features[at] for at in changed if self.presence.gone[at]]
+        n_empty = int((batch.missing == len(features)).sum()) - (len(items) - len(sound))
+        changed = self.presence.follow(batch.rows, n_empty).tolist()
+        gone = [features[column] for column in changed if self.presence.gone[column]]
         if gone:
-            now = sorted({KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
+            now = sorted({VALUE_KINDS.get(type(look_up(sound[-1], name)), "no number") for name in gone})
             effect = "the records are scored without them; were they renamed, or did they become text?"
-            log.warning(kv("features_missing", **place, fields=shown(gone), now=",".join(now), effect=effect))
-        if back := [features[at] for at in changed if not self.presence.gone[at]]:
-            log.info(kv("features_back", **place, fields=shown(back)))
-        is_json = not isinstance(sound[-1], WrittenFields)  # else its schema tells of new fields
+            log.warning(kv("features_missing", **place, fields=shown_names(gone), now=",".join(now), effect=effect))
+        if back := [features[column] for column in changed if not self.presence.gone[column]]:
+            log.info(kv("features_back", **place, fields=shown_names(back)))
+        is_json = not isinstance(sound[-1], WrittenFields)  # else its schema shows new fields
         if is_json and self._sample is None and (new := self.presence.new_fields(sound[-1], len(sound))):
-            log.warning(kv("new_fields", **place, fields=shown(new), effect="they are not scored"))
+            log.warning(kv("new_fields", **place, fields=shown_names(new), effect="they are not scored"))
             self._observer.schema_seen(len(new), 0)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
@@ -367,19 +366,19 @@ class Pipeline:
 
         exists: whether the input has a record at (partition, offset).
         """
-        partition, settings = self.tasks.get(record.partition), self._settings
+        partition, settings = self.partitions.get(record.partition), self._settings
         if partition is None or not partition.is_active or not partition.labels.open(record.offset):
             return
         try:
-            if (found := self.guard.error((record.topic, record.partition), record.offset)) is not None:
-                raise _bad_label(found)
+            if (guard_error := self.guard.error((record.topic, record.partition), record.offset)) is not None:
+                raise _bad_label(guard_error)
             about = (settings.topic, settings.result_field, settings.max_record_bytes)
             partition.label(record.offset, parse_label(record.value, record.key, record.partition, *about), exists)
             return
         except RecordError as caught:
             error = caught
         except Exception as caught:
-            error = _bad_label(unexpected(record.where(), caught))
+            error = _bad_label(unexpected_error(record.where(), caught))
         if partition.position is None or partition.position >= partition.warm.stop:
             self._outputs.dead_letter(record, error.reason, str(error), error)
         partition.labels.close(record.offset)
@@ -389,10 +388,10 @@ class Pipeline:
 
         A micro-batch whose next generation is not built yet waits.
         """
-        self._tell_news()
-        for number in self.tasks:
+        self._log_new_schemas()
+        for number in self.partitions:
             self._take_ready(number, now)
-            partition = self.tasks[number]
+            partition = self.partitions[number]
             if partition.is_active and partition.waiting.is_due(now):
                 self._score(number)
             elif isinstance(partition, Running):
@@ -404,80 +403,85 @@ class Pipeline:
         Records whose generation is not built are left; the next owner reads them again.
         """
         for number in numbers:
-            if number in self.tasks and self.tasks[number].is_active:
+            if number in self.partitions and self.partitions[number].is_active:
                 self._take_ready(number, time.monotonic())
                 self._score(number)
 
     def _score(self, number: int) -> None:
-        """Score the records that wait; stop where a generation is not built yet."""
-        if isinstance(waiting := self.tasks[number], Waiting):
+        """Score the waiting records; stop where a generation is not built yet."""
+        if isinstance(waiting := self.partitions[number], Waiting):
             self._begin(waiting)
-        partition, place = self.tasks[number], (self._settings.topic, number)
+        partition, place = self.partitions[number], (self._settings.topic, number)
         if not isinstance(partition, Running):
             return
         self._apply_labels(partition)
         is_done = False
         while not is_done:
-            if self._pass_over(partition, place):
+            if self._skip_faulty(partition, place):
                 continue
             clock, began = round(time.time() * 1000), time.perf_counter()
             try:
-                made = partition.step(time.monotonic(), clock, lambda first: self.guard.most(place, first.offset))
-                is_done = made is None
-                if made is not None:
-                    self._send(partition, made, began)
+                batch = partition.step(
+                    time.monotonic(), clock, lambda first: self.guard.max_together(place, first.offset)
+                )
+                is_done = batch is None
+                if batch is not None:
+                    self._send(partition, batch, began)
             except FomoError:
                 raise
             except Exception as error:
                 self._give_up(partition, place, [item.offset for item in partition.batch], error)
-            self._finished += [(item.polled_at, item.record.timestamp) for item in _of_now(partition, partition.batch)]
+            finished = _after_warm_up(partition, partition.batch)
+            self._finished += [(item.polled_at, item.record.timestamp) for item in finished]
             self._apply_labels(partition)
 
-    def _pass_over(self, partition: Running, place: Place) -> bool:
-        """Make a dead letter of the first record that waits, if it raises an error; nothing else sees it."""
+    def _skip_faulty(self, partition: Running, place: PartitionId) -> bool:
+        """Turn the first waiting record into a dead letter if the guard knows its error. Return whether it did."""
         waiting = partition.waiting.items if partition.is_active else []
-        found = self.guard.error(place, waiting[0].offset) if waiting else None
-        if found is None:
+        error = self.guard.error(place, waiting[0].offset) if waiting else None
+        if error is None:
             return False
         items = partition.waiting.take(1)
         partition.skip(items)
-        for item in _of_now(partition, items):
-            self._outputs.dead_letter(item.record, found.reason, str(found), found)
+        for item in _after_warm_up(partition, items):
+            self._outputs.dead_letter(item.record, error.reason, str(error), error)
             self._finished.append((item.polled_at, item.record.timestamp))
         self._apply_labels(partition)
         return True
 
-    def _give_up(self, partition: Running, place: Place, offsets: Sequence[int], error: Exception) -> None:
-        """Score no more of a partition whose state may be half changed; the next commit fails."""
+    def _give_up(self, partition: Running, place: PartitionId, offsets: Sequence[int], error: Exception) -> None:
+        """Stop a partition whose state may be half changed; the next commit fails."""
         self.guard.blame(place, offsets, error)
         partition.position = None
 
-    def _send(self, partition: Running, made: Scored, began: float) -> None:
-        """Send the outputs of records that were scored, in their order, and tell the observer."""
+    def _send(self, partition: Running, batch: ScoredBatch, began: float) -> None:
+        """Send the outputs of scored records, in their order, and report them to the observer."""
         items = partition.batch
         if self._sample is not None and self.schema is not None:
             self._sample += [item.fields for item in items if item.error is None]
             if len(self._sample) >= INFER_RECORDS:
-                self._look_at(self.schema, self._sample)
-        self._tell_presence(partition, items, made)
+                self._check_features(self.schema, self._sample)
+        self._log_presence(partition, items, batch)
         scored = time.perf_counter()
-        now = _of_now(partition, items)
+        now = _after_warm_up(partition, items)
         n_warm = len(items) - len(now)
-        # Of an incident whose last alert was in the warm-up, nobody has seen an alert.
-        made = made._replace(closed=[one for one in made.closed if one.summary["to"]["offset"] >= partition.warm.stop])
+        # Alerts of the warm-up are not sent. So neither is the end of an incident whose last alert was there.
+        batch = batch._replace(
+            closed=[end for end in batch.closed if end.summary["to"]["offset"] >= partition.warm.stop]
+        )
         if now:
-            self._outputs.send(now, made.results[n_warm:], made.notices)
-            self._tell_of_silence(partition, made.silence)
+            self._outputs.send(now, batch.results[n_warm:], batch.notices)
+            self._log_silence(partition, batch.silence)
             sound = [item.fields for item in now if item.error is None]
             self._last_fields |= {partition.number: sound[-1]} if sound else {}
         if n_warm:
             self._log_warm_up(partition)
         sent = time.perf_counter()
-        for _ in range(made.shifts):
+        for _ in range(batch.shifts):
             self._observer.regime_changed()
             place = {"topic": self._settings.topic, "partition": partition.number, "offset": items[-1].offset}
             log.warning(kv("regime", **place, reason="unlike the history"))
-        done = [(item, result) for item, result in zip(now, made.results[n_warm:], strict=True) if result is not None]
+        done = [(item, result) for item, result in zip(now, batch.results[n_warm:], strict=True) if result is not None]
         self._observer.scored(
             Observation(
                 self._settings.topic,
@@ -486,23 +490,23 @@ class Pipeline:
                 outliers=[Outlier(item.fields, result, item.key) for item, result in done if result["outlier"]],
                 context_rows=partition.detector.context_rows,
                 generation=partition.detector.generation,
-                opened=0 if n_warm else made.opened,
-                closed=[one.summary["incident"] for one in made.closed],
+                opened=0 if n_warm else batch.opened,
+                closed=[end.summary["incident"] for end in batch.closed],
                 score_s=scored - began,
                 produce_s=sent - scored,
             )
         )
 
-    def look(self, partition: Running, ends: InputEnd, is_read: bool) -> None:
-        """The broker was asked where the input ends; see `Silence.look`."""
+    def follow_silence(self, partition: Running, ends: InputEnd, is_read: bool) -> None:
+        """Pass an answer about the ends of the input on; see `Silence.poll`."""
         fields = self._last_fields.get(partition.number)
-        # Of a record with a schema, the notice has the schema.
-        can_tell = fields is not None or self._settings.output_format == "json"
-        notices = partition.silence.look(ends.asked, is_read, ends.total, ends.partitions, can_tell)
+        # A notice is written with the schema of a record, so it needs one.
+        can_notify = fields is not None or self._settings.output_format == "json"
+        notices = partition.silence.poll(ends.asked_ms, is_read, ends.total, ends.partitions, can_notify)
         self._outputs.tell(partition.number, notices, fields or {})
-        self._tell_of_silence(partition, notices)
+        self._log_silence(partition, notices)
 
-    def _tell_of_silence(self, partition: Partition, notices: Sequence[Notice]) -> None:
+    def _log_silence(self, partition: Partition, notices: Sequence[Notice]) -> None:
         for notice in notices:
             level, status = notice.summary["of"], notice.summary["status"]
             self._observer.silence(partition.number, notice)
@@ -522,22 +526,22 @@ class Pipeline:
     def _apply_labels(self, partition: Running) -> None:
         place = self._settings.feedback or "", partition.number
         while offsets := partition.due_labels():
-            most = self.guard.most(place, min(offsets))
+            max_labels = self.guard.max_together(place, min(offsets))
             try:
-                due = partition.apply_labels(most)
+                due = partition.apply_labels(max_labels)
             except Exception as error:
-                self._give_up(partition, place, sorted(offsets[:most]), error)
+                self._give_up(partition, place, sorted(offsets[:max_labels]), error)
             else:
-                self._tell_of_labels(partition, due)
+                self._log_labels(partition, due)
 
-    def _tell_of_labels(self, partition: Partition, due: DueLabels) -> None:
+    def _log_labels(self, partition: Partition, due: DueLabels) -> None:
         counts = {
             "labels": len(due.labels) + due.too_late,
             "mutes": len(due.mutes),
             "windows": len(due.windows) + len(due.cancelled),
         }
-        more = {"new_verdicts": due.new_verdicts, "too_late": due.too_late, "takes_effect": due.takes_effect}
-        line = kv("feedback", topic=self._settings.feedback, partition=partition.number, **counts, **more)
+        effects = {"new_verdicts": due.new_verdicts, "too_late": due.too_late, "takes_effect": due.takes_effect}
+        line = kv("feedback", topic=self._settings.feedback, partition=partition.number, **counts, **effects)
         is_throttled = self._throttle.allow(str(partition.number)) is None
         log.log(logging.DEBUG if is_throttled else logging.INFO, line)
         if due.labels:
@@ -545,20 +549,20 @@ class Pipeline:
 
 
 @contextmanager
-def _reading_state() -> Iterator[None]:
-    """Whatever else is raised means that the state is damaged."""
+def _errors_as_damage() -> Iterator[None]:
+    """Turn unexpected errors into DamagedStateError."""
     try:
         yield
     except FomoError:
         raise
     except Exception as error:
-        raise DamagedStateError(str(unexpected("the state", error))) from error
+        raise DamagedStateError(str(unexpected_error("the state", error))) from error
 
 
 def _bad_label(error: RecordError) -> RecordError:
     return RecordError(BAD_FEEDBACK, str(error))
 
 
-def _of_now(partition: Partition, items: list[Pending]) -> list[Pending]:
-    """The items, in order, that come after the warm-up of their partition."""
+def _after_warm_up(partition: Partition, items: list[Pending]) -> list[Pending]:
+    """Return the items, in order, that come after the warm-up of their partition."""
     return [item for item in items if item.offset >= partition.warm.stop]

@@ -1,6 +1,6 @@
-"""A range of past records of a topic: which offsets it has in each partition, and reading them.
+"""A range of past records of a topic: find its offsets in each partition, and read them.
 
-Reading joins no group and commits nothing.
+Reading does not join a group, and does not commit.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from confluent_kafka.admin import OffsetSpec
 
 from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, TopicError
 from fomo_stream.kafka.bounds import Bound, Range, parse_bounds
-from fomo_stream.kafka.broker.clients import explained, explaining
-from fomo_stream.kafka.broker.cluster import Cluster, Place
+from fomo_stream.kafka.broker.clients import broker_error, broker_errors
+from fomo_stream.kafka.broker.cluster import Cluster, PartitionId
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
 from fomo_stream.partition.record import Record
-from fomo_stream.settings.topics import TopicFlags
+from fomo_stream.settings.topic_flags import TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
-STALLED_S = 5.0  # to wait for the next record, before another client asks
-PATIENCE_S = 60.0  # to wait for the next record, with as many clients as it takes
+STALLED_S = 5.0  # the wait for the next record; then a new client asks
+PATIENCE_S = 60.0  # the wait for the next record, with any number of clients
 Answer = TypeVar("Answer")
 
 PERMIT = "permit Describe and Read on it with kafka-acls.sh"
 
 
 def resolve_ranges(settings: TopicFlags, from_: str, to: str, last: str, now_ms: int) -> tuple[list[Range], list[str]]:
-    """The range of every partition of `settings.topic`, and sentences about anything unusual.
+    """Return the range of every partition of `settings.topic`, and sentences about anything unusual.
 
     from_, to, last: as the flags of these names; now_ms: the present in milliseconds since 1970. A partition may have
     an empty range, but not all. The range ends before the first transaction that is still open.
-    Raises ConfigError for bounds that make no sense, TopicError if there is no such topic or no record in the range,
+    Raises ConfigError for bounds that are not valid, TopicError if the topic or any record in the range is missing,
     and BrokerError or NotPermittedError if the broker does not say.
     """
     begin, end = parse_bounds(from_, to, last, now_ms)
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
-        with explaining(f"topic {settings.topic} cannot be read", permit=PERMIT):
+        with broker_errors(f"topic {settings.topic} cannot be read", permit=PERMIT):
             return _Resolver(settings, cluster).resolve(begin, end)
 
 
 class _Resolver:
-    """Finds the offsets of bounds. Calls raise KafkaException when the broker does not answer."""
+    """Find the offsets of bounds. Calls raise KafkaException when the broker does not answer."""
 
     def __init__(self, settings: TopicFlags, cluster: Cluster) -> None:
         self._topic = topic = settings.topic
@@ -59,26 +59,26 @@ class _Resolver:
         self._firsts = self._checked(cluster.offsets(self._places, OffsetSpec.earliest()))
         self._ends = self._checked(cluster.ends(self._places))
 
-    def _checked(self, found: Mapping[Place, Answer]) -> dict[int, Answer]:
-        """What the broker has answered, by partition. Raises BrokerError unless it is about all partitions."""
-        if missing := [number for _, number in self._places if (self._topic, number) not in found]:
+    def _checked(self, answers: Mapping[PartitionId, Answer]) -> dict[int, Answer]:
+        """Return the broker's answers by partition. Raises BrokerError if one is missing."""
+        if missing := [number for _, number in self._places if (self._topic, number) not in answers]:
             what = f"the broker does not tell the offsets of {self._topic}[{shown_ranges(missing)}]"
             raise BrokerError(what, "check that all brokers run")
-        return {number: found[place] for number, place in enumerate(self._places)}
+        return {number: answers[place] for number, place in enumerate(self._places)}
 
     def resolve(self, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
         for bound in (begin, end):
             self._check_partitions(bound)
         starts = self._offsets_of(begin, self._firsts)
         stops = self._offsets_of(end, {number: ends.readable for number, ends in self._ends.items()})
-        found = []
+        ranges = []
         for number in self._numbers:
             first, readable = self._firsts[number], self._ends[number].readable
             start = min(max(starts[number], first), readable)
-            found.append(Range(number, start, max(start, min(stops[number], readable)), first, self._topic_id))
-        if not any(one.records for one in found):
+            ranges.append(Range(number, start, max(start, min(stops[number], readable)), first, self._topic_id))
+        if not any(range_.records for range_ in ranges):
             raise self._empty(begin, end)
-        return found, [*self._notes_on_start(begin, starts), *self._notes_on_end(stops)]
+        return ranges, [*self._notes_on_start(begin, starts), *self._notes_on_end(stops)]
 
     def _check_partitions(self, bound: Bound) -> None:
         """Raise ConfigError if the bound names a partition that does not exist, or an offset after the last one."""
@@ -91,19 +91,19 @@ class _Resolver:
             raise ConfigError(f"{bound.text} is beyond the end of the topic", self._contents())
 
     def _offsets_of(self, bound: Bound, default: Mapping[int, int]) -> dict[int, int]:
-        """The bound in each partition; for a time: the first record of that time or later."""
+        """Return the offset of the bound in each partition; for a time: of the first record of that time or later."""
         if bound.time_ms is None:
             named = {number: bound.offset_of(number) for number in self._numbers}
             return {number: default[number] if offset is None else offset for number, offset in named.items()}
         if not self._cluster.has_controller:  # it would answer that there is no such record
             raise TopicError(f"{bound.text}: the embedded broker does not find records by their time; give offsets")
-        found = self._checked(self._cluster.offsets(self._places, OffsetSpec.for_timestamp(bound.time_ms)))
-        return {n: offset if offset >= 0 else self._ends[n].end for n, offset in found.items()}
+        offsets = self._checked(self._cluster.offsets(self._places, OffsetSpec.for_timestamp(bound.time_ms)))
+        return {n: offset if offset >= 0 else self._ends[n].end for n, offset in offsets.items()}
 
     def _notes_on_start(self, begin: Bound, starts: Mapping[int, int]) -> Iterator[str]:
         if begin.time_ms is None:
             gone = [number for number in starts if starts[number] < self._firsts[number]]
-        else:  # where all that is left is later, records of the range may be gone
+        else:  # if all that is left is later, records of the range may be gone
             gone = [n for n, first in self._firsts.items() if 0 < first == starts[n] < self._ends[n].end]
         if gone:
             yield (
@@ -123,39 +123,39 @@ class _Resolver:
                 )
 
     def _empty(self, begin: Bound, end: Bound) -> TopicError:
-        """Why no partition has a record in the range."""
+        """Return the error that no partition has a record in the range."""
         if all(self._firsts[n] >= ends.readable for n, ends in self._ends.items()):
             return TopicError(f"topic {self._topic} has no records, or none that are committed")
         words = " ".join(bound.text for bound in (begin, end) if bound.text)
         return TopicError(f"there are no records in the range {words}", self._contents())
 
     def _contents(self) -> str:
-        """A few words on the records that the topic has."""
+        """Return a short description of the records that the topic has."""
         offsets = (f"{self._firsts[n]} to {self._ends[n].end - 1}" for n in self._numbers[:4])
-        more = ", ..." if len(self._numbers) > 4 else ""
-        return f"the topic has records, by partition at offsets {', '.join(offsets)}{more}"
+        others = ", ..." if len(self._numbers) > 4 else ""
+        return f"the topic has records, by partition at offsets {', '.join(offsets)}{others}"
 
 
 def read_range(
     settings: TopicFlags, topic: str, range_: Range, start: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Record]:
-    """The committed records of a range from offset `start` on, in order; ends early when `is_stopped`.
+    """Yield the committed records of a range from offset `start` on, in order; end early when `is_stopped`.
 
-    Constant memory. A broker that does not answer is asked again for PATIENCE_S seconds; then BrokerError is raised.
+    Needs constant memory. Asks a broker that does not answer again for PATIENCE_S seconds, and then raises BrokerError.
     Raises LostOffsetError if records of the range were deleted meanwhile, or the topic was created again.
     """
     if start >= range_.end:
         return
     _check_same_topic(settings, topic, range_)
-    at, last_progress = start, time.monotonic()
+    offset, last_progress = start, time.monotonic()
     with TopicReader(settings, is_stopped=is_stopped, on_lost="error") as reader:
-        while at < range_.end and not is_stopped():
+        while offset < range_.end and not is_stopped():
             try:
-                span = {range_.partition: (at, range_.end)}
+                span = {range_.partition: (offset, range_.end)}
                 for message in reader.read(topic, span, STALLED_S, retry_errors=True):
-                    if message.offset() < at:  # a client may read records twice when a broker comes back
+                    if message.offset() < offset:  # a client may read records twice when a broker comes back
                         continue
-                    at = message.offset() + 1
+                    offset = message.offset() + 1
                     yield to_record(message)
                     last_progress = time.monotonic()
                 break
@@ -164,19 +164,19 @@ def read_range(
                     return
                 _check_same_topic(settings, topic, range_)
                 if time.monotonic() - last_progress > PATIENCE_S:
-                    what = f"{topic}[{range_.partition}]@{at} could not be read for {PATIENCE_S:g} s ({error})"
+                    what = f"{topic}[{range_.partition}]@{offset} could not be read for {PATIENCE_S:g} s ({error})"
                     raise BrokerError(what, "check that all brokers run, and start the replay again") from None
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
-                    what = f"the broker no longer has {topic}[{range_.partition}]@{at}: it was deleted meanwhile"
+                    what = f"the broker no longer has {topic}[{range_.partition}]@{offset}: it was deleted meanwhile"
                     raise LostOffsetError(what, "start a new replay, with a later --from") from None
-                raise explained(error, f"topic {topic} cannot be read", permit=PERMIT) from None
+                raise broker_error(error, f"topic {topic} cannot be read", permit=PERMIT) from None
     if not is_stopped():
         _check_same_topic(settings, topic, range_)
 
 
 def _check_same_topic(settings: TopicFlags, topic: str, range_: Range) -> None:
-    """Raise LostOffsetError if the topic was created again since the range was found. No answer means nothing."""
+    """Raise LostOffsetError if the topic was created again since the range was found. Without an answer, do nothing."""
     if not range_.topic_id:
         return
     with closing(Cluster(settings)) as cluster:

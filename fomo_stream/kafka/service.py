@@ -8,19 +8,19 @@ import time
 from contextlib import ExitStack
 
 from fomo_stream.errors import BrokerError, FencedError
-from fomo_stream.kafka.member import Member
+from fomo_stream.kafka.member import GroupMember
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.snapshot import Snapshot, not_ready, partitions
+from fomo_stream.kafka.snapshot import Snapshot, not_ready_reasons, partition_snapshots
 from fomo_stream.kafka.start import start
 from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
 from fomo_stream.model.architecture import Model
-from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.topics import NO_TOPIC
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.topic_flags import NO_TOPIC
 
 log = logging.getLogger(__name__)
 
-STALLED_AFTER_S = 120.0
+STALLED_AFTER_S = 120.0  # without a turn of the main loop
 WAIT_S = 2.0  # with --wait: until the next attempt to start
 
 
@@ -36,7 +36,7 @@ class Service:
         self._trouble = ""  # why it waits
         self._state = "starting"
         self._began = time.monotonic()
-        self.member: Member | None = None  # set when it has started
+        self.member: GroupMember | None = None  # set when it has started
 
     def stop(self) -> None:
         """Ask `run` to score read records, commit, leave the group and end. For any thread or signal handler."""
@@ -44,29 +44,29 @@ class Service:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the model is not loaded yet. Until then the service has no client."""
+        """Return whether the model is not loaded yet. Until then the service has no client."""
         return self._model is None
 
     @property
     def ready(self) -> bool:
-        """Whether records that arrive now are scored."""
+        """Return whether records that arrive now are scored."""
         return not self.not_ready()
 
     def not_ready(self) -> list[str]:
-        """Reasons why records are not being scored; empty if they are."""
+        """Return the reasons why records are not scored; empty if they are."""
         if self._state != "running" or self.member is None:
             return [f"the service is {self._state}" + (f": {self._trouble}" if self._trouble else "")]
-        return not_ready(self.member)
+        return not_ready_reasons(self.member)
 
     def not_live(self) -> list[str]:
-        """Reasons to restart the process; empty while the main loop turns, and while the model is loaded."""
+        """Return reasons to restart the process; empty while the main loop turns, and while the model loads."""
         if self.is_loading:  # compiling its kernels takes minutes where a container has little CPU time
             return []
         stalled = time.monotonic() - (self._began if self.member is None else self.member.turned_at)
         return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
 
     def snapshot(self) -> Snapshot:
-        """How this instance is doing now. Safe from any thread."""
+        """Return the state of this instance. Safe from any thread."""
         settings, model, member = self._settings, self._model, self.member
         schema = None if member is None else member.pipeline.schema
         return Snapshot(
@@ -81,7 +81,7 @@ class Service:
             kernel=model.kernel if model is not None else "",
             features=schema.features if schema is not None else (),
             alert_rate=settings.alert_rate,
-            partitions=partitions(member, time.monotonic(), time.time()) if member is not None else (),
+            partitions=partition_snapshots(member, time.monotonic(), time.time()) if member is not None else (),
             restore_retries=member.restorer.retries if member is not None else 0,
             features_missing=int(member.pipeline.presence.gone.sum()) if member is not None else 0,
         )
@@ -109,13 +109,13 @@ class Service:
             self._state = "stopping"
             self.member.finish()
 
-    def _start(self, model: Model, stack: ExitStack) -> Member | None:
-        """A member that is ready to run; with --wait, as soon as one can start. None: it was stopped before."""
+    def _start(self, model: Model, stack: ExitStack) -> GroupMember | None:
+        """Return a member that is ready to run; with --wait, as soon as it can start. None: stopped before."""
         throttle = Throttle()
         while not self._stopping.is_set():
             self._began = time.monotonic()
             try:
-                with quiet_clients(), ExitStack() as attempt:  # the error says it, and says it once
+                with quiet_clients(), ExitStack() as attempt:  # the error that is raised has the reason
                     member = start(self._settings, model, self._observer, attempt)
                     stack.push(attempt.pop_all())
                     self._trouble = ""

@@ -1,4 +1,4 @@
-"""How an instance is doing at one moment, for probes, metrics and the status page. Safe from any thread."""
+"""The state of an instance at one moment, for probes, metrics and the status page. Safe from any thread."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.running import Running
 
 if TYPE_CHECKING:
-    from fomo_stream.kafka.member import Member
+    from fomo_stream.kafka.member import GroupMember
 
-NEW = DetectorSummary(0, 0, 0, 0, 0, 0.0)  # of a partition without records
+EMPTY_SUMMARY = DetectorSummary(0, 0, 0, 0, 0, 0.0)  # of a partition without records
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PartitionSnapshot:
     """One input partition of this instance. None: not known yet."""
 
     number: int
-    waits: str = ""  # why records that arrive now are not scored; empty if they are
+    waits: str = ""  # why records that arrive now are not scored; empty if they are scored
     position: int | None = None  # offset before which every record is finished
     committed: int | None = None  # offset before which every record is committed
     end: int | None = None  # offset of the next record that a producer writes, as the broker last said
@@ -33,20 +33,20 @@ class PartitionSnapshot:
     generation_age_s: float | None = None  # since this instance first scored with the newest context
     context_late_s: float = 0.0  # how long it has waited for a context that is not built yet
     stalled_s: float = 0.0  # how long it has not moved although it has unread records
-    detector: DetectorSummary = NEW
+    detector: DetectorSummary = EMPTY_SUMMARY
     silent: Mapping[str, int] = field(default_factory=dict)  # by level: how many are silent
 
 
 @dataclass(frozen=True)
 class Snapshot:
     state: str  # starting, waiting, running, stopping, stopped or failed
-    not_ready: tuple[str, ...]  # why records are not being scored; empty while they are
+    not_ready: tuple[str, ...]  # why records are not scored; empty while they are
     topic: str
     out: str | None  # topic; None: only alerts are written
     group: str
     instance_id: str | None
     model: str  # name and digest of the checkpoint; empty until it is loaded
-    kernel: str  # what computes it: numba or torch
+    kernel: str  # numba or torch
     features: tuple[str, ...]  # empty while they are not known
     alert_rate: float  # requested
     partitions: tuple[PartitionSnapshot, ...]
@@ -55,67 +55,68 @@ class Snapshot:
     features_missing: int = 0  # that had values before
 
 
-def not_ready(member: Member) -> list[str]:
-    """Reasons why records are not being scored; empty if they are."""
+def not_ready_reasons(member: GroupMember) -> list[str]:
+    """Return the reasons why records are not scored; empty if they are."""
     reasons = [] if member.has_joined else ["not yet a member of the group"]
     reasons += member.topics.reasons()
     reasons += [reason for reason in (member.search.trouble, member.delivery.trouble) if reason]
-    schemas, tasks = member.pipeline.schemas, dict(member.pipeline.tasks)
-    places = {number: f"{member.settings.topic}[{number}]" for number in tasks}
+    schemas, partitions = member.pipeline.schemas, dict(member.pipeline.partitions)
+    places = {number: f"{member.settings.topic}[{number}]" for number in partitions}
     if schemas is not None and schemas.trouble:
-        for number in sorted(filter(member.pipeline.decoder.waits, tasks)):
+        for number in sorted(filter(member.pipeline.decoder.waits, partitions)):
             reasons.append(f"{places[number]} waits for the schema of a record: {schemas.trouble}")
-    for number, task in tasks.items():
+    for number, task in partitions.items():
         if not task.is_active:
             reasons.append(f"{places[number]} waits to be restored: {_waits(member, task)}")
         elif (stalled_s := _stalled_s(member, task)) > STALLED_S:
             reasons.append(f"{places[number]} has not moved for {stalled_s:.0f} s although it has unread records")
-    if warm := [task for task in tasks.values() if _left_to_learn(member, task)]:
-        done = 1 - sum(_left_to_learn(member, task) for task in warm) / sum(len(task.warm) for task in warm)
+    if warming_up := [task for task in partitions.values() if _left_to_learn(member, task)]:
+        done = 1 - sum(_left_to_learn(member, task) for task in warming_up) / sum(len(task.warm) for task in warming_up)
         reasons.append(_warming_up(done))
     return reasons
 
 
-def partitions(member: Member, now: float, clock: float) -> tuple[PartitionSnapshot, ...]:
-    """The partitions of an instance, by number. now: seconds, monotonic; clock: seconds since 1970."""
-    tasks = sorted(member.pipeline.tasks.values(), key=lambda task: task.number)
-    return tuple(_partition(member, task, now, clock) for task in tasks)
+def partition_snapshots(member: GroupMember, now: float, clock: float) -> tuple[PartitionSnapshot, ...]:
+    """Return the partitions of an instance, by number. now: seconds, monotonic; clock: seconds since 1970."""
+    ordered = sorted(member.pipeline.partitions.values(), key=lambda partition: partition.number)
+    return tuple(_partition_snapshot(member, partition, now, clock) for partition in ordered)
 
 
-def _partition(member: Member, task: Partition, now: float, clock: float) -> PartitionSnapshot:
-    settings, running = member.settings, task if isinstance(task, Running) else None
-    seen = {topic: member.watch.ends.get((topic, task.number)) for topic in (settings.topic, settings.state_topic)}
-    of_input = seen[settings.topic]
-    known = (of_input and of_input.ends.end, member.assignment.known_end(task.number), task.position)
-    end = max((offset for offset in known if offset is not None), default=None)
-    position = member.finished(task)
-    committed = position if task.committed == task.position else task.committed
-    waits = _waits(member, task)
+def _partition_snapshot(member: GroupMember, partition: Partition, now: float, clock: float) -> PartitionSnapshot:
+    settings, running = member.settings, partition if isinstance(partition, Running) else None
+    topics, number = (settings.topic, settings.state_topic), partition.number
+    answers = {topic: member.watch.ends.get((topic, number)) for topic in topics}
+    input_ends = answers[settings.topic]
+    known_ends = (input_ends and input_ends.ends.end, member.assignment.known_end(partition.number), partition.position)
+    end = max((offset for offset in known_ends if offset is not None), default=None)
+    position = member.finished(partition)
+    committed = position if partition.committed == partition.position else partition.committed
+    waits = _waits(member, partition)
     return PartitionSnapshot(
-        task.number,
+        partition.number,
         waits,
         position,
         committed,
         end,
         None if end is None or committed is None else max(0, end - committed),
-        0.0 if end is not None and position == end else _oldest_unscored_s(task, clock),
-        tuple((topic, 0.0 if one.open_since is None else now - one.open_since) for topic, one in seen.items() if one),
+        0.0 if end is not None and position == end else _oldest_unscored_s(partition, clock),
+        tuple((topic, 0.0 if e.open_since is None else now - e.open_since) for topic, e in answers.items() if e),
         None if running is None or running.generation_since is None else now - running.generation_since,
         0.0 if running is None or running.late_since is None else now - running.late_since,
-        _stalled_s(member, task),
-        NEW if running is None else running.detector.summary,
+        _stalled_s(member, partition),
+        EMPTY_SUMMARY if running is None else running.detector.summary,
         dict.fromkeys(LEVELS, 0) if running is None else running.silence.open,
     )
 
 
-def _waits(member: Member, task: Partition) -> str:
+def _waits(member: GroupMember, task: Partition) -> str:
     if not task.is_active:
         return member.restorer.waits.get(task.number, "waiting for its turn")
     left = _left_to_learn(member, task)
     return _warming_up(1 - left / len(task.warm)) if left else ""
 
 
-def _stalled_s(member: Member, task: Partition) -> float:
+def _stalled_s(member: GroupMember, task: Partition) -> float:
     return member.stalls.get(task.number, (None, 0.0))[1]
 
 
@@ -123,15 +124,15 @@ def _warming_up(done: float) -> str:
     return f"warming up: {100 * done:.0f} %"
 
 
-def _left_to_learn(member: Member, task: Partition) -> int:
-    """Offsets of its warm-up that are not learned yet; markers of transactions are none."""
+def _left_to_learn(member: GroupMember, task: Partition) -> int:
+    """Return the number of offsets of its warm-up that are not learned yet."""
     if task.position is None or task.position >= task.warm.stop:
         return 0
     return max(0, task.warm.stop - max(member.finished(task) or 0, task.warm.start))
 
 
 def _oldest_unscored_s(task: Partition, clock: float) -> float | None:
-    """Age of the first record that waits; if none was read yet, of the last scored one, which is a little older."""
+    """Return the age of the first waiting record, or else of the last scored one, which is a little older."""
     try:
         timestamp = task.waiting.items[0].record.timestamp
     except IndexError:

@@ -1,4 +1,4 @@
-"""Starts an instance: checks what can be checked before it joins its group."""
+"""Start an instance: check everything that can be checked before it joins its group."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from fomo_stream.kafka.background import Background
+from fomo_stream.kafka.background import BackgroundExecutor
 from fomo_stream.kafka.broker.clients import make_consumer, make_producer
 from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.delivery.transactions import START_S, Call
+from fomo_stream.kafka.delivery.transactions import START_S, BlockingCall
+from fomo_stream.kafka.group.agreed_schema import GroupSchema
 from fomo_stream.kafka.group.agreement import Agreement
-from fomo_stream.kafka.group.log import GroupLog
-from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.member import ConsumerErrors, Member, SchemaSearch
+from fomo_stream.kafka.group.group_log import GroupLog
+from fomo_stream.kafka.member import ConsumerErrors, GroupMember, SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.registry import codec_for
@@ -33,7 +33,7 @@ from fomo_stream.loading import check_schema
 from fomo_stream.logs import kv
 from fomo_stream.model.architecture import Model
 from fomo_stream.records.inference import named_schema
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ LEAVE_POLL_S = 0.05
 LATE = "its partitions go to others when its session times out"
 
 
-def start(settings: ServiceSettings, model: Model, observer: Observer, stack: ExitStack) -> Member:
+def start(settings: ServiceSettings, model: Model, observer: Observer, stack: ExitStack) -> GroupMember:
     """Make a member that is ready to run. stack: closes, at the end, everything opened here.
 
     1. Check the schema registry, topics, permissions and named features. Create the state topic if it is missing; with
@@ -71,21 +71,21 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     if schema is not None:
         check_schema(settings, model, schema)
     setup.finish(is_known=not agreement.is_new)
-    warm = agree_on_warm_start(settings, group_log, watch.seen, round(1000 * time.time()))
+    warm = agree_on_warm_start(settings, group_log, watch.answer, round(1000 * time.time()))
     topics = TopicReport(settings)
-    topics.begin(watch.seen)
+    topics.begin(watch.answer)
     watch.start()
     delivery = _open_delivery(settings, watch.limits)
     stack.callback(delivery.close)
-    executor = Background("fomo-generation", observer.built)
+    executor = BackgroundExecutor("fomo-generation", observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
+    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.answer.partitions, observer)
     if pipeline.schemas is not None:
         stack.callback(pipeline.schemas.stop)
-    watch.numbers = lambda: pipeline.tasks
+    watch.numbers = lambda: pipeline.partitions
     if schema is not None:
         pipeline.begin(schema)
-    restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check, warm)
+    restorer = Restorer(settings, watch, lambda own: pipeline.partitions.get(own.number) is own, agreement.check, warm)
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
     answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}
@@ -93,8 +93,8 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     stack.callback(_close, consumer, settings)
     if settings.start == "latest" and not warm.spans:
         for topic in filter(None, (settings.topic, settings.feedback)):
-            start_at_latest(consumer, topic, topics.seen.partitions[topic])
-    return Member(
+            start_at_latest(consumer, topic, topics.answer.partitions[topic])
+    return GroupMember(
         settings,
         consumer=consumer,
         errors=errors,
@@ -109,32 +109,33 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
 
 
 def _open_delivery(settings: ServiceSettings, limits: Mapping[str, TopicLimits]) -> Delivery:
-    """limits: of the topics that outputs go to, where the broker reports them."""
+    """Start the delivery. limits: of the topics of outputs, where the broker reports them."""
     codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
     compresses = any(codec != "none" for codec in codecs)
-    more = {"batch.size": min([1_000_000, *(one.most_bytes for one in limits.values())])}
+    options = {"batch.size": min([1_000_000, *(limit.max_bytes for limit in limits.values())])}
     if settings.delivery == "at-least-once":
-        return AtLeastOnce(partial(make_producer, settings, None, **more), limits, compresses=compresses)
-    producer = partial(make_producer, settings, settings.transactional_id, **more)
+        return AtLeastOnce(partial(make_producer, settings, None, **options), limits, compresses=compresses)
+    producer = partial(make_producer, settings, settings.transactional_id, **options)
     delivery = ExactlyOnce(producer, limits, compresses=compresses)
     delivery.start(START_S)
     return delivery
 
 
 def _close(consumer: Any, settings: ServiceSettings) -> None:
-    """Leave the group. The client would wait for the brokers without limit; the process must not."""
-    # With group.protocol=consumer the client never gives up the place of an instance that has an id.
+    """Leave the group. The client would wait for the brokers without limit, so it closes in a thread of its own."""
+    # With group.protocol=consumer, librdkafka never gives up the place of an instance with an id.
     keeps_place = settings.instance_id is not None and settings.kafka.get("group.protocol") == "consumer"
     if keeps_place:
         log.warning(kv("group_not_left", reason="group.protocol is consumer", effect=LATE))
 
     def close() -> None:
-        if settings.instance_id is not None and not keeps_place:  # `close` alone keeps its place
-            with suppress(KafkaException):  # it was fenced: it has no place any more
+        # `close` alone keeps the place of an instance with an id, and its partitions would wait for its return.
+        if settings.instance_id is not None and not keeps_place:
+            with suppress(KafkaException):  # it was fenced, so it has no place any more
                 consumer.unsubscribe()
                 while consumer.assignment():
                     consumer.poll(LEAVE_POLL_S)
         consumer.close()
 
-    if not Call(close).wait(CLOSE_S):
+    if not BlockingCall(close).wait(CLOSE_S):
         log.warning(kv("group_not_left", reason="the broker does not answer", effect=LATE))

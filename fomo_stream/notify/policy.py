@@ -1,6 +1,6 @@
-"""What is told, how many messages a target gets, and when a try is repeated. A pure core.
+"""Decides which messages are sent, how many a target gets, and when a failed attempt is repeated. Pure.
 
-Times are seconds of a clock that never goes back.
+Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -8,85 +8,85 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 
 from fomo_stream.notify.events import Event
-from fomo_stream.notify.messages import Message, Told, held_message
+from fomo_stream.notify.messages import Message, MessageKind, held_message
 
-MOST_KNOWN = 50_000  # incidents that are remembered
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # before another try; a member may read nothing for 300
+MAX_INCIDENTS = 50_000  # that are remembered
+FIRST_WAIT_S, MAX_WAIT_S = 1.0, 60.0  # between attempts; a member of a group may pause reading for 300 s
 HOUR_S = 3600.0
-LISTED = 20  # messages that were held back and are named
+MAX_LISTED_MESSAGES = 20  # held back messages that the summary names
 
 
-class Policy:
-    """Decides for the events of all partitions, in the order in which they are read.
+class NotificationPolicy:
+    """Decides about the events of all partitions, in the order in which they are read.
 
-    An incident is opened by its first alert and closed by its end, whatever was told before: they may be read again
-    because nobody has taken their message. The first alert can come after the end, from another partition. So the
-    incidents that were read are remembered.
+    The first alert of an incident gives a message, and its end gives another, whatever was sent before: events are read
+    again when their message was not delivered. The first alert can come after the end, from another partition;
+    therefore the incidents that were read are remembered.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, int | None] = OrderedDict()  # the time of an end that was read first, else None
+        self._incidents: OrderedDict[str, int | None] = OrderedDict()  # time of an end that came first, else None
 
-    def take(self, event: Event) -> Told | None:
-        """What is told of an event."""
+    def take(self, event: Event) -> MessageKind | None:
+        """Return the kind of message to send about an event; None for no message."""
         if not (event.is_first or event.is_end):
             return None
-        name, is_known = event.identity, event.identity in self._known
-        early_end = self._known.pop(name, None)
-        self._known[name] = event.timestamp if event.is_end and (early_end is not None or not is_known) else None
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+        name, is_known = event.identity, event.identity in self._incidents
+        early_end = self._incidents.pop(name, None)
+        self._incidents[name] = event.timestamp if event.is_end and (early_end is not None or not is_known) else None
+        if len(self._incidents) > MAX_INCIDENTS:
+            self._incidents.popitem(last=False)
         if event.is_end:
             return "closed"
         is_over = early_end is not None and event.timestamp is not None and event.timestamp <= early_end
         return None if is_over else "opened"
 
 
-class Limit:
-    """At most `per_hour` messages within an hour; 0: any number. One more then tells of all that was held back."""
+class RateLimit:
+    """Limits messages to `per_hour` in an hour (0: no limit), plus one that sums up those that were held back."""
 
     def __init__(self, per_hour: int, link: str | None = None) -> None:
         self._per_hour, self._link = per_hour, link
-        self._sent: deque[float] = deque(maxlen=per_hour or 1)  # when the last ones were sent
-        self._counts: Counter[str] = Counter()  # of what is held back: by kind, and of those that are critical
+        self._sent: deque[float] = deque(maxlen=per_hour or 1)  # times of the last messages
+        self._counts: Counter[str] = Counter()  # of messages held back, by kind and by severity
         self._first: list[Message] = []
 
     @property
     def held(self) -> int:
-        """Messages that are held back."""
+        """The number of messages that are held back."""
         return self._counts["opened"] + self._counts["closed"]
 
     def holds(self, message: Message, now: float) -> bool:
-        """Whether a message is held back; else it is to be sent now."""
+        """Hold a message back if the limit is reached; return False if it has to be sent now."""
         is_full = self._per_hour and len(self._sent) == self._per_hour and now < self._sent[0] + HOUR_S
         if not is_full and not self.held:
             return False
         self._counts.update((message.kind, message.severity))
-        self._first += [message] if len(self._first) < LISTED else []
+        self._first += [message] if len(self._first) < MAX_LISTED_MESSAGES else []
         return True
 
     def summary(self, now: float = float("inf")) -> Message | None:
-        """What tells of all that is held back, if it is to be sent now."""
+        """Return the message about all that is held back, if it has to be sent now."""
         if not self.held or now < self._sent[0] + HOUR_S:
             return None
         return held_message(self._counts, self._first, self._link)
 
     def sent(self, message: Message, now: float) -> None:
-        """A message was sent, perhaps the summary."""
+        """Note that a message, or the summary, was sent."""
         self._sent.append(now)
         if message.kind == "held":
             self.forget()
 
     def forget(self) -> None:
-        """Nothing is held back any more."""
+        """Forget the messages that are held back."""
         self._counts.clear()
         self._first.clear()
 
 
-def wait_s(tries: int, luck: float) -> float:
-    """Seconds until a message is tried again. tries: that failed; luck: from 0 to 1.
+def retry_wait_s(tries: int, luck: float) -> float:
+    """Return the seconds until the next attempt. tries: failed attempts; luck: random number from 0 to 1.
 
-    >>> [wait_s(tries, 1.0) for tries in (1, 2, 3, 7, 100)], wait_s(1, 0.0)
+    >>> [retry_wait_s(tries, 1.0) for tries in (1, 2, 3, 7, 100)], retry_wait_s(1, 0.0)
     ([1.0, 2.0, 4.0, 60.0, 60.0], 0.5)
     """
-    return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + luck / 2)
+    return min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + luck / 2)

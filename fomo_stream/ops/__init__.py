@@ -1,1 +1,1 @@
-"""How the service is doing: its progress in the log; probes, metrics and the status page over HTTP."""
+"""Shows the state of the service: progress in the log; probes, metrics and the status page over HTTP."""

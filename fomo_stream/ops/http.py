@@ -1,8 +1,8 @@
-"""HTTP: probes, metrics and the status page on one port. Nothing can be changed through it.
+"""Serves probes, metrics and the status page on one HTTP port. Nothing can be changed through it.
 
-A browser lets no other site read the answers. But a site can give its own name the address 127.0.0.1 (DNS rebinding).
-So a server that only this machine can reach answers no request for another name than `localhost`. Where others can
-reach it, the names that they use are not known: there the network has to be restricted.
+A browser does not let other sites read the answers. But a site can point its own name to 127.0.0.1 (DNS rebinding). So
+a server that only this machine can reach refuses requests for any name but `localhost`. Where other machines can reach
+it, their names for it are not known: there the network has to be restricted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.logs import kv, place_of
+from fomo_stream.logs import kv, raised_at
 
 log = logging.getLogger(__name__)
 
 Answer = tuple[HTTPStatus, str, bytes]  # status, Content-Type, body
 
-CONNECTIONS = 32  # open at the same time
-MOST_BYTES = 16 << 10  # of a request
-FRESH_S = 1.0  # metrics and status are made at most so often: that takes time from scoring
+MAX_CONNECTIONS = 32  # at the same time
+MAX_REQUEST_BYTES = 16 << 10  # of a request
+FRESH_S = 1.0  # metrics and status are made once in this time, because making them takes time from scoring
 
 JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus
@@ -55,43 +55,43 @@ HEADERS = {
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where the answers come from. They are called from threads of the server, and must not block."""
+class Endpoints:
+    """The functions that make the answers. Threads of the server call them, so they must not block."""
 
     live: Callable[[], list[str]]  # reasons to restart the process; empty when all is well
     ready: Callable[[], list[str]]  # reasons why records are not being scored
     metrics: Callable[[], bytes]  # in the text format of Prometheus
-    status: Callable[[], bytes] | None = None  # data of the page, as JSON; None: there is no page
+    status: Callable[[], bytes] | None = None  # data of the page, as JSON; None: no page
 
 
 class HttpServer(ThreadingTCPServer):
-    """Answers GET and HEAD, each connection in a thread. When there are too many connections, the oldest is closed.
+    """Answers GET and HEAD, each connection in a thread. When there are too many connections, it closes the oldest.
 
-    host: an address of this machine or a name of one; `0.0.0.0` and `::` are all addresses. port: 0 takes a free one.
-    patience_s: for the whole request of a client. Raises ConfigError when it cannot listen there.
+    host: an address of this machine, or its name; `0.0.0.0` and `::` are all addresses. port: 0 takes a free one.
+    patience_s: timeout of the whole request. Raises ConfigError when it cannot listen there.
 
     >>> import urllib.request
-    >>> sources = Sources(live=lambda: [], ready=lambda: [], metrics=lambda: b"", status=lambda: b"{}")
-    >>> with HttpServer("127.0.0.1", 0, sources) as server:
+    >>> endpoints = Endpoints(live=lambda: [], ready=lambda: [], metrics=lambda: b"", status=lambda: b"{}")
+    >>> with HttpServer("127.0.0.1", 0, endpoints) as server:
     ...     urllib.request.urlopen(f"http://127.0.0.1:{server.port}/readyz").read()
     b'{"ok": true, "reasons": []}'
     """
 
     allow_reuse_address = True
     daemon_threads = True
-    request_queue_size = CONNECTIONS
+    request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, host: str, port: int, sources: Sources, patience_s: float = 10.0) -> None:
+    def __init__(self, host: str, port: int, endpoints: Endpoints, patience_s: float = 10.0) -> None:
         try:
             self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             super().__init__(address, _Handler)  # type: ignore[arg-type]  # IPv6 addresses have four parts
         except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "there is no such host"
+            reason = getattr(error, "strerror", None) or "unknown host"
             raise ConfigError(
                 f"cannot serve at --http-host {host}, --health-port {port}: {reason}",
                 "use a free port above 1023, and the host 127.0.0.1 for this machine alone, or 0.0.0.0 (with IPv6: ::)",
             ) from None
-        self.sources, self.patience_s = sources, patience_s
+        self.endpoints, self.patience_s = endpoints, patience_s
         self.port = int(self.server_address[1])
         self.is_local = ip_address(str(self.server_address[0])).is_loopback
         self._open: dict[Any, None] = {}  # connections, oldest first
@@ -109,14 +109,14 @@ class HttpServer(ThreadingTCPServer):
         self.server_close()
 
     def fresh(self, make: Callable[[], bytes]) -> bytes:
-        """What `make` returns, which is called once in FRESH_S seconds."""
+        """Return the result of `make`, which is called once in FRESH_S seconds."""
         with self._making:
             return self._made(make, time.monotonic() // FRESH_S)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own. A client that sends nothing keeps no other one from its answer."""
+        """Answer in a thread of its own, so that a client that sends nothing does not block others."""
         with self._lock:
-            if len(self._open) >= CONNECTIONS:
+            if len(self._open) >= MAX_CONNECTIONS:
                 oldest = next(iter(self._open))
                 del self._open[oldest]
                 with contextlib.suppress(OSError):
@@ -131,7 +131,7 @@ class HttpServer(ThreadingTCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client has disconnected, or was too slow."""
+        """Ignore a client that has disconnected, or was too slow."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -142,15 +142,15 @@ class _Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         """Answer one request, which is read to the blank line after its headers, or until it is too long."""
         head, deadline = b"", time.monotonic() + self.server.patience_s
-        while len(head) <= MOST_BYTES and b"\n\r\n" not in head and b"\n\n" not in head:
+        while len(head) <= MAX_REQUEST_BYTES and b"\n\r\n" not in head and b"\n\n" not in head:
             self.connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            part = self.connection.recv(MOST_BYTES)
+            part = self.connection.recv(MAX_REQUEST_BYTES)
             if not part:
                 break
             head += part
         self.connection.settimeout(self.server.patience_s)
         self.rfile = BytesIO(head)
-        if len(head) > MOST_BYTES:
+        if len(head) > MAX_REQUEST_BYTES:
             self.requestline = self.command = ""
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         else:
@@ -160,61 +160,61 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request."""
         if self.server.is_local and not _is_address(self.headers.get("Host", "localhost")):
             reason = "this server is for this machine: ask for an address or localhost; see --http-host"
-            self._send(*_check([reason], HTTPStatus.FORBIDDEN))
+            self._send(*_json_answer([reason], HTTPStatus.FORBIDDEN))
             return
         path = self.path.split("?", 1)[0]
         try:
             answer = self._answer(path)
         except Exception as error:  # a defect of this program; probes must go on
-            # Not its message, which could hold contents of a record.
-            log.error(kv("http_failed", path=path, error=type(error).__name__, at=place_of(error)))
-            answer = _check(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
+            # The message is not logged, because it could hold contents of a record.
+            log.error(kv("http_failed", path=path, error=type(error).__name__, at=raised_at(error)))
+            answer = _json_answer(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
         self._send(*answer)
 
     do_HEAD = do_GET  # noqa: N815 (http.server asks for this name)
 
     def send_error(self, code: int, message: str | None = None, _explain: str | None = None) -> None:
-        """Refuse what is no request, or a request of another method than these."""
-        self.request_version = self.protocol_version  # else there would be no headers
+        """Refuse an invalid request, or a method other than GET and HEAD."""
+        self.request_version = self.protocol_version  # else headers would be left out
         if code == HTTPStatus.NOT_IMPLEMENTED:
-            self._send(*_check(["use GET or HEAD"], HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": "GET, HEAD"})
-        else:  # not the message, which repeats the request
-            self._send(*_check([HTTPStatus(code).phrase], HTTPStatus(code)))
+            self._send(*_json_answer(["use GET or HEAD"], HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": "GET, HEAD"})
+        else:  # without the message, which repeats the request
+            self._send(*_json_answer([HTTPStatus(code).phrase], HTTPStatus(code)))
 
     def log_message(self, *_: object) -> None:
-        """No line for each request."""
+        """Log nothing for a request."""
 
     def _answer(self, path: str) -> Answer:
-        sources = self.server.sources
-        if path in PAGE and sources.status is not None:
+        endpoints = self.server.endpoints
+        if path in PAGE and endpoints.status is not None:
             name, kind = PAGE[path]
             return HTTPStatus.OK, kind, (Path(__file__).with_name("page") / name).read_bytes()
-        if path == "/status.json" and sources.status is not None:
-            return HTTPStatus.OK, JSON, self.server.fresh(sources.status)
+        if path == "/status.json" and endpoints.status is not None:
+            return HTTPStatus.OK, JSON, self.server.fresh(endpoints.status)
         if path == "/metrics":
-            return HTTPStatus.OK, METRICS, self.server.fresh(sources.metrics)
+            return HTTPStatus.OK, METRICS, self.server.fresh(endpoints.metrics)
         if path in ("/livez", "/readyz"):
-            reasons = sources.live() if path == "/livez" else sources.ready()
-            return _check(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
-        more = "" if sources.status is None else ", / or /status.json"
-        return _check([f"unknown path; use /livez, /readyz, /metrics{more}"], HTTPStatus.NOT_FOUND)
+            reasons = endpoints.live() if path == "/livez" else endpoints.ready()
+            return _json_answer(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
+        pages = "" if endpoints.status is None else ", / or /status.json"
+        return _json_answer([f"unknown path; use /livez, /readyz, /metrics{pages}"], HTTPStatus.NOT_FOUND)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        more = {"Content-Type": kind, "Content-Length": str(len(body))}
-        for name, value in {**more, **HEADERS, **(headers or {})}.items():
+        content = {"Content-Type": kind, "Content-Length": str(len(body))}
+        for name, value in {**content, **HEADERS, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
 
-def _check(reasons: list[str], status: HTTPStatus) -> Answer:
+def _json_answer(reasons: list[str], status: HTTPStatus) -> Answer:
     return status, JSON, json.dumps({"ok": not reasons, "reasons": reasons}).encode()
 
 
 def _is_address(host: str) -> bool:
-    """Whether a Host header is an IP address or `localhost`: no other site can have such a name."""
+    """Return whether a Host header is an IP address or `localhost`: no site can have such a name."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         if name != "localhost" and not name.endswith(".localhost"):

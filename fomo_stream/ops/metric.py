@@ -1,4 +1,4 @@
-"""What a metric is: its name, type, description and labels."""
+"""The description of a metric: its name, type, text and labels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every metric of the service, with its type, unit and description.
 
-`Metrics` counts while the service works, a micro-batch at a time. What the service knows by itself, such as the
-positions of partitions, is asked for when the metrics are.
+`Metrics` counts while the service works, a micro-batch at a time. Values that the service holds anyway, such as the
+positions of partitions, are read only when the metrics are requested.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fomo_stream.settings.flags import LEVELS
 prometheus_client.disable_created_metrics()
 
 PARTITION = ("partition",)
-OF_SILENCE = ("level", "status")
-INSTANCE = ("version", "model", "kernel", "topic", "group")
+SILENCE_LABELS = ("level", "status")
+INSTANCE_LABELS = ("version", "model", "kernel", "topic", "group")
 METRICS = (
-    Metric("info", "gauge", "Version, checkpoint, kernel, topic and group.", INSTANCE),
+    Metric("info", "gauge", "Version, checkpoint, kernel, topic and group.", INSTANCE_LABELS),
     Metric("ready", "gauge", "1 while records are being scored, else 0; /readyz has the reasons."),
     Metric("partitions_assigned", "gauge", "Input partitions that the group has given to this instance."),
     Metric("partitions_restoring", "gauge", "Of these, partitions that wait for their state."),
@@ -37,7 +37,7 @@ METRICS = (
     Metric("alerts", "counter", "Records by severity; warning and critical are outliers.", ("severity",)),
     Metric("suppressed", "counter", "Alerts less by a rule or a window of maintenance, by its name.", ("rule",)),
     Metric("incidents", "counter", "Incidents, by event: opened or closed.", ("event",)),
-    Metric("silence", "counter", "Alerts of silence, by level and status.", OF_SILENCE),
+    Metric("silence", "counter", "Alerts of silence, by level and status.", SILENCE_LABELS),
     Metric("silent", "gauge", "Keys, partitions and topics that are silent now.", ("level",)),
     Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
@@ -69,10 +69,10 @@ METRICS = (
     Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", PARTITION),
     Metric("build_seconds", "histogram", "Time to build one context."),
     Metric("context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", PARTITION),
-    Metric("keys", "gauge", "Keys of which is known what is usual for them.", PARTITION),
+    Metric("keys", "gauge", "Keys whose usual values are known.", PARTITION),
     Metric("keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION),
     Metric("own_contexts", "gauge", "Keys that have contexts of their own.", PARTITION),
-    Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", PARTITION),
+    Metric("context_rows", "gauge", "Rows of the history that contexts are made of.", PARTITION),
 )
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -82,7 +82,7 @@ BOUNDS = {
     "end_to_end_seconds": LONG_BOUNDS,
     "restore_seconds": LONG_BOUNDS,
 }
-# Values of labels that are known before: a rate is known from the first event on.
+# Label values that are exposed from the start: then a rate is known from the first event on.
 LABELS = {
     "dead_letters": REASONS,
     "alerts": ("info", "warning", "critical"),
@@ -90,15 +90,15 @@ LABELS = {
     "commits": ("committed", "aborted"),
     "rebalances": ("assigned", "revoked", "lost"),
 }
-BY_FEEDBACK = "feedback"  # in place of the names of windows that labels tell of: there may be any number
-REALISED_OVER = 10_000  # calibrated records over which the realised alert rate is taken
-REALISED_LEAST = 1_000  # fewer say too little
+BY_FEEDBACK = "feedback"  # stands for all windows that labels name: there may be any number
+REALISED_RATE_RECORDS = 10_000  # calibrated records over which the realised alert rate is taken
+MIN_REALISED_RATE_RECORDS = 1_000  # calibrated records for a meaningful rate
 
 
 class Metrics(Observer):
     """Counts what the service does, for `exposition`.
 
-    named: the rules and windows of maintenance whose names are a value of a label; all others share one.
+    named: the rules and windows of maintenance whose names become label values; all others share one value.
     """
 
     def __init__(self, named: Collection[str] = ()) -> None:
@@ -108,7 +108,7 @@ class Metrics(Observer):
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for name, kind, text, labels in METRICS:
-            if kind == "counter" and name != "restore_retries":  # which the snapshot has
+            if kind == "counter" and name != "restore_retries":  # the snapshot counts these
                 counter = self._counters[name] = Counter(PREFIX + name, text, labels, registry=self._registry)
                 for value in LABELS.get(name, ()):
                     counter.labels(value)
@@ -123,20 +123,20 @@ class Metrics(Observer):
         self._observe("decode_seconds", max(0.0, seconds - self._working_s))
         self._working_s = 0.0
 
-    def scored(self, seen: Observation) -> None:
-        self._count("records", n=seen.n_records)
-        self._count("missing_values", n=seen.missing)
-        self._observe("score", *[result["score"] for result in seen.results if result["score"] is not None])
-        for name in [result["suppressed"] for result in seen.results if "suppressed" in result]:
+    def scored(self, observation: Observation) -> None:
+        self._count("records", n=observation.n_records)
+        self._count("missing_values", n=observation.missing)
+        self._observe("score", *[result["score"] for result in observation.results if result["score"] is not None])
+        for name in [result["suppressed"] for result in observation.results if "suppressed" in result]:
             self._count("suppressed", name if name in self._named else BY_FEEDBACK)
-        for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
+        for severity in [result["severity"] for result in observation.results if result["severity"] is not None]:
             self._count("alerts", severity)
-        self._count("incidents", "opened", n=seen.opened)
-        self._count("incidents", "closed", n=len(seen.closed))
-        self._calibrated(seen.calibrated, len(seen.outliers))
-        self._observe("score_seconds", seen.score_s)
-        self._observe("produce_seconds", seen.produce_s)
-        self._working_s += seen.score_s + seen.produce_s
+        self._count("incidents", "opened", n=observation.opened)
+        self._count("incidents", "closed", n=len(observation.closed))
+        self._calibrated(observation.calibrated, len(observation.outliers))
+        self._observe("score_seconds", observation.score_s)
+        self._observe("produce_seconds", observation.produce_s)
+        self._working_s += observation.score_s + observation.produce_s
 
     def dead_letter(self, reason: str) -> None:
         self._count("dead_letters", reason)
@@ -176,7 +176,7 @@ class Metrics(Observer):
         self._observe("build_seconds", seconds)
 
     def turned(self, now: float) -> None:
-        self._working_s = 0.0  # micro-batches that a turn scored are no part of the next poll
+        self._working_s = 0.0  # micro-batches scored in this turn do not belong to the next poll
 
     def _count(self, name: str, *labels: str, n: int = 1) -> None:
         counter = self._counters[name]
@@ -194,30 +194,30 @@ class Metrics(Observer):
         self._recent.append((records, outliers))
         self._recent_records += records
         self._recent_outliers += outliers
-        while self._recent_records - self._recent[0][0] >= REALISED_OVER:
+        while self._recent_records - self._recent[0][0] >= REALISED_RATE_RECORDS:
             old_records, old_outliers = self._recent.popleft()
             self._recent_records -= old_records
             self._recent_outliers -= old_outliers
 
     def exposition(self, snapshot: Snapshot) -> bytes:
-        """All metrics in the text format of Prometheus. Safe from any thread."""
+        """Return all metrics in the text format of Prometheus. Safe from any thread."""
         registry = CollectorRegistry()
         values = self._of_snapshot(snapshot)
         for name, kind, text, labels in METRICS:
             if samples := values.get(name):
                 metric = (Gauge if kind == "gauge" else Counter)(PREFIX + name, text, labels, registry=registry)
-                for its_labels, value in samples:
-                    (metric.labels(*its_labels) if labels else metric).inc(value)
+                for label_values, value in samples:
+                    (metric.labels(*label_values) if labels else metric).inc(value)
         return generate_latest(self._registry) + generate_latest(registry)
 
     @property
     def realised_rate(self) -> float | None:
         """Share of outliers among the last calibrated records; None while there are too few."""
         records, outliers = self._recent_records, self._recent_outliers
-        return outliers / records if records >= REALISED_LEAST else None
+        return outliers / records if records >= MIN_REALISED_RATE_RECORDS else None
 
     def _of_snapshot(self, snapshot: Snapshot) -> dict[str, list[tuple[tuple[str, ...], float]]]:
-        """What the snapshot has of each metric: values of the labels, and the number."""
+        """Return the values of metrics that the snapshot has: label values and number, by metric."""
         values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
 
         def note(name: str, value: float | None, *labels: str) -> None:

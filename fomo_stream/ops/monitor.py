@@ -10,33 +10,33 @@ from typing import TYPE_CHECKING
 
 from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.logs import kv
-from fomo_stream.ops.http import HttpServer, Sources
+from fomo_stream.ops.http import Endpoints, HttpServer
 from fomo_stream.ops.metrics import Metrics
 from fomo_stream.ops.status import StatusBoard
 from fomo_stream.partition.labels import DueLabels
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.service import Service
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 10.0
+PROGRESS_S = 10.0
 COUNTS = ("records", "outliers", "missing", "dead_letters", "labels", "regimes", "commits", "aborts")
 
 
 class ProgressLog(Observer):
-    """Counts what the service does and logs it every `EVERY_S` seconds."""
+    """Counts what the service does and logs it every `PROGRESS_S` seconds."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()  # since the last line of the log
         self._seconds: deque[float] = deque(maxlen=10_000)  # from poll to commit
         self._due: float | None = None
 
-    def scored(self, seen: Observation) -> None:
-        self.counts["records"] += seen.n_records
-        self.counts["outliers"] += len(seen.outliers)
-        self.counts["missing"] += seen.missing
+    def scored(self, observation: Observation) -> None:
+        self.counts["records"] += observation.n_records
+        self.counts["outliers"] += len(observation.outliers)
+        self.counts["missing"] += observation.missing
 
     def dead_letter(self, reason: str) -> None:
         self.counts["dead_letters"] += 1
@@ -55,18 +55,18 @@ class ProgressLog(Observer):
         self.counts["aborts"] += 1
 
     def turned(self, now: float) -> None:
-        self._due = now + EVERY_S if self._due is None else self._due
+        self._due = now + PROGRESS_S if self._due is None else self._due
         if now < self._due:
             return
         counts = {name: self.counts[name] for name in COUNTS}
         if counts["records"] or counts["dead_letters"] or counts["labels"]:
             records = counts.pop("records")
-            rate = round(records / (now - self._due + EVERY_S), 1)
+            rate = round(records / (now - self._due + PROGRESS_S), 1)
             latencies = sorted(self._seconds)
             p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
             log.info(kv("progress", records=records, per_second=rate, **counts, poll_to_commit_p99_ms=p99))
         self.counts.clear()
-        self._due = now + EVERY_S
+        self._due = now + PROGRESS_S
         self._seconds.clear()
 
 
@@ -75,7 +75,7 @@ class Monitor(Observers):
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._host, self._port = settings.http_host, settings.health_port
-        named = [one.name for one in (*settings.all_rules, *settings.windows)]
+        named = [table.name for table in (*settings.all_rules, *settings.windows)]
         self._metrics, self._board = Metrics(named), StatusBoard(show_keys=settings.show_keys)
         served: list[Observer] = [] if self._port is None else [self._metrics, self._board]
         super().__init__([ProgressLog(), *served])
@@ -84,10 +84,10 @@ class Monitor(Observers):
         """Answer requests about `service`, if there is a --health-port. Raises ConfigError when it cannot listen."""
         if self._port is None:
             return nullcontext()
-        sources = Sources(
+        endpoints = Endpoints(
             live=service.not_live,
             ready=service.not_ready,
             metrics=lambda: self._metrics.exposition(service.snapshot()),
             status=lambda: self._board.status(service.snapshot(), self._metrics.realised_rate),
         )
-        return HttpServer(self._host, self._port, sources)
+        return HttpServer(self._host, self._port, endpoints)

@@ -1,14 +1,14 @@
-"""The gaps between the records of a series: which is usual, and after how long a gap it counts as silent. Pure.
+"""The gaps between the records of a series: the usual gap, and the limit after which a series is silent. Pure.
 
-A gap shorter than `floor` is none: such records belong together, as a burst. Of the others a histogram is kept, with
-two buckets for each factor of two. The usual gap is its 99th percentile. All counts are halved from time to time, so
-that old gaps are forgotten. One long outage among a hundred gaps changes nothing.
+Records with a gap shorter than `floor` belong together, as a burst. The other gaps go into a histogram with two buckets
+for each factor of two. The usual gap is its 99th percentile, so one long outage among a hundred gaps does not change
+it. All counts are halved from time to time, so that old gaps are forgotten.
 
-Few gaps say little about the longest one. If gaps have no memory (Poisson arrivals, mean unknown), the next one is
-longer than `m * (CHANCE ** (-1 / m) - 1)` times the mean of m gaps with the chance CHANCE. How much that is more than
-for many gaps is the factor for a young series. Where keys are alike, the others of the partition count as gaps, too:
-their number is one over the variance of the logarithm of their usual gaps. But they count only if nearly all keys have
-had many gaps: else it is not known yet how slow the slow ones are.
+A few gaps say little about the longest one. If gaps have no memory (Poisson arrivals, mean unknown), the next gap is
+longer than `m * (CHANCE ** (-1 / m) - 1)` times the mean of m gaps with the probability CHANCE. This, divided by its
+value for many gaps, is the factor for a young series. If keys are alike, the other keys of the partition count as gaps,
+too: their number is one over the variance of the logarithm of their usual gaps. But they count only if nearly all keys
+have had many gaps: before that, the slow keys are missing from the mean.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ import struct
 from typing import NamedTuple
 
 BUCKETS = 64  # so the longest gap is 2**31 floors
-QUANTILE_OUTSIDE = 100  # one gap of so many may be longer than the usual one
-MOST_GAPS = 250  # then all counts are halved
-LEAST_GAPS = 3  # fewer tell nothing
-GROWN_UP = 20  # gaps after which a series tells what is usual in its partition; also the most that others count
-NEARLY_ALL = 0.95
-RENEWED_UNTIL, RENEWED_EVERY = 50, 16  # gaps: the limit is renewed with each until here, then with each 16th
+GAPS_PER_LONGER_ONE = 100  # one of so many gaps may be longer than the usual one
+MAX_GAPS = 250  # in the histogram; then all counts are halved
+MIN_GAPS = 3  # fewer say nothing about the usual gap
+MIN_MATURE_GAPS = 20  # of a series that counts for young ones; also the most gaps that all of them count as
+MIN_MATURE_SHARE = 0.95  # of the keys of a partition, before they count for young ones
+RENEWED_UNTIL, RENEWED_EVERY = 50, 16  # gaps: the limit is computed with each of the first, then with each 16th
 CHANCE = 1e-9
-NEVER = 2**62  # milliseconds
+NO_LIMIT_MS = 2**62
 KEY, PARTITION, TOPIC = LEVELS = ("key", "partition", "topic")
 FIRST_KEY = 2  # numbers of series: 0 is the partition, 1 the topic
-_ROW, _GAPS = struct.Struct("<qqqqBH"), struct.Struct("<Hq")  # around the name; the counts follow
+_ROW, _GAPS = struct.Struct("<qqqqBH"), struct.Struct("<Hq")  # before and after the name; the counts follow
 
 
 class SilenceConfig(NamedTuple):
-    """What is watched. factor: times the usual gap; None: nothing."""
+    """The settings of silence. factor: of the usual gap; None: nothing is watched."""
 
     factor: float | None
-    least_ms: int = 60_000  # the shortest silence
+    min_ms: int = 60_000  # the shortest silence
     levels: tuple[str, ...] = LEVELS
     max_keys: int = 100_000
 
     @property
     def floor(self) -> float:
-        """Milliseconds; shorter gaps are none."""
-        return self.least_ms / (self.factor or 1.0)
+        """Return the shortest gap that counts, in milliseconds."""
+        return self.min_ms / (self.factor or 1.0)
 
 
-def young(m: float) -> float:
-    """By how much the limit of a series with m gaps is longer than with many.
+def young_factor(m: float) -> float:
+    """Return the factor by which the limit of a series with m gaps is longer than with many gaps.
 
     >>> [round(young(m), 1) for m in (3, 10, 30, 1000)]
     [144.6, 3.4, 1.4, 1.0]
@@ -54,30 +54,30 @@ def young(m: float) -> float:
     return m * math.expm1(-math.log(CHANCE) / m) / -math.log(CHANCE)
 
 
-class Others:
-    """Number, mean and sum of squares of the logarithm of the usual gaps of series that have GROWN_UP."""
+class PeerGaps:
+    """Number, mean and sum of squares of the log of the usual gaps of series with MIN_MATURE_GAPS (Welford)."""
 
     def __init__(self, n: int = 0, mean: float = 0.0, squares: float = 0.0) -> None:
         self.n, self.mean, self.squares = n, mean, squares
 
     def add(self, gap: float) -> None:
-        """Another series has this usual gap."""
+        """Add the usual gap of another series."""
         self.n += 1
-        before = math.log(gap) - self.mean
-        self.mean += before / self.n
-        self.squares += before * (math.log(gap) - self.mean)
+        deviation = math.log(gap) - self.mean
+        self.mean += deviation / self.n
+        self.squares += deviation * (math.log(gap) - self.mean)
 
     def weight(self, n_series: int) -> float:
-        """The gaps of a young series that they count as, if there are so many series in all."""
-        if self.n < max(GROWN_UP, NEARLY_ALL * n_series):
+        """Return the number of gaps that they count as for a young series, among so many series in all."""
+        if self.n < max(MIN_MATURE_GAPS, MIN_MATURE_SHARE * n_series):
             return 0.0
-        return min(float(GROWN_UP), self.n / max(self.squares, 1e-9))
+        return min(float(MIN_MATURE_GAPS), self.n / max(self.squares, 1e-9))
 
 
-class Series:
-    """A key, a partition or a topic: when it had records, and how far apart. All times are milliseconds.
+class GapSeries:
+    """The record times of a key, a partition or a topic, in milliseconds.
 
-    Each has its own clock, on which only that time passes in which the level above it had records.
+    Each has its own clock, which runs only while the level above it has records.
 
     >>> series, config = Series(0), SilenceConfig(factor=5.0, least_ms=60_000)
     >>> for _ in range(100): series.add(30_000, config)
@@ -85,43 +85,43 @@ class Series:
     (True, True)
     """
 
-    __slots__ = ("counts", "due", "last", "limit", "mark", "name", "number", "offset", "seen", "time")
+    __slots__ = ("counts", "due", "last", "limit", "mark", "n_gaps", "name", "number", "offset", "time")
 
     def __init__(self, number: int, name: bytes | None = None, now: int = 0) -> None:
         self.number, self.name = number, name
         self.last = self.mark = now  # its last record, and the last one that ended a gap or a burst
-        self.offset = self.time = 0  # of its last record; when that arrived, since 1970
-        self.due = NEVER  # when a key is looked at next
-        self.limit = NEVER  # without a record for longer than this it is silent; NEVER: not known yet
-        self.seen = 0  # gaps, at most MOST_GAPS
-        self.counts = bytearray()  # the histogram, as far as it is not zero
+        self.offset = self.time = 0  # of its last record: the offset, and the arrival since 1970
+        self.due = NO_LIMIT_MS  # the next check of a key
+        self.limit = NO_LIMIT_MS  # it is silent after a longer time without a record; NO_LIMIT_MS: not known yet
+        self.n_gaps = 0  # gaps, at most MAX_GAPS
+        self.counts = bytearray()  # the histogram, without zeros at its end
 
-    def add(self, gap: float, config: SilenceConfig, others: Others | None = None, n_keys: int = 0) -> None:
-        """Another gap of at least the floor. others: of its partition, which has n_keys; None: it has none."""
+    def add(self, gap: float, config: SilenceConfig, others: PeerGaps | None = None, n_keys: int = 0) -> None:
+        """Add a gap of at least the floor. others: of its partition with n_keys; None: for partitions and topics."""
         floor = config.floor
         bucket = 0 if gap <= floor else min(BUCKETS - 1, math.ceil(2 * math.log2(gap / floor)))
         self.counts.extend(bytes(max(0, bucket + 1 - len(self.counts))))
         self.counts[bucket] += 1
-        if sum(self.counts) >= MOST_GAPS:
+        if sum(self.counts) >= MAX_GAPS:
             self.counts = bytearray(count >> 1 for count in self.counts)
-        n = self.seen = min(self.seen + 1, MOST_GAPS)
-        if others is not None and n == GROWN_UP:
+        n = self.n_gaps = min(self.n_gaps + 1, MAX_GAPS)
+        if others is not None and n == MIN_MATURE_GAPS:
             others.add(self.usual(floor))
-        if n < LEAST_GAPS or (n > RENEWED_UNTIL and sum(self.counts) % RENEWED_EVERY):
+        if n < MIN_GAPS or (n > RENEWED_UNTIL and sum(self.counts) % RENEWED_EVERY):
             return
-        usual, more = self.usual(floor), 0.0
-        if others is not None and (more := others.weight(n_keys)):
-            usual = max(usual, (n * usual + more * math.exp(others.mean)) / (n + more))
-        self.limit = max(config.least_ms, round((config.factor or 1.0) * young(n + more) * usual))
+        usual, peer_gaps = self.usual(floor), 0.0
+        if others is not None and (peer_gaps := others.weight(n_keys)):
+            usual = max(usual, (n * usual + peer_gaps * math.exp(others.mean)) / (n + peer_gaps))
+        self.limit = max(config.min_ms, round((config.factor or 1.0) * young_factor(n + peer_gaps) * usual))
 
     @property
     def level(self) -> str:
-        """Whose series it is."""
+        """Return the level: key, partition or topic."""
         return (PARTITION, TOPIC, KEY)[min(self.number, FIRST_KEY)]
 
     def usual(self, floor: float) -> float:
-        """The usual gap: all but one of a hundred are at most so long. Zero if none is known."""
-        allowed = sum(self.counts) // QUANTILE_OUTSIDE
+        """Return the usual gap: all but one of a hundred gaps are at most so long. 0: not known."""
+        allowed = sum(self.counts) // GAPS_PER_LONGER_ONE
         for bucket in range(len(self.counts) - 1, -1, -1):
             allowed -= self.counts[bucket]
             if allowed < 0:
@@ -129,18 +129,18 @@ class Series:
         return 0.0
 
     def encode(self, flag: int) -> bytes:
-        """All but its number. flag: a byte."""
+        """Return everything but its number, as bytes. flag: a byte."""
         name = self.name or b""
         head = _ROW.pack(self.last, self.mark, self.offset, self.time, flag, len(name))
-        return head + name + _GAPS.pack(self.seen, self.limit) + self.counts.rstrip(b"\0")
+        return head + name + _GAPS.pack(self.n_gaps, self.limit) + self.counts.rstrip(b"\0")
 
     def decode(self, data: bytes) -> int:
-        """The reverse of `encode`; returns the flag. Raises ValueError and struct.error."""
+        """Reverse `encode`, and return the flag. Raises ValueError and struct.error."""
         self.last, self.mark, self.offset, self.time, flag, length = _ROW.unpack_from(data)
-        at = _ROW.size + length
-        self.name = data[_ROW.size : at] if self.number >= FIRST_KEY else None
-        self.seen, self.limit = _GAPS.unpack_from(data, at)
-        self.counts = bytearray(data[at + _GAPS.size :])
-        if len(self.counts) > BUCKETS or sum(self.counts) >= MOST_GAPS:
+        name_end = _ROW.size + length
+        self.name = data[_ROW.size : name_end] if self.number >= FIRST_KEY else None
+        self.n_gaps, self.limit = _GAPS.unpack_from(data, name_end)
+        self.counts = bytearray(data[name_end + _GAPS.size :])
+        if len(self.counts) > BUCKETS or sum(self.counts) >= MAX_GAPS:
             raise ValueError("the gaps of a series do not fit")
         return int(flag)

@@ -1,4 +1,4 @@
-"""Incidents: the alerts of one series that belong together, and one record that sums them up.
+"""Incidents: the alerts of one series that belong together, and the record that summarizes them.
 
 An incident begins with an alert. It ends after some records of its series without an alert, or after some records of
 its partition without one of that series, so that it also ends where a key does not come back. These are numbers of
@@ -25,14 +25,14 @@ from fomo_stream.records.result import Result
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-MOST_BYTES = 16 << 10  # of a key, and of reasons: longer ones are left out, so that memory is bounded
-WORST = ("score", "remembered_logit", "p_value", "severity")  # fields of the worst alert
-WHY = ("reasons", "explanation")
+MAX_FIELD_BYTES = 16 << 10  # of a key, and of reasons; longer ones are left out, so that memory is bounded
+WORST_FIELDS = ("score", "remembered_logit", "p_value", "severity")  # fields of the worst alert
+REASON_FIELDS = ("reasons", "explanation")
 CLOSED = "closed"
 
 
 class Notice(NamedTuple):
-    """What is told beside the alerts themselves: that an incident has ended, or of silence."""
+    """A notice in addition to alerts: the end of an incident, or silence."""
 
     offset: int | None  # of the record that it comes before; None: no record came
     key: bytes | None  # of its series; None: the series of the whole partition
@@ -40,12 +40,12 @@ class Notice(NamedTuple):
     summary: Result  # JSON-ready
 
 
-class Groups(Copied):
-    """Which alerts of one partition belong together. All that counts incidents counts them by this.
+class AlertGroups(Copied):
+    """Group the alerts of one partition into incidents. Everything that counts incidents uses this.
 
     quiet: an incident ends after so many records of its series without an alert, or so many of the partition without
-    one of its series. `open` has, by number of the series (see `Results.series`), the number of its last record in the
-    partition, and how many records of it have come since its last alert; the series that was seen last is the last.
+    a record of its series. `open` has, by number of the series (see `Results.series`), the number of its last record in
+    the partition, and the number of its records since its last alert. The most recent series is the last.
     """
 
     def __init__(self, quiet: tuple[int, int]) -> None:
@@ -53,9 +53,9 @@ class Groups(Copied):
         self.open: dict[int, tuple[int, int]] = {}
 
     def follow(self, series: int, is_new: bool, is_alert: bool, number: int) -> tuple[list[int], bool]:
-        """The series whose incidents end with the next record, in order, and whether one begins with it.
+        """Return the series whose incidents end with the next record, in order, and whether one begins with it.
 
-        is_new: whether `series` stood for another series until now; number: of the record in the partition.
+        is_new: the number `series` stood for another series until now; number: of the record in the partition.
         """
         ended = [series] if is_new and series in self.open else []
         before = None if ended else self.open.get(series)
@@ -72,20 +72,20 @@ class Groups(Copied):
         return ended, is_alert and before is None
 
 
-def begins_of(series: Int, is_new: Bool, is_alert: Bool, quiet: tuple[int, int]) -> Bool:
-    """Which of all n records of a partition begin an incident, if these alert. All (n,), as `Groups.follow` has them.
+def incident_begins(series: Int, is_new: Bool, is_alert: Bool, quiet: tuple[int, int]) -> Bool:
+    """Return which of all n records of a partition begin an incident. Arguments (n,): as in `AlertGroups.follow`.
 
     >>> begins_of(np.zeros(5, int), np.zeros(5, bool), np.array([1, 1, 0, 0, 1], bool), (2, 1000)).tolist()
     [True, False, False, False, True]
     """
-    groups, begins = Groups(quiet), np.zeros(len(series), bool)
-    for number, one in enumerate(zip(series.tolist(), is_new.tolist(), is_alert.tolist(), strict=True)):
-        if one[2] or groups.open:
-            begins[number] = groups.follow(*one, number)[1]
+    groups, begins = AlertGroups(quiet), np.zeros(len(series), bool)
+    for number, record in enumerate(zip(series.tolist(), is_new.tolist(), is_alert.tolist(), strict=True)):
+        if record[2] or groups.open:
+            begins[number] = groups.follow(*record, number)[1]
     return begins
 
 
-class _Open(NamedTuple):
+class _OpenIncident(NamedTuple):
     """An incident that has not ended; never changed in place."""
 
     key: bytes | None
@@ -95,15 +95,15 @@ class _Open(NamedTuple):
 class Incidents(Copied):
     """The open incidents of one partition, at most one for each number of a series (see `Results.series`).
 
-    quiet: as of `Groups`. topic, partition: where the records come from; without them, an incident is named by the
-    offset alone. What it says of a record depends on the records before it, never on how they are split over calls.
+    quiet: as in `AlertGroups`. topic, partition: of the records; without them, the offset alone names an incident.
+    The incident of a record depends on the records before it, never on how they are split over calls.
     """
 
     def __init__(self, quiet: tuple[int, int], topic: str | None = None, partition: int | None = None) -> None:
-        self._groups = Groups(quiet)
+        self._groups = AlertGroups(quiet)
         self._source = {} if topic is None else {"topic": topic, "partition": partition}
         self._prefix = "" if partition is None else f"{partition}-"
-        self._open: dict[int, _Open] = {}  # by number of the series, as in the groups
+        self._open: dict[int, _OpenIncident] = {}  # by number of the series, as in the groups
         self._recovered()
 
     def __len__(self) -> int:
@@ -111,15 +111,15 @@ class Incidents(Copied):
 
     @property
     def open(self) -> tuple[Result, ...]:
-        """What is known so far of each open incident, as in the record that will sum it up."""
-        return tuple(found.summary for found in self._open.values())
+        """Return the summary of each open incident so far, as in the record that will report its end."""
+        return tuple(incident.summary for incident in self._open.values())
 
     def follow(
         self, results: Sequence[Result], scored: Results, keys: Sequence[Key], offsets: Sequence[int], first: int
     ) -> list[Notice]:
         """Give each alert among the next records its `incident` and how much `surprise` it has so far.
 
-        Returns the incidents that have ended, in order.
+        Returns the ended incidents, in order.
 
         results: (n,) of the records, made from `scored`; keys, offsets: (n,) of the records; first: the first record's
         number in the partition, one more than the last record's of the call before.
@@ -131,7 +131,7 @@ class Incidents(Copied):
         for number, (result, slot, is_new, key, offset) in enumerate(zip(*columns, strict=True), first):
             _, quiet = self._groups.open.get(slot, (0, 0))
             ended, is_first = self._groups.follow(slot, is_new, result["outlier"], number)
-            closed += [self._close(one, offset) for one in ended]
+            closed += [self._close(series, offset) for series in ended]
             if result["outlier"]:
                 self._alert(slot, key, offset, result, None if is_first else quiet)
             else:
@@ -139,59 +139,60 @@ class Incidents(Copied):
         return closed
 
     def _alert(self, slot: int, key: Key, offset: int, result: Result, quiet: int | None) -> None:
-        """An alert that begins an incident, or (quiet: records of its series since the last one) continues it."""
+        """Begin an incident with an alert, or continue it. quiet: records of its series since the last alert."""
         place = {"offset": offset, "timestamp": result.get("timestamp")}
         if quiet is None:
-            its_key = None if slot == 0 else _kept(key)
-            named = {} if its_key is None else {"key": its_key.decode("utf-8", "replace")}
+            stored_key = None if slot == 0 else _stored_key(key)
+            named = {} if stored_key is None else {"key": stored_key.decode("utf-8", "replace")}
             begin = {"incident": f"{self._prefix}{offset}", "status": CLOSED, **self._source, **named, "from": place}
-            summary = {**begin, "to": place, "records": 1, "span": 1, "surprise": 0.0, **_worst(place, result)}
+            summary = {**begin, "to": place, "records": 1, "span": 1, "surprise": 0.0, **_worst_alert(place, result)}
         else:
-            its_key, before = self._open[slot]
+            stored_key, before = self._open[slot]
             summary = {**before, "to": place, "records": before["records"] + 1, "span": before["span"] + quiet + 1}
-            if _rank(result) > _rank(summary["worst"]):
-                summary = {name: value for name, value in summary.items() if name not in WHY} | _worst(place, result)
-        # 1 - score is the chance of such a record, so of unrelated records this is minus the logarithm of that of all
+            if _alert_rank(result) > _alert_rank(summary["worst"]):
+                summary = without_reasons(summary) | _worst_alert(place, result)
+        # 1 - score is the chance of such a record. So the sum is minus the logarithm of that of unrelated records.
         summary["surprise"] = round(summary["surprise"] - math.log(1.0 - (result["score"] or 0.0)), 3)
-        self._open[slot] = _Open(its_key, summary)
+        self._open[slot] = _OpenIncident(stored_key, summary)
         self._changed.add(slot)
         result |= {name: summary[name] for name in ("incident", "surprise")}
 
     def _close(self, slot: int, offset: int) -> Notice:
-        found = self._open.pop(slot)
+        incident = self._open.pop(slot)
         self._changed.add(slot)
-        return Notice(offset, found.key, found.summary["from"]["offset"], found.summary)
+        return Notice(offset, incident.key, incident.summary["from"]["offset"], incident.summary)
 
     # -- log -----------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
-        """The changes since the last call, as entries of a compacted log.
+        """Return the changes since the last call, as entries of a compacted log.
 
-        Each open incident has two entries: its summary, and the small numbers that change with every record.
+        Each open incident has two entries: its summary, and the counts that change with every record. So a record
+        without an alert rewrites a few bytes, not the summary.
         """
         entries: Entries = {}
         for slot in self._changed | self._counted:
-            if (found := self._open.get(slot)) is None:
+            if (incident := self._open.get(slot)) is None:
                 entries |= {f"{slot}/open": None, f"{slot}/quiet": None} if slot in self._logged else {}
                 self._logged.discard(slot)
                 continue
-            seen, quiet = self._groups.open[slot]
-            entries[f"{slot}/quiet"] = b"%d %d" % (quiet, seen)
+            last_number, quiet = self._groups.open[slot]
+            entries[f"{slot}/quiet"] = b"%d %d" % (quiet, last_number)
             if slot in self._changed:
-                entries[f"{slot}/open"] = _encode(found)
+                entries[f"{slot}/open"] = _encode(incident)
                 self._logged.add(slot)
         self._changed.clear()
         self._counted.clear()
         return entries
 
     def recover(self, entries: StoredEntries) -> None:
-        """Take the open incidents from the entries, in place of those here. Raises DamagedStateError."""
+        """Replace the open incidents by those of the entries. Raises DamagedStateError."""
         try:
-            found = [_decode(name, entries) for name in entries if name.endswith("/open")]
+            decoded = [_decode(name, entries) for name in entries if name.endswith("/open")]
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStateError(f"the open incidents are not readable ({error})") from None
-        self._open = {slot: incident for slot, incident, _ in found}
-        self._groups.open = {slot: at for slot, _, at in sorted(found, key=lambda one: one[2])}
+        self._open = {slot: incident for slot, incident, _ in decoded}
+        self._groups.open = {slot: counts for slot, _, counts in sorted(decoded, key=lambda incident: incident[2])}
         self._recovered()
         self._changed.clear()
         self._logged.update(self._open)
@@ -199,42 +200,42 @@ class Incidents(Copied):
     def _recovered(self) -> None:
         """Start with an empty log."""
         self._changed: set[int] = set(self._open)  # incidents that were opened, closed, or had an alert
-        self._counted: set[int] = set()  # those whose series had other records
-        self._logged: set[int] = set()  # those with entries
+        self._counted: set[int] = set()  # incidents whose series had other records
+        self._logged: set[int] = set()  # incidents with entries
 
 
 def without_reasons(summary: Mapping[str, Any]) -> Result:
-    """The summary of an incident without its longest fields."""
-    return {name: value for name, value in summary.items() if name not in WHY}
+    """Return the summary of an incident without its longest fields."""
+    return {name: value for name, value in summary.items() if name not in REASON_FIELDS}
 
 
-def _worst(place: Mapping[str, Any], result: Result) -> Result:
-    why = {name: result[name] for name in WHY if name in result}
-    fits = not why or len(json.dumps(why)) <= MOST_BYTES
-    return {"worst": {**place, **{name: result[name] for name in WORST}}, **(why if fits else {})}
+def _worst_alert(place: Mapping[str, Any], result: Result) -> Result:
+    why = {name: result[name] for name in REASON_FIELDS if name in result}
+    fits = not why or len(json.dumps(why)) <= MAX_FIELD_BYTES
+    return {"worst": {**place, **{name: result[name] for name in WORST_FIELDS}}, **(why if fits else {})}
 
 
-def _rank(alert: Mapping[str, Any]) -> tuple[float, float]:
-    """The higher, the worse: the rarer one in the long run."""
-    return alert["score"] or 0.0, alert["remembered_logit"] or 0.0  # none while it warms up
+def _alert_rank(alert: Mapping[str, Any]) -> tuple[float, float]:
+    """Return a rank that is higher for a worse alert: one that is rarer in the long run."""
+    return alert["score"] or 0.0, alert["remembered_logit"] or 0.0  # None during the warm-up
 
 
-def _kept(key: Key) -> bytes | None:
+def _stored_key(key: Key) -> bytes | None:
     data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
-    return data if data is not None and len(data) <= MOST_BYTES else None
+    return data if data is not None and len(data) <= MAX_FIELD_BYTES else None
 
 
-def _encode(found: _Open) -> bytes:
-    key = None if found.key is None else b64encode(found.key).decode()
-    return json.dumps({"key": key, "summary": found.summary}, separators=(",", ":")).encode()
+def _encode(incident: _OpenIncident) -> bytes:
+    key = None if incident.key is None else b64encode(incident.key).decode()
+    return json.dumps({"key": key, "summary": incident.summary}, separators=(",", ":")).encode()
 
 
-def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open, tuple[int, int]]:
-    """Number of the series, incident, and its place in `Groups.open`."""
+def _decode(name: str, entries: StoredEntries) -> tuple[int, _OpenIncident, tuple[int, int]]:
+    """Return the number of the series, the incident, and its counts in `AlertGroups.open`."""
     slot, content = int(name.removesuffix("/open")), json.loads(entries[name])
     key, summary = content["key"], content["summary"]
     (
-        _rank(summary["worst"]),
+        _alert_rank(summary["worst"]),
         summary["incident"],
         summary["surprise"] + 0.0,
         summary["from"]["offset"],
@@ -242,5 +243,5 @@ def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open, tuple[int, i
         summary["span"],
     )
     key = None if key is None else b64decode(key, validate=True)
-    quiet, _, seen = entries[f"{slot}/quiet"].partition(b" ")
-    return slot, _Open(key, summary), (int(seen), int(quiet))
+    quiet, _, last_number = entries[f"{slot}/quiet"].partition(b" ")
+    return slot, _OpenIncident(key, summary), (int(last_number), int(quiet))

@@ -1,4 +1,4 @@
-"""One partition's records: what is known of them before they can be scored, and its state as entries of a log. Pure.
+"""The state of a partition, before its records can be scored and after, as entries of a log. Pure.
 
 Waiting: restore, offer -> begin -> Running (see `running`): offer, step
 """
@@ -12,16 +12,16 @@ from typing import Any, Protocol
 from fomo_stream.detector.changelog import Entries, SingleEntry
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
-from fomo_stream.partition.labels import BAD_FEEDBACK, MOST_MUTED, Label, LabelQueue, Mute, Muted, Verdict
-from fomo_stream.partition.position import NOTHING, POSITION, Position, Restored
+from fomo_stream.partition.labels import BAD_FEEDBACK, MAX_MUTED_KEYS, Label, LabelQueue, Mute, MutedKeys, Verdict
+from fomo_stream.partition.position import NOTHING_RESTORED, POSITION, Restored, SavedPosition
 from fomo_stream.partition.record import Item, MicroBatch, Pending
 from fomo_stream.partition.rules import Rules, RulesConfig, RulesLog
 
 INDEX, LABELS, MUTED, RULES = "index", "labels", "muted", "rules"
 
 
-class Config(RulesConfig, Protocol):
-    """What a partition does with its records: the flags of the same names."""
+class PartitionConfig(RulesConfig, Protocol):
+    """The settings of a partition: the flags of the same names."""
 
     lags: int
     mute_key: tuple[str, ...]
@@ -44,23 +44,23 @@ class Config(RulesConfig, Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Partition:
-    """What a partition has before and after its features are known.
+    """The state of a partition before and after its features are known.
 
-    It is inactive until it is restored: records that arrive before that are read again.
+    It is inactive until it is restored: records that arrive earlier are read again.
     """
 
     number: int
-    config: Config
-    topic: str | None  # where its records come from; None: results and incidents do not name it
+    config: PartitionConfig
+    topic: str | None  # of its records; None: results and incidents do not name it
     feedback: str | None  # the topic of labels, if there is one
-    topic_id: str  # empty: the broker has none
+    topic_id: str  # empty: the broker does not have ids
     feedback_id: str
-    batch_size: int  # records that are scored at once, at most
+    batch_size: int  # most records that are scored together
     waiting: MicroBatch[Pending]
     labels: LabelQueue
-    muted: Muted
+    muted: MutedKeys
     rules: RulesLog
-    restored: Restored = NOTHING  # the entries of its state that are not read yet, and those to delete
+    restored: Restored = NOTHING_RESTORED  # the entries of its state that are not read yet, and those to delete
     rules_log: SingleEntry = field(default_factory=SingleEntry)
     position: int | None = None  # offset before which every record is finished; None: it is inactive
     committed: int | None = None  # last position that is committed
@@ -70,31 +70,30 @@ class Partition:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is restored."""
+        """Return whether it is restored."""
         return self.position is not None
 
     def offer(self, item: Pending, now: float) -> bool:
-        """Take the next record; True when a micro-batch is full. One that was taken before is left out.
+        """Take the next record. Return True when a micro-batch is full. Ignore a record that was taken before.
 
         now: seconds, monotonic.
         """
         if self.position is None:
             return False
         expected = self.waiting.items[-1].offset + 1 if len(self.waiting) else self.position
-        return item.offset >= expected and self.waiting.add(item, now)  # else it began again after the fetch
+        return item.offset >= expected and self.waiting.add(item, now)  # else it was restored again after the fetch
 
     def skip(self, items: Sequence[Item]) -> None:
-        """These records, which come next, are finished without a score."""
+        """Finish these records, which come next, without a score."""
         if items:
             self.position = items[-1].offset + 1
 
     def set_rules(self, rules: Rules) -> bool:
-        """Let these rules hold from the next record on, with the windows that feedback has told of; False: they do."""
-        told = self.rules.now.told
-        return self.rules.change(Rules(rules.rules, rules.windows, told), self.position or 0)
+        """Apply these rules from the next record on, with the windows from feedback. False: they apply already."""
+        return self.rules.change(Rules(rules.rules, rules.windows, self.rules.now.from_feedback), self.position or 0)
 
-    def label(self, at: int, label: Label, exists: Callable[[int, int], bool]) -> None:
-        """Queue a label, `at` an offset of its topic, until its record is scored. Raises RecordError.
+    def label(self, label_offset: int, label: Label, exists: Callable[[int, int], bool]) -> None:
+        """Queue a label, at this offset of its topic until its record is scored. Raises RecordError.
 
         exists: whether the input has a record at (partition, offset); called only for offsets from `position` on.
         """
@@ -104,11 +103,11 @@ class Partition:
             where = f"{self.topic}[{self.number}]@{offset}"
             raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label must come after its record")
         if isinstance(label, Mute) and label.muted and self.muted.is_full:
-            raise RecordError(BAD_FEEDBACK, f"{MOST_MUTED:,} keys are muted by labels; end that for some first")
-        self.labels.add(at, label)
+            raise RecordError(BAD_FEEDBACK, f"{MAX_MUTED_KEYS:,} keys are muted by labels; end that for some first")
+        self.labels.add(label_offset, label)
 
     def changes(self) -> Entries:
-        """The changes since the last call, as entries of a compacted log; none if there was no record or label."""
+        """Return the changes since the last call, as entries of a compacted log; empty without a record or label."""
         if self.position is None:
             return {}
         entries = self._learned()
@@ -116,7 +115,7 @@ class Partition:
             entries |= self.labels.changes(LABELS) | self.muted.changes(MUTED)
         if entries or self.position != self.committed:
             until = max(self.position, self.learned_until)
-            position = Position(until, self.topic_id, self.feedback_id, until < self.warm.stop)
+            position = SavedPosition(until, self.topic_id, self.feedback_id, until < self.warm.stop)
             entries[POSITION] = position.encode()
         if entries and self.restored.stale:
             entries = {**dict.fromkeys(self.restored.stale), **entries}
@@ -124,22 +123,22 @@ class Partition:
         return entries
 
     def _learned(self) -> Entries:
-        """The changes of what records have taught."""
+        """Return the changes of the learned state."""
         return {}
 
 
 class Waiting(Partition):
     """A partition that has to be restored, or whose features are not known yet.
 
-    feedback: the topic of labels, if there is one; ids: of these topics, by name, where the broker has any.
-    batch_size, age: how many records are scored at once, at most, and how many seconds one may wait for others.
-    rules: that hold now; None: those of the config.
+    feedback: the topic of labels, if there is one; ids: of these topics, by name, if the broker has ids.
+    batch_size, age: most records that are scored together, and seconds that one may wait for others.
+    rules: the current ones; None: those of the config.
     """
 
     def __init__(
         self,
         number: int,
-        config: Config,
+        config: PartitionConfig,
         *,
         topic: str | None = None,
         feedback: str | None = None,
@@ -160,7 +159,7 @@ class Waiting(Partition):
             batch_size=batch_size,
             waiting=MicroBatch[Pending](batch_size, age, Pending.size),
             labels=LabelQueue(feedback_id),
-            muted=Muted(config.mute_key),
+            muted=MutedKeys(config.mute_key),
             rules=RulesLog(Rules.of(config) if rules is None else rules),
         )
 
@@ -170,15 +169,15 @@ class Waiting(Partition):
         self.position, self.committed = restored.start, restored.committed
         self.learned_until = restored.learned_until
         self.warm = restored.warm
-        self.topic_id = restored.topic_id or self.topic_id  # perhaps the id of a topic that was deleted
+        self.topic_id = restored.topic_id or self.topic_id  # which may be that of a deleted topic
         if self.feedback is not None:
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
             self.muted.recover(restored.entries, MUTED)
         if RULES in restored.entries:
-            given = self.rules.now
+            newest = self.rules.now
             self.rules = RulesLog.decode(self.rules_log.recover(restored.entries, RULES))
-            self.set_rules(given)
+            self.set_rules(newest)
 
     def discard_state(self) -> None:
         """Forget the restored state: its entries will be deleted, and learning starts again."""
@@ -188,5 +187,5 @@ class Waiting(Partition):
         self.learned_until = 0
 
     def handed_over(self) -> dict[str, Any]:
-        """All that it has, for the partition that it becomes."""
-        return {one.name: getattr(self, one.name) for one in fields(Partition)}
+        """Return all fields, for the `Running` that it becomes."""
+        return {item.name: getattr(self, item.name) for item in fields(Partition)}

@@ -1,4 +1,4 @@
-"""A record as it was read from a topic, and micro-batches of records."""
+"""Records as they were read from a topic, and micro-batches of records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Record(NamedTuple):
     headers: Headers
 
     def where(self) -> str:
-        """`topic[partition]@offset`, as every error and log line names a record."""
+        """Return `topic[partition]@offset`, as every error and log line names a record."""
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     def size(self) -> int:
@@ -34,12 +34,12 @@ class Record(NamedTuple):
 
     @property
     def timestamp_or_now(self) -> int:
-        """Its timestamp, or 0, which a producer replaces by the current time."""
+        """Return its timestamp, or 0, which a producer replaces by the current time."""
         return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
 
 
 class FileItem(NamedTuple):
-    """A record of a file, as a partition takes it: an `Item`."""
+    """A record of a file, as an `Item` for a partition."""
 
     offset: int
     fields: Mapping[str, Any]
@@ -49,15 +49,15 @@ class FileItem(NamedTuple):
 
 
 class Item(Protocol):
-    """A decoded record, as a partition takes it."""
+    """A decoded record, as input of a partition."""
 
     @property
     def offset(self) -> int:
-        """Its place: higher than those before. In a file: the number of its line or row."""
+        """The offset, which rises from record to record. In a file: the number of its line or row."""
 
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since 1970."""
+        """The timestamp, milliseconds since 1970."""
 
     @property
     def key(self) -> Key:
@@ -65,11 +65,11 @@ class Item(Protocol):
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """Its content; empty if it could not be decoded."""
+        """The content; empty if it could not be decoded."""
 
     @property
     def error(self) -> RecordError | None:
-        """Why it could not be decoded."""
+        """The reason why it could not be decoded."""
 
 
 class Pending(NamedTuple):
@@ -95,22 +95,22 @@ class Pending(NamedTuple):
 
 
 def series_key(record: Record, fields: Mapping[str, Any], field: str | None, codec: Codec) -> Key:
-    """The key of a record's series: its own, or the value of a field of its content, or else of its key.
+    """Return the key of a record's series: its own, or the value of a field of its content, or else of its key.
 
     None if that has no value. codec: reads keys. Raises SchemaPendingError.
     """
     key = None if field is None else key_of(fields, field)
     if key is not None:
         return key
-    own, its_fields = codec.key(record.key, record.headers)
-    return own if field is None else key_of(its_fields, field)
+    key_text, key_fields = codec.key(record.key, record.headers)
+    return key_text if field is None else key_of(key_fields, field)
 
 
 Element = TypeVar("Element")
 
 
 class MicroBatch(Generic[Element]):
-    """Collects items until there are `size` of them, or the oldest has waited `age` seconds.
+    """Collect items until there are `size` of them, or the oldest has waited `age` seconds.
 
     >>> batch = MicroBatch(size=2, age=0.02)
     >>> batch.add("a", now=0.0), batch.is_due(now=0.01), batch.is_due(now=0.02)
@@ -130,7 +130,7 @@ class MicroBatch(Generic[Element]):
         return len(self.items)
 
     def add(self, item: Element, now: float) -> bool:
-        """Add one item; True when another batch is full and can be taken."""
+        """Add one item. Return True when another batch is full and can be taken."""
         if not self.items:
             self._deadline = now + self._age
         self.items.append(item)
@@ -138,13 +138,13 @@ class MicroBatch(Generic[Element]):
         return len(self.items) % self._size == 0
 
     def is_due(self, now: float) -> bool:
-        """Whether the batch is full or its oldest item has waited long enough."""
+        """Return whether the batch is full or its oldest item has waited long enough."""
         return len(self.items) >= self._size or now >= self._deadline
 
-    def take(self, most: int | None = None) -> list[Element]:
-        """Take the first items, all or at most `most`, in order of arrival; the rest remains due."""
-        most = len(self.items) if most is None else most
-        items, self.items = self.items[:most], self.items[most:]
+    def take(self, max_items: int | None = None) -> list[Element]:
+        """Take the first items, all or at most `max_items`, in order of arrival; the rest remains due."""
+        max_items = len(self.items) if max_items is None else max_items
+        items, self.items = self.items[:max_items], self.items[max_items:]
         self.bytes -= sum(map(self._measure, items))
         if not self.items:
             self._deadline = float("inf")

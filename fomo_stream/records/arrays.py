@@ -1,4 +1,4 @@
-"""Files of arrays (.npz). For pretraining, too: it needs no package but NumPy."""
+"""Files of arrays (.npz). Pretraining reads them, too, so this needs no package but NumPy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError, FomoError
 
-MOST_ARRAY_BYTES = 4 << 30  # of all arrays of an .npz file, unpacked
+MAX_ARRAY_BYTES = 4 << 30  # of all arrays of an .npz file, unpacked
 
 
 @contextmanager
 def open_arrays(path: Path) -> Iterator[Any]:
-    """The arrays of an .npz file, read when they are asked for, as `np.load` gives them. Raises ConfigError."""
+    """Open an .npz file as `np.load` does: each array is read when it is asked for. Raises ConfigError."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            if sum(member.file_size for member in archive.zip.infolist()) > MOST_ARRAY_BYTES:
-                raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 30} GiB")
+            if sum(member.file_size for member in archive.zip.infolist()) > MAX_ARRAY_BYTES:
+                raise ValueError(f"its arrays have more than {MAX_ARRAY_BYTES >> 30} GiB")
             yield archive
     except FomoError:
         raise

@@ -1,4 +1,4 @@
-"""Avro files: their records, in bounded memory whatever a file says of itself."""
+"""Avro files: read their records in bounded memory, whatever sizes a file claims."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.avro import NOT_AVRO, AvroWriter
 from fomo_stream.records.lines import ZSTD
-from fomo_stream.records.writer import Kind, SchemaText
+from fomo_stream.records.writer_schema import Kind, SchemaText
 
-MOST_BYTES = 64 << 20  # of a part of the file, compressed or not
-WINDOW = 2 * MAX_RECORD_BYTES  # of a block is read at once, so that lists in records are bounded
+MAX_PART_BYTES = 64 << 20  # of a part of the file, compressed or not
+WINDOW_BYTES = 2 * MAX_RECORD_BYTES  # of a block is read at once, so that lists in records are bounded
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "deflate": lambda: zlib.decompressobj(-15),
     "bzip2": bz2.BZ2Decompressor,
@@ -30,43 +30,43 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 def read_container(stream: BinaryIO) -> Iterator[dict[str, Any] | RecordError]:
-    """The records of an Avro file, block by block. After an error in a block, the next one is read.
+    """Read the records of an Avro file, block by block. After an error in a block, go on with the next one.
 
-    Raises RecordError if the file cannot be read at all, or while it is read, not further.
+    Raises RecordError if the file cannot be read at all, or while it is read, if it cannot be read further.
     """
-    with _of_a_file():
+    with _translated_errors():
         file = _File(stream)
         writer = AvroWriter(SchemaText(Kind.AVRO, file.about["avro.schema"].decode()), "")
     return _records_of(file, writer)
 
 
 def count_in_container(stream: BinaryIO) -> int:
-    """How many records an Avro file says that it has. Raises RecordError."""
-    with _of_a_file():
+    """Return the number of records that an Avro file claims. Raises RecordError."""
+    with _translated_errors():
         return sum(count for count, _ in _File(stream))
 
 
 def _records_of(file: _File, writer: AvroWriter) -> Iterator[dict[str, Any] | RecordError]:
-    with _of_a_file():
+    with _translated_errors():
         for count, block in file:
             data = _decompressed(file.codec, block)
-            begin, content = 0, BytesIO(data[:WINDOW])
+            begin, content = 0, BytesIO(data[:WINDOW_BYTES])
             for _ in range(count):
-                if (at := content.tell()) > MAX_RECORD_BYTES:
-                    begin, at = begin + at, 0
-                    content = BytesIO(data[begin : begin + WINDOW])
+                if (position := content.tell()) > MAX_RECORD_BYTES:
+                    begin, position = begin + position, 0
+                    content = BytesIO(data[begin : begin + WINDOW_BYTES])
                 try:
                     fields = writer.read_next(content)
-                    if content.tell() == at:
+                    if content.tell() == position:
                         raise RecordError(NOT_AVRO, "a record has no bytes, so that nothing bounds how many there are")
                 except RecordError as error:
                     yield error
                     break
-                yield fields if isinstance(fields, dict) else RecordError("not_an_object", "it is no record")
+                yield fields if isinstance(fields, dict) else RecordError("not_an_object", "it is not a record")
 
 
 class _File:
-    """The blocks of a file, or of a pipe: how many records each has, and its bytes."""
+    """The blocks of a file or a pipe: the number of records of each, and its bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -78,9 +78,9 @@ class _File:
         self._mark = self.read(16)
 
     def read(self, size: int) -> bytes:
-        """So many bytes, or fewer at the end."""
-        if size > MOST_BYTES:
-            raise RecordError(NOT_AVRO, f"a part of it has more than {MOST_BYTES >> 20} MiB")
+        """Read `size` bytes, or fewer at the end."""
+        if size > MAX_PART_BYTES:
+            raise RecordError(NOT_AVRO, f"a part of it has more than {MAX_PART_BYTES >> 20} MiB")
         return self._stream.read(size)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
@@ -92,36 +92,36 @@ class _File:
 
     def _number(self, data: bytes) -> int:
         while data[-1] > 127:
-            if len(data) == 10 or not (more := self.read(1)):
+            if len(data) == 10 or not (next_byte := self.read(1)):
                 raise EOFError
-            data += more
-        return int(schemaless_reader(BytesIO(data), "long", None))  # type: ignore[arg-type]  # its types know no long alone
+            data += next_byte
+        return int(schemaless_reader(BytesIO(data), "long", None))  # type: ignore[arg-type]  # its types lack a bare long
 
 
 def _decompressed(codec: str, block: bytes) -> bytes:
-    """Raises RecordError if a block would become too large, and the errors of libraries."""
+    """Decompress a block. Raises RecordError if it would become too large, and the errors of libraries."""
     if codec == "null":
         data: bytes | None = block
-    elif codec == "snappy":  # which says the size before; a checksum is at the end
+    elif codec == "snappy":  # the size comes first, a checksum is at the end
         snappy = import_module("cramjam").snappy
-        is_small = snappy.decompress_raw_len(block[:-4]) <= MOST_BYTES
+        is_small = snappy.decompress_raw_len(block[:-4]) <= MAX_PART_BYTES
         data = bytes(snappy.decompress_raw(block[:-4])) if is_small else None
     elif codec in _DECOMPRESSORS:
-        data = _DECOMPRESSORS[codec]().decompress(block, MOST_BYTES + 1)
+        data = _DECOMPRESSORS[codec]().decompress(block, MAX_PART_BYTES + 1)
     else:
         raise ValueError(f"it has the codec {codec[:60]}")
-    if data is None or len(data) > MOST_BYTES:
-        raise RecordError(NOT_AVRO, f"a block of it has more than {MOST_BYTES >> 20} MiB")
+    if data is None or len(data) > MAX_PART_BYTES:
+        raise RecordError(NOT_AVRO, f"a block of it has more than {MAX_PART_BYTES >> 20} MiB")
     return data
 
 
 @contextmanager
-def _of_a_file() -> Iterator[None]:
-    """Raise RecordError in place of the errors of libraries."""
+def _translated_errors() -> Iterator[None]:
+    """Turn the errors of libraries into RecordError."""
     try:
         yield
     except (RecordError, OSError):
         raise
     except Exception as error:
         what = str(error) if isinstance(error, ImportError) or "codec" in str(error) else type(error).__name__
-        raise RecordError(NOT_AVRO, f"it is no Avro file, or is damaged ({what})") from None
+        raise RecordError(NOT_AVRO, f"it is not an Avro file, or is damaged ({what})") from None

@@ -1,4 +1,4 @@
-"""Cells of CSV as values: what numbers a text can be, and in which form a column writes them."""
+"""Cells of CSV as values: the numbers that a text can be, and the form in which a column writes them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
-Mark = Literal["point", "comma"]  # what stands before the fraction of a number
+DecimalMark = Literal["point", "comma"]  # what stands before the fraction of a number
 Value = float | bool | str | None
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
-MARKS: tuple[Mark, Mark] = ("point", "comma")
+DECIMAL_MARKS: tuple[DecimalMark, DecimalMark] = ("point", "comma")
 
 # Separators of thousands besides points and commas: spaces, as in France, and apostrophes, as in Switzerland.
-_BETWEEN = " '\u00a0\u2009\u202f\u2019"
+_THOUSANDS_SPACES = " '\u00a0\u2009\u202f\u2019"
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
-_GROUPED = re.compile(rf"([+-]?[1-9]\d{{0,2}})([{_BETWEEN}])(\d{{3}}(?:\2\d{{3}})*)([.,]\d+)?", re.ASCII)
+_GROUPED = re.compile(rf"([+-]?[1-9]\d{{0,2}})([{_THOUSANDS_SPACES}])(\d{{3}}(?:\2\d{{3}})*)([.,]\d+)?", re.ASCII)
 # 1,234 and 1,234.5; 12,34,567 as in India
 _THOUSANDS_POINT = re.compile(
     rf"[+-]?[1-9](?:\d{{0,2}}(?:,\d{{3}})+|\d?(?:,\d{{2}})+,\d{{3}})(?:\.\d*)?{_EXPONENT}", re.ASCII
@@ -40,19 +40,19 @@ _WORDS: dict[str, bool | None] = {**dict.fromkeys(MISSING), "true": True, "false
 
 _MONEY = r"[A-Z]{0,3}[$\u20a0-\u20bf\u00a3\u00a5]"
 # What stands around a number: money before it; behind it money, a unit, or a letter that says how good it is.
-_DRESSED = re.compile(
+_WITH_UNIT = re.compile(
     rf"(?P<open>\(?)(?P<sign>[-+]?)(?P<before>{_MONEY}|[A-Z]{{3}}(?= ))?\s?(?P<number>[-+]?(?:\d|[.,]\d)"
-    rf"(?:[\d.,]|[{_BETWEEN}](?=\d{{3}}(?!\d)))*(?:[eEdD][+-]?\d{{1,3}}(?![\w.,]))?)"
+    rf"(?:[\d.,]|[{_THOUSANDS_SPACES}](?=\d{{3}}(?!\d)))*(?:[eEdD][+-]?\d{{1,3}}(?![\w.,]))?)"
     rf"(?P<space>\s?)(?P<after>{_MONEY}|[%\u2030\u00b0*\u2020][^\W\d_]?|[^\W\d_][^\s;|,()]{{0,9}})?(?P<end>-?\)?)",
     re.ASCII,
 )
-_LIMIT = re.compile(r"(?:<=?|>=?|\u2264|\u2265|~|\u2248)\s*")  # before a number: it is below, above or about this
-_ALIKE = 0.8  # share of the numbers of a column that have the same unit
-_ENOUGH = 5  # cells that show a unit
+_LIMIT_SIGN = re.compile(r"(?:<=?|>=?|\u2264|\u2265|~|\u2248)\s*")  # before a number: it is below, above or about this
+_MIN_UNIT_SHARE = 0.8  # share of the numbers of a column that have the same unit
+_MIN_UNIT_CELLS = 5  # cells that show a unit
 
 
-def number_in(text: str, mark: Mark) -> float | None:
-    """The number in `text`, with this mark before its fraction; None if it is none.
+def number_in(text: str, mark: DecimalMark) -> float | None:
+    """Return the number in `text`, with this mark before its fraction; None if it is not a number.
 
     >>> [number_in(text, "point") for text in ("1,234.5", "(80.00)", "50.00-", "45,00,000", "1.2D+03", "0x1F")]
     [1234.5, -80.0, -50.0, 4500000.0, 1200.0, 31.0]
@@ -77,20 +77,20 @@ def number_in(text: str, mark: Mark) -> float | None:
         return None
 
 
-class Form(NamedTuple):
-    """How a column writes numbers: the mark before the fraction, and the money or unit around them.
+class NumberForm(NamedTuple):
+    """The form of the numbers of a column: the mark before the fraction, and the money or unit around them.
 
-    is_plain: whether most of its cells are numbers with nothing around them.
+    is_plain: most of its cells are numbers with nothing around them.
     """
 
-    mark: Mark = "point"
+    mark: DecimalMark = "point"
     before: str = ""
     after: str = ""
     is_plain: bool = False
 
 
 class Number(NamedTuple):
-    """What a text can be: the number with each of the `MARKS`, None if it is none with it; and what is around it."""
+    """A text as a number, read with each of the `DECIMAL_MARKS` (None: not a number then), and what is around it."""
 
     values: tuple[float | None, float | None]
     before: str = ""
@@ -98,52 +98,53 @@ class Number(NamedTuple):
     has_space: bool = False  # before the unit
 
 
-def look(text: str) -> Number | None:
-    """The number that a cell may be; None if it is none in any form."""
+def parse_number(text: str) -> Number | None:
+    """Return the number that a cell may be; None if it is not a number in any form."""
     text = text.strip()
-    point, comma = (number_in(text, mark) for mark in MARKS)
+    point, comma = (number_in(text, mark) for mark in DECIMAL_MARKS)
     if point is not None or comma is not None:
         return Number((point, comma))
     text = text.replace("\u2212", "-")
-    if (found := _DRESSED.fullmatch(text)) is None or not (found["before"] or found["after"]):
+    if (match := _WITH_UNIT.fullmatch(text)) is None or not (match["before"] or match["after"]):
         return None
-    core = f"{found['open']}{found['sign']}{found['number']}{found['end']}"
-    point, comma = (number_in(core, mark) for mark in MARKS)
+    core = f"{match['open']}{match['sign']}{match['number']}{match['end']}"
+    point, comma = (number_in(core, mark) for mark in DECIMAL_MARKS)
     if point is None and comma is None:
         return None
-    return Number((point, comma), found["before"] or "", found["after"] or "", bool(found["space"]))
+    return Number((point, comma), match["before"] or "", match["after"] or "", bool(match["space"]))
 
 
 def unit_of(numbers: Iterable[Number | None]) -> tuple[str, str]:
-    """What nearly all of the numbers of a column have before and behind them; nothing, if it may be part of a name."""
-    known = [one for one in numbers if one is not None]
-    counts = Counter((one.before, one.after) for one in known).most_common(1)
+    """Return what nearly all numbers of a column have before and behind them; nothing if it may belong to a name."""
+    present = [number for number in numbers if number is not None]
+    counts = Counter((number.before, number.after) for number in present).most_common(1)
     (before, after), count = counts[0] if counts else (("", ""), 0)
-    if not (before or after) or count < max(_ENOUGH, _ALIKE * len(known)):
+    if not (before or after) or count < max(_MIN_UNIT_CELLS, _MIN_UNIT_SHARE * len(present)):
         return "", ""
-    own = [one for one in known if (one.before, one.after) == (before, after)]
-    # 12A may be the number of a house, and 12.5A is a current
-    is_measured = any(one.has_space or any(value is not None and value % 1 for value in one.values) for one in own)
+    alike = [number for number in present if (number.before, number.after) == (before, after)]
+    # 12A may be the number of a house; 12.5A is a current
+    values = [value for number in alike for value in number.values if value is not None]
+    is_measured = any(number.has_space for number in alike) or any(value % 1 for value in values)
     return (before, after) if before or is_measured or not after[0].isalpha() else ("", "")
 
 
-def evidence(numbers: Iterable[Number | None]) -> tuple[int, int, int]:
-    """How many numbers can only have a point, how many only a comma, and how many are another number with each."""
-    pairs = [one.values for one in numbers if one is not None]
-    only = [sum(pair[at] is not None and pair[1 - at] is None for pair in pairs) for at in (0, 1)]
+def count_marks(numbers: Iterable[Number | None]) -> tuple[int, int, int]:
+    """Count the numbers that can only have a point, those that can only have a comma, and those that differ by it."""
+    pairs = [number.values for number in numbers if number is not None]
+    only = [sum(pair[column] is not None and pair[1 - column] is None for pair in pairs) for column in (0, 1)]
     return only[0], only[1], sum(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-def cell_reader(form: Form, is_text: Tell, has_more: Tell) -> Callable[[str], Value]:
-    """A function that reads a CSV cell as a number, True, False, text, or None where a value is missing.
+def cell_reader(form: NumberForm, is_text: Report, has_more: Report) -> Callable[[str], Value]:
+    """Return a function that reads a CSV cell as a number, True, False, text, or None where a value is missing.
 
-    is_text is called with each cell that is none of the others, and with a number that has another mark or unit than
-    its column: it counts as missing, because it may be a mistake. has_more is called with each number that has more
-    around it, such as <0.05 and 44.1e; it is read.
+    is_text is called with each cell that is text, and with each number that has another mark or unit than its column:
+    that counts as missing, because it may be a mistake. has_more is called with each number that has more around it,
+    such as <0.05 and 44.1e; this is read.
     """
     mark, before, after, is_plain = form
     is_comma, is_bare = mark == "comma", not after
-    at = MARKS.index(mark)
+    mark_index = DECIMAL_MARKS.index(mark)
     is_text_column = not (is_plain or before or after)
 
     def read(text: str) -> Value:
@@ -157,18 +158,18 @@ def cell_reader(form: Form, is_text: Tell, has_more: Tell) -> Callable[[str], Va
         lower = stripped.lower()
         if lower in _WORDS:
             return _WORDS[lower]
-        if is_text_column and (value := number_in(stripped, mark)) is None:  # which is the most that it can be
+        if is_text_column and (value := number_in(stripped, mark)) is None:  # the only form that it can have
             is_text(stripped)
             return None if is_comma and number_in(stripped, "point") is not None else stripped
-        limit = _LIMIT.match(stripped) if is_plain else None
-        found = look(stripped[limit.end() :] if limit else stripped)
-        if found is None:
+        limit = _LIMIT_SIGN.match(stripped) if is_plain else None
+        number = parse_number(stripped[limit.end() :] if limit else stripped)
+        if number is None:
             is_text(stripped)
             return stripped
-        value = found.values[at]
-        is_of_form = found.after == after and found.before in ("", before)  # money is money without its sign, too
-        # a letter behind it; more would be a unit, and so another quantity
-        is_flagged = is_plain and not found.before and found.after[1:] == "" and found.after not in ("%", "\u2030")
+        value = number.values[mark_index]
+        is_of_form = number.after == after and number.before in ("", before)  # a sum is also valid without its sign
+        # One letter may follow; more letters would be a unit, and so another quantity.
+        is_flagged = is_plain and not number.before and number.after[1:] == "" and number.after not in ("%", "\u2030")
         if value is None or not (is_of_form or is_flagged):
             is_text(stripped)
             return None if is_comma and number_in(stripped, "point") is not None else stripped

@@ -1,4 +1,4 @@
-"""CSV: its rows, one line or several."""
+"""Rows of CSV, each of one line or several."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class CsvRows:
     def __init__(self, source: LineSource, delimiter: str) -> None:
         self._source, self._delimiter = source, delimiter
         self._blank = " \t\r\n".replace(delimiter, "")
-        self._again: deque[tuple[int, str]] = deque()  # lines to read once more
-        # No row continues beyond its line up to this one, so no line is looked at more than three times.
+        self._pushed_back: deque[tuple[int, str]] = deque()  # lines to read again
+        # Rows that begin up to this line are read alone. So missing quotes cost at most three reads of each line.
         self._alone_until = 0
         self.width: int | None = None  # cells of a row; None: any number
         self.ends_empty = False  # whether a delimiter stands behind the last cell of each row
@@ -45,7 +45,7 @@ class CsvRows:
     @property
     def drained(self) -> bool:
         """True when the next row would have to wait for more input."""
-        return not self._again and self._source.drained
+        return not self._pushed_back and self._source.drained
 
     def __iter__(self) -> CsvRows:
         return self
@@ -66,14 +66,14 @@ class CsvRows:
         return self._checked(number, text, self._pieces(text))
 
     def _take(self) -> tuple[int, str] | None:
-        """The next line with its number; None at the end."""
-        if self._again:
-            return self._again.popleft()
+        """Return the next line with its number; None at the end."""
+        if self._pushed_back:
+            return self._pushed_back.popleft()
         raw = next(self._source, None)
         return None if raw is None else (self._source.number, decoded(raw) + "\n")
 
     def _quoted(self, number: int, text: str) -> Row:
-        """The row that begins in this line, which has a quote."""
+        """Return the row that begins in this line, which has a quote."""
         others: list[tuple[int, str]] = []
 
         def feed() -> Iterator[str]:
@@ -92,7 +92,7 @@ class CsvRows:
             return self._checked(number, text, cells)
         if cells is not None and self.width in (None, len(cells := self._ended(cells))):
             return Row(number, others[-1][0], cells, None)
-        self._again.extendleft(reversed(others))
+        self._pushed_back.extendleft(reversed(others))
         if others:
             self._alone_until = max(self._alone_until, others[-1][0] - 1)
         return self._bad(number, text, "not_csv", "the row is not CSV: a quote is missing, or at a wrong place")
@@ -115,7 +115,7 @@ class CsvRows:
 
 
 def decoded(line: bytes) -> str:
-    """A line as text: UTF-8, or else Windows-1252, which Excel writes in most of Europe and America."""
+    """Return a line as text: UTF-8, or else Windows-1252, which Excel writes in most of Europe and America."""
     try:
         return line.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What a user writes to have a feature computed by key: `count(10m)`, `sum(amount, 24h)`, `new(device)`."""
+"""Derivations, as users write them for features computed by key: `count(10m)`, `sum(amount, 24h)`, `new(device)`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from fomo_stream.wording import did_you_mean, seconds_of
 
-LONGEST_S = 366 * 86_400  # of a window
-# By function: how it is written; its fields, whether they are categories, whether it has a window, and needs a time.
+MAX_WINDOW_S = 366 * 86_400  # of a window
+# By function: an example; how many fields it has; whether they are categories; has a window; needs times.
 FUNCTIONS = {
     "count": ("count(10m)", 0, False, True, True),
     "gap": ("gap()", 0, False, False, True),
@@ -35,46 +35,46 @@ class Derivation(NamedTuple):
     window_ms: int  # 0: it has none
 
     @property
-    def of_categories(self) -> bool:
-        """Whether every scalar is an input; else numbers are."""
+    def takes_categories(self) -> bool:
+        """Return whether every scalar is an input; else only numbers are."""
         return bool(FUNCTIONS[self.function][2])
 
     @property
     def is_timed(self) -> bool:
-        """Whether it needs the times of records."""
+        """Return whether it needs the times of records."""
         return bool(FUNCTIONS[self.function][4])
 
 
-def parts_of(text: str) -> list[str]:
-    """The parts between the commas that are not between parentheses.
+def split_at_commas(text: str) -> list[str]:
+    """Split a text at the commas that are not between parentheses.
 
     >>> parts_of("count(10m), sum(amount, 24h)")
     ['count(10m)', 'sum(amount, 24h)']
     """
-    return [part for one in _PART.findall(text) if (part := one.strip())]
+    return [part for piece in _PART.findall(text) if (part := piece.strip())]
 
 
 def split_derivations(value: Any) -> Any:
-    """Texts with commas as a tuple of their parts; what is no text stays as it is."""
-    several = [value] if isinstance(value, str) else value
-    if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) for one in several):
+    """Return texts with commas as a tuple of their parts; another value stays unchanged."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         return value
-    return tuple(part for one in several for part in parts_of(one))
+    return tuple(part for text in texts for part in split_at_commas(text))
 
 
-def derivation_of(text: str) -> Derivation:
-    """What a text means. Raises ValueError.
+def parse_derivation(text: str) -> Derivation:
+    """Read one derivation. Raises ValueError.
 
     >>> derivation_of(" sum( amount,24h )")
     Derivation(name='sum(amount,24h)', function='sum', fields=('amount',), window_ms=86400000)
     """
-    shown, found = text.strip()[:60], re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
-    function = found[1] if found else ""
-    if found is None or function not in FUNCTIONS:
+    shown, match = text.strip()[:60], re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    function = match[1] if match else ""
+    if match is None or function not in FUNCTIONS:
         hint = did_you_mean(function, FUNCTIONS) or f"; write {', '.join(form for form, *_ in FUNCTIONS.values())}"
         raise ValueError(f"{shown}: there is no such function{hint}")
     form, n_fields, _, has_window, _ = FUNCTIONS[function]
-    arguments = parts_of(found[2] or "")
+    arguments = split_at_commas(match[2] or "")
     if len(arguments) != n_fields + has_window:
         raise ValueError(f"{shown}: write it as {form}")
     window_ms = 0
@@ -82,16 +82,16 @@ def derivation_of(text: str) -> Derivation:
         try:
             window_ms = round(1000 * seconds_of(arguments[-1]))
         except ValueError as error:
-            raise ValueError(f"{shown}: {arguments[-1][:20]} is no duration; {error}") from None
-        if not 1000 <= window_ms <= 1000 * LONGEST_S:
-            raise ValueError(f"{shown}: a window has at least 1s and at most {LONGEST_S // 86_400}d")
+            raise ValueError(f"{shown}: {arguments[-1][:20]} is not a duration; {error}") from None
+        if not 1000 <= window_ms <= 1000 * MAX_WINDOW_S:
+            raise ValueError(f"{shown}: a window has at least 1s and at most {MAX_WINDOW_S // 86_400}d")
     return Derivation(f"{function}({','.join(arguments)})", function, tuple(arguments[:n_fields]), window_ms)
 
 
-def derivations_of(texts: Iterable[str]) -> tuple[Derivation, ...]:
-    """What several texts mean. Raises ValueError, also if two mean the same."""
-    found = tuple(map(derivation_of, texts))
-    meant = [one[1:] for one in found]
-    if twice := [one.name for one in found if meant.count(one[1:]) > 1]:
+def parse_derivations(texts: Iterable[str]) -> tuple[Derivation, ...]:
+    """Read several derivations. Raises ValueError, also if two mean the same."""
+    derivations = tuple(map(parse_derivation, texts))
+    meant = [derivation[1:] for derivation in derivations]
+    if twice := [derivation.name for derivation in derivations if meant.count(derivation[1:]) > 1]:
         raise ValueError(f"{' and '.join(dict.fromkeys(twice))}: give each feature once"[:200])
-    return found
+    return derivations

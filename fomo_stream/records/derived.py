@@ -1,14 +1,15 @@
-"""Features that are computed by key as records come, from the record and those of its key before it.
+"""Features that are computed by key as records come, from a record and the earlier ones of its key.
 
-A window of a duration has the records whose times are after its begin, up to the record itself, which counts: (time -
-duration, time], as `RANGE ... PRECEDING` of SQL, River and pandas have it. `new`, `share`, `change` and the others
-compare the record with those before it. A missing input gives a missing value, and changes nothing.
+A window has the records of the time (time - duration, time], with the record itself, as in `RANGE ... PRECEDING` of
+SQL, River and pandas. `new`, `share`, `change` and the others compare the record with those before it. A missing input
+gives a missing value, and changes nothing.
 
-The time of a key never goes back: a record that is late has the time of the latest before it. One that is later than
-PATIENCE_MS, and than the longest window, shows that a time was wrong: all that depends on times begins again.
+The time of a key never goes back: a late record gets the time of the latest one before it. A record that is late by
+more than MAX_LATENESS_MS and the longest window shows that an earlier time was wrong, such as one in the future. Then
+all features that depend on times begin again; else they would stand still until that time.
 
-What is kept of a key is bounded. A window has up to MOST_ENTRIES entries, records at first. If there are more, those in
-the same CELLS-th part of the window become one, which leaves the window with its last record.
+The state of a key is bounded. A window has up to MAX_WINDOW_ENTRIES entries, at first one for each record. If there
+are more, those in the same WINDOW_CELLS-th part of the window become one, which leaves the window with its last record.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from fomo_stream.records.derivations import Derivation
 from fomo_stream.records.missing_values import Marks, marks_of
 from fomo_stream.records.schema import look_up, number_of
 
-MOST_ENTRIES, CELLS = 64, 32  # of a window
-MOST_VALUES = 100  # different values of a key that are known; those seen least recently are forgotten
-MOST_COUNTED = 1000  # records of a key that a share is of: then each counts half
-MEMORY = 0.99  # weight of a record of a ratio, relative to that of the next one
-PATIENCE_MS = 86_400_000
-LEAST_TRIP_MS = 360_000  # positions are not exact: a shorter time would make a speed of the error
+MAX_WINDOW_ENTRIES, WINDOW_CELLS = 64, 32  # of a window
+MAX_KNOWN_VALUES = 100  # different values that are kept of a key; the least recent ones are forgotten
+MAX_SHARE_RECORDS = 1000  # records of a key in a share; from then on, each of them counts half
+RATIO_DECAY = 0.99  # weight of a record of a ratio, relative to that of the next one
+MAX_LATENESS_MS = 86_400_000
+MIN_TRIP_MS = 360_000  # positions are not exact: in a shorter time, their error would look like a speed
 EARTH_KM = 6371.0
-LARGEST = 1e280  # so that sums are finite
-USED, LATEST, FIRST = 0, 1, 2  # places in what is kept of a key: when it was used, its time, the first of the features
+MAX_INPUT = 1e280  # so that sums stay finite
+LAST_USE, LATEST_TIME, FIRST_FEATURE = 0, 1, 2  # positions in the state of a key
 
 Float = NDArray[np.float64]
 Value = float | None
-State = list[Any]  # of one feature and key: numbers, or lists of numbers
+FeatureState = list[Any]  # of one feature and key: numbers, or lists of numbers
 
 
-class Derived(Copied):
-    """Computes the features of a partition.
+class DerivedFeatures(Copied):
+    """Compute the derived features of a partition.
 
-    max_keys: keys that are known; those used least recently are forgotten. marks: numbers that mean "missing", by
-    field. What it says of a record depends on the records before it, never on how they are split over calls.
+    max_keys: keys that are kept; the least recently used are forgotten. marks: numbers that mean "missing", by field.
+    The features of a record depend on the records before it, never on how they are split over calls.
 
     >>> from fomo_stream.records.derivations import derivations_of
     >>> derived = Derived(derivations_of(["count(10m)", "new(device)"]), max_keys=10)
@@ -59,32 +60,32 @@ class Derived(Copied):
     """
 
     def __init__(self, derivations: Sequence[Derivation], max_keys: int, marks: Marks | None = None) -> None:
-        self.names = tuple(one.name for one in derivations)
-        self.inputs = tuple(dict.fromkeys(field for one in derivations for field in one.fields))
+        self.names = tuple(spec.name for spec in derivations)
+        self.inputs = tuple(dict.fromkeys(field for spec in derivations for field in spec.fields))
         self._max_keys, self._n = max_keys, 0
-        self._patience = max(PATIENCE_MS, *(one.window_ms for one in derivations), 0)
-        # the inputs, each read once, and for each feature the places of its own
-        inputs = list(dict.fromkeys((path, one.of_categories) for one in derivations for path in one.fields))
+        self._patience = max(MAX_LATENESS_MS, *(spec.window_ms for spec in derivations), 0)
+        # the inputs, each read once, and for each feature the positions of its own
+        inputs = list(dict.fromkeys((path, spec.takes_categories) for spec in derivations for path in spec.fields))
         self._reads = [
-            (_code if is_code else _number, path, frozenset(marks_of(path, marks or {}, is_code)))
+            (_category_input if is_code else _number_input, path, frozenset(marks_of(path, marks or {}, is_code)))
             for path, is_code in inputs
         ]
         self._columns = [
             (
-                one.name,
-                _FUNCTIONS[one.function],
-                [inputs.index((path, one.of_categories)) for path in one.fields],
-                one.is_timed,
-                one.window_ms,
+                spec.name,
+                _FUNCTIONS[spec.function],
+                [inputs.index((path, spec.takes_categories)) for path in spec.fields],
+                spec.is_timed,
+                spec.window_ms,
             )
-            for one in derivations
+            for spec in derivations
         ]
-        self._timed = tuple(at for at, one in enumerate(derivations, FIRST) if one.is_timed)
-        self._of_key: dict[bytes, State] = {}  # those used least recently first
+        self._timed = tuple(position for position, spec in enumerate(derivations, FIRST_FEATURE) if spec.is_timed)
+        self._of_key: dict[bytes, FeatureState] = {}  # the least recently used first
         self._recovered()
 
     def __bool__(self) -> bool:
-        """Whether there are features."""
+        """Return whether there are features."""
         return bool(self.names)
 
     def _recovered(self) -> None:
@@ -99,69 +100,69 @@ class Derived(Copied):
         times: Sequence[int | None],
         learn: bool = True,
     ) -> list[dict[Any, Any]]:
-        """The next records (n,), each with its derived features as more fields.
+        """Return the next records (n,), each with its derived features as more fields.
 
-        times: milliseconds since 1970, None: not known. learn: else nothing changes.
+        times: milliseconds since 1970, None: not known. learn: False: nothing changes.
         """
-        found, only_looked_at = [], dict[bytes, State]()
+        extended, unlearned = [], dict[bytes, FeatureState]()
         for record, key, time in zip(records, keys, times, strict=True):
             digest = b"" if key is None else digest_of(key)
             if learn:
-                state = self._use(digest)
+                state = self._use_state(digest)
             else:
-                known = self._of_key.get(digest)
-                state = only_looked_at.setdefault(digest, self._nothing() if known is None else _independent(known))
-            found.append({**record, **self._values(state, record, time)})
-        return found
+                stored = self._of_key.get(digest)
+                state = unlearned.setdefault(digest, self._new_state() if stored is None else _copy_of_state(stored))
+            extended.append({**record, **self._values(state, record, time)})
+        return extended
 
     def limit(self, rows: Float, names: Sequence[Any]) -> None:
-        """Take the derived features of rows (n, d) that have no value of another feature, if there is any other.
+        """Clear the derived features of rows (n, d) that have no value of another feature, if there is any other.
 
-        So a record without a value stays one.
+        So a record without a value stays one: a `count` alone would give each record a value.
         """
         others = [name not in self.names for name in names]
         rows[np.isnan(rows[:, others]).all(axis=1) & any(others)] = np.nan
 
-    def _nothing(self) -> State:
-        """What is known of a new key."""
+    def _new_state(self) -> FeatureState:
+        """Return the state of a new key."""
         return [0, None, *([] for _ in self._columns)]
 
-    def _use(self, digest: bytes) -> State:
-        """What is known of a key that is used now. If there are too many keys, some are forgotten at once."""
+    def _use_state(self, digest: bytes) -> FeatureState:
+        """Return the state of a key that is used now. If there are too many keys, forget some of them together."""
         if (state := self._of_key.pop(digest, None)) is None:
-            state = self._nothing()
+            state = self._new_state()
         self._n += 1
-        state[USED] = self._n
+        state[LAST_USE] = self._n
         self._of_key[digest] = state
         self._written.add(digest)
         if len(self._of_key) > self._max_keys:
-            for one in list(islice(self._of_key, 1 + self._max_keys // FORGET_DIVISOR)):
-                del self._of_key[one]
+            for old_digest in list(islice(self._of_key, 1 + self._max_keys // FORGET_DIVISOR)):
+                del self._of_key[old_digest]
         return state
 
-    def _values(self, state: State, record: Mapping[str, Any], time: int | None) -> dict[str, Value]:
-        """The features of the next record of a key."""
-        latest, is_late = state[LATEST], False
+    def _values(self, state: FeatureState, record: Mapping[str, Any], time: int | None) -> dict[str, Value]:
+        """Return the features of the next record of a key."""
+        latest, is_late = state[LATEST_TIME], False
         if time is not None:
             if is_late := latest is not None and time < latest:
                 if is_begun_again := latest - time > self._patience:
                     is_late = False
-                    for at in self._timed:
-                        state[at] = []
+                    for position in self._timed:
+                        state[position] = []
                 time = time if is_begun_again else latest
-            state[LATEST] = time
-        given = [read(record, path, marks) for read, path, marks in self._reads]
+            state[LATEST_TIME] = time
+        inputs_read = [read(record, path, marks) for read, path, marks in self._reads]
         values: dict[str, Value] = {}
-        for at, (name, function, places, is_timed, window_ms) in enumerate(self._columns, FIRST):
-            inputs = [given[place] for place in places]
+        for position, (name, function, input_positions, is_timed, window_ms) in enumerate(self._columns, FIRST_FEATURE):
+            inputs = [inputs_read[input_position] for input_position in input_positions]
             is_missing = None in inputs or (is_timed and time is None)
-            values[name] = None if is_missing else function(state[at], inputs, time, is_late, window_ms)
+            values[name] = None if is_missing else function(state[position], inputs, time, is_late, window_ms)
         return values
 
     # -- log -----------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
-        """The entries of keys that were used or forgotten since the last call; at first of all."""
+        """Return the entries of keys that were used or forgotten since the last call; the first call returns all."""
         entries: Entries = {}
         for digest in sorted(self._written | (self._logged - self._of_key.keys())):
             if (state := self._of_key.get(digest)) is not None:
@@ -176,129 +177,129 @@ class Derived(Copied):
     def recover(self, entries: StoredEntries) -> None:
         """Take the state from the entries. Raises DamagedStateError."""
         try:
-            found = {bytes.fromhex(name.strip("-")): orjson.loads(value) for name, value in entries.items()}
-            self._of_key = dict(sorted(found.items(), key=lambda one: int(one[1][USED])))
-            if any(len(state) != FIRST + len(self._columns) for state in found.values()):
+            states = {bytes.fromhex(name.strip("-")): orjson.loads(value) for name, value in entries.items()}
+            self._of_key = dict(sorted(states.items(), key=lambda entry: int(entry[1][LAST_USE])))
+            if any(len(state) != FIRST_FEATURE + len(self._columns) for state in states.values()):
                 raise ValueError("another number of features")
         except (ValueError, TypeError, LookupError) as error:
             raise DamagedStateError(f"the state of the derived features is not readable ({error})") from None
-        self._n = max((state[USED] for state in self._of_key.values()), default=0)
+        self._n = max((state[LAST_USE] for state in self._of_key.values()), default=0)
         self._logged, self._written = set(self._of_key), set()
 
 
-def _independent(state: State) -> State:
-    """A copy."""
-    return [_independent(one) if isinstance(one, list) else one for one in state]
+def _copy_of_state(state: FeatureState) -> FeatureState:
+    """Return a copy, also of the lists inside."""
+    return [_copy_of_state(item) if isinstance(item, list) else item for item in state]
 
 
 # --- inputs
 
 
-def _number(record: Mapping[str, Any], path: str, marks: frozenset[float]) -> Value:
-    """The number in a field; None: it is missing."""
+def _number_input(record: Mapping[str, Any], path: str, marks: frozenset[float]) -> Value:
+    """Return the number in a field; None: it is missing."""
     value = record.get(path)
     if type(value) is not float:
         value = number_of(look_up(record, path) if value is None or isinstance(value, dict) else value)
     if value in marks or not isfinite(value):
         return None
-    return value if -LARGEST < value < LARGEST else copysign(LARGEST, value)
+    return value if -MAX_INPUT < value < MAX_INPUT else copysign(MAX_INPUT, value)
 
 
-def _code(record: Mapping[str, Any], path: str, marks: frozenset[float]) -> Value:
-    """The code of the category in a field; None: it is missing."""
+def _category_input(record: Mapping[str, Any], path: str, marks: frozenset[float]) -> Value:
+    """Return the code of the category in a field; None: it is missing."""
     code = category_code(look_up(record, path))
     return None if code != code or code in marks else code
 
 
-# --- functions: of what is kept of the feature, inputs, time (ms), whether the record is late, and window (ms)
+# --- functions: of the state of the feature, inputs, time (ms), whether the record is late, and window (ms)
 
 
-def _enter(state: State, time: int, window_ms: int, *numbers: float) -> None:
-    """Add the numbers of a record to a window: lists of times and numbers of its entries, in the order of time."""
+def _add_to_window(state: FeatureState, time: int, window_ms: int, *numbers: float) -> None:
+    """Add the numbers of a record to a window, which has lists of times and numbers in the order of time."""
     if not state:
         state += [[] for _ in range(1 + len(numbers))]
     times = state[0]
     if times and times[0] <= time - window_ms:
-        _leave(state, time - window_ms)
+        _drop_before(state, time - window_ms)
     times.append(time)
-    for at, number in enumerate(numbers, 1):
-        state[at].append(number)
-    if len(times) > MOST_ENTRIES:
-        cell = max(1, window_ms // CELLS)
-        is_first = [at for at in range(1, len(times)) if times[at] // cell != times[at - 1] // cell]
+    for i, number in enumerate(numbers, 1):
+        state[i].append(number)
+    if len(times) > MAX_WINDOW_ENTRIES:
+        cell = max(1, window_ms // WINDOW_CELLS)
+        is_first = [i for i in range(1, len(times)) if times[i] // cell != times[i - 1] // cell]
         parts = list(pairwise([0, *is_first, len(times)]))
         times[:] = [times[stop - 1] for _, stop in parts]
         for column in state[1:]:
             column[:] = [fsum(column[start:stop]) for start, stop in parts]
 
 
-def _leave(state: State, begin: int, of_times: int = 0) -> None:
+def _drop_before(state: FeatureState, begin: int, of_times: int = 0) -> None:
     """Remove the entries whose times are not after the begin of the window."""
     if gone := bisect_right(state[of_times], begin):
         for column in state:
             del column[:gone]
 
 
-def _count(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
-    _enter(state, time, window_ms, 1)
+def _next_count(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
+    _add_to_window(state, time, window_ms, 1)
     return int(sum(state[1]))
 
 
-def _gap(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
+def _next_gap(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
     gap = (time - state[0]) / 1000.0 if state else None
     state[:] = [time]
     return gap
 
 
-def _sum(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
-    _enter(state, time, window_ms, *inputs)
+def _next_sum(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
+    _add_to_window(state, time, window_ms, *inputs)
     return fsum(state[1])
 
 
-def _mean(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
-    _enter(state, time, window_ms, *inputs, 1)
+def _next_mean(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
+    _add_to_window(state, time, window_ms, *inputs, 1)
     return fsum(state[1]) / sum(state[2])
 
 
-def _seen(state: State, code: float, number: float, known: float = 0.0) -> float:
-    """Note a value, with a number, as the one that was seen last; returns the number that it had, or `known`."""
+def _note_value(state: FeatureState, code: float, number: float, default: float = 0.0) -> float:
+    """Note a value, with a number, as the last one. Return the number that it had before, or `default`."""
     if not state:
         state += [[], []]
     codes, numbers = state
     if code in codes:
-        at = codes.index(code)
-        known = numbers[at]
-        del codes[at], numbers[at]
+        position = codes.index(code)
+        default = numbers[position]
+        del codes[position], numbers[position]
     codes.append(code)
     numbers.append(number)
-    if len(codes) > MOST_VALUES:
+    if len(codes) > MAX_KNOWN_VALUES:
         del codes[0], numbers[0]
-    return known
+    return default
 
 
-def _distinct(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
-    _seen(state, inputs[0], time)
-    _leave(state, time - window_ms, of_times=1)
+def _next_distinct(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
+    _note_value(state, inputs[0], time)
+    _drop_before(state, time - window_ms, of_times=1)
     return len(state[0])
 
 
-def _new(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
+def _next_new(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
     is_first = not state
-    was_seen = _seen(state, inputs[0], 1)
+    was_seen = _note_value(state, inputs[0], 1)
     return None if is_first else 1 - int(was_seen)
 
 
-def _share(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
+def _next_share(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
     total = fsum(state[1]) if state else 0.0
-    before = _seen(state, inputs[0], 0)
+    before = _note_value(state, inputs[0], 0)
     state[1][-1] = before + 1
-    if total >= MOST_COUNTED:
+    if total >= MAX_SHARE_RECORDS:
         state[1][:] = [count / 2 for count in state[1]]
     return before / total if total else None
 
 
-def _rate(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
-    """Per second, as of a counter: one that falls has begun again at 0."""
+def _next_rate(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
+    """Return the growth per second, as of a counter: one that falls has begun again at 0."""
     if not state:
         state[:] = [inputs[0], time]
         return None
@@ -309,8 +310,8 @@ def _rate(state: State, inputs: State, time: int, is_late: bool, window_ms: int)
     return float(1000.0 * (now - before if now >= before else max(now, 0.0)) / (time - then))
 
 
-def _speed(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
-    """km/h on the great circle."""
+def _next_speed(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
+    """Return the speed in km/h on the great circle."""
     lat, lon = inputs
     if is_late or abs(lat) > 90.0 or abs(lon) > 180.0 or lat == lon == 0.0:
         return None
@@ -320,50 +321,51 @@ def _speed(state: State, inputs: State, time: int, is_late: bool, window_ms: int
     north, east = radians(lat - before[0]), radians(lon - before[1])
     square = sin(north / 2) ** 2 + cos(radians(lat)) * cos(radians(before[0])) * sin(east / 2) ** 2
     km = 2.0 * EARTH_KM * asin(min(1.0, sqrt(square)))
-    return float(km / (max(time - before[2], LEAST_TRIP_MS) / 3_600_000))
+    return float(km / (max(time - before[2], MIN_TRIP_MS) / 3_600_000))
 
 
-def _change(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
+def _next_change(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
     change = inputs[0] - state[0] if state else None
     state[:] = inputs
     return change
 
 
-def _ratio(state: State, inputs: State, time: int, is_late: bool, window_ms: int) -> Value:
-    """Between the record's own ratio and that of its key: the number of the record is its weight, and the usual number
-    that of the key.
+def _next_ratio(state: FeatureState, inputs: FeatureState, time: int, is_late: bool, window_ms: int) -> Value:
+    """Return a mean of the record's own ratio and that of its key, weighted by the record's number and the usual one.
+
+    So 1 error of 1 request does not look like a ratio of 100 %.
     """
     part, whole = inputs
     if whole <= 0.0 or part < 0.0:
         return None
     parts, wholes, records = state or (0.0, 0.0, 0.0)
-    state[:] = [MEMORY * parts + part, MEMORY * wholes + whole, MEMORY * records + 1.0]
+    state[:] = [RATIO_DECAY * parts + part, RATIO_DECAY * wholes + whole, RATIO_DECAY * records + 1.0]
     shrunk: float = (part + parts / max(records, 1.0)) / (whole + wholes / max(records, 1.0))
     return shrunk if records else None
 
 
-_FUNCTIONS: dict[str, Callable[[State, State, Any, bool, int], Value]] = {
-    "count": _count,
-    "gap": _gap,
-    "sum": _sum,
-    "mean": _mean,
-    "distinct": _distinct,
-    "new": _new,
-    "share": _share,
-    "rate": _rate,
-    "speed": _speed,
-    "change": _change,
-    "ratio": _ratio,
+_FUNCTIONS: dict[str, Callable[[FeatureState, FeatureState, Any, bool, int], Value]] = {
+    "count": _next_count,
+    "gap": _next_gap,
+    "sum": _next_sum,
+    "mean": _next_mean,
+    "distinct": _next_distinct,
+    "new": _next_new,
+    "share": _next_share,
+    "rate": _next_rate,
+    "speed": _next_speed,
+    "change": _next_change,
+    "ratio": _next_ratio,
 }
 
 
 def inputs_without_value(
     derivations: Iterable[Derivation], records: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """The fields that none of these records has as an input, and what is missing there: a number, or any value."""
-    reads = [(path, one.of_categories) for one in derivations for path in one.fields]
+    """Return the input fields that none of these records has, and what they lack: a number, or any value."""
+    reads = [(path, derivation.takes_categories) for derivation in derivations for path in derivation.fields]
     return [
-        (path, "value" if of_categories else "number")
-        for path, of_categories in dict.fromkeys(reads)
-        if all((_code if of_categories else _number)(record, path, frozenset()) is None for record in records)
+        (path, "value" if by_code else "number")
+        for path, by_code in dict.fromkeys(reads)
+        if all((_category_input if by_code else _number_input)(record, path, frozenset()) is None for record in records)
     ]

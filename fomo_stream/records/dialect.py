@@ -1,8 +1,8 @@
 """The dialect of a CSV file: its delimiter, its line of column names, and how each column writes numbers.
 
-All of it is decided by the first lines together. A delimiter is the better, the more lines it cuts into the same number
-of cells (their pattern) and the more of the cells are numbers, times or words without another delimiter (their types),
-as in "Wrangling Messy CSV Files by Detecting Row and Type Patterns" (van den Burg, Nazabal, Sutton, 2019).
+The first lines decide all of this together. A delimiter scores high if it cuts most lines into the same number of
+cells (their pattern), and if most cells are numbers, times or words without another delimiter (their types), as in
+"Wrangling Messy CSV Files by Detecting Row and Type Patterns" (van den Burg, Nazabal, Sutton, 2019).
 """
 
 from __future__ import annotations
@@ -16,15 +16,24 @@ from functools import lru_cache
 from itertools import pairwise
 
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.cells import MARKS, MISSING, Form, Mark, Number, evidence, look, unit_of
+from fomo_stream.records.cells import (
+    DECIMAL_MARKS,
+    MISSING,
+    DecimalMark,
+    Number,
+    NumberForm,
+    count_marks,
+    parse_number,
+    unit_of,
+)
 from fomo_stream.records.csv_rows import CsvRows, Row
 from fomo_stream.records.lines import LineSource
 from fomo_stream.records.times import is_time
 from fomo_stream.wording import clean, counted
 
 DELIMITERS = ",;\t|"
-MOST_SKIPPED = 5  # lines between the names and the first record, such as those of units
-CHANGE_IT = "say --delimiter, --skip-lines or --decimal if it is read wrongly"
+MAX_SKIPPED_LINES = 5  # lines between the names and the first record, such as those of units
+CORRECTION = "say --delimiter, --skip-lines or --decimal if it is read wrongly"
 
 _COMMENT = re.compile(r"\s*(#|%|//|--|!|\*|sep=)")
 _SEP = re.compile(rb'"?sep=(.)"?\s*')  # as Excel writes it
@@ -32,19 +41,19 @@ _UNIT = re.compile(
     r"[\[(].*[\])]|[\w\u00b5\u00b0\u03a9]{1,4}/[\w\u00b2\u00b3^]{1,4}|%|\u00b0\w?|deg\s?\w?|[kKmMGT\u00b5u]?(W|Wh|V|VA|A|Hz|Pa|g|m|s|J|N|B|bar|ohm)|"
     r"[mMcC]?m|C|F|K|h|min|l|L|t|ppm|ppb|rpm|dB|m[23\u00b2\u00b3]|l|\u03a9|psi|TS|RN|UTC"
 )
-_OTHER_HEADER = 0.3  # what remains of the score of a delimiter that cuts no line of names like the records
-_ALONE = 0.2  # the score of a file with one column
+_MISFIT_FACTOR = 0.3  # factor of the score if no line of names has as many cells as the records
+_ONE_COLUMN_SCORE = 0.2  # the score of a file with one column
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is read. line: number of the line of names, counted from 1; skipped: of lines that are no records."""
+    """The form of a CSV file. line: number of the line of names, from 1; skipped: numbers of lines without a record."""
 
     delimiter: str
     line: int
     names: tuple[str, ...]
-    forms: tuple[Form, ...]  # one for each column
-    ends_empty: bool  # whether a delimiter stands behind the last cell of each row
+    forms: tuple[NumberForm, ...]  # one for each column
+    ends_empty: bool  # a delimiter stands behind the last cell of each row
     skipped: frozenset[int]
     notes: tuple[str, ...]
     is_certain: bool = True  # False: more lines may show what a comma in numbers means
@@ -53,26 +62,28 @@ class Dialect:
 def dialect_of(
     lines: Sequence[bytes], first: int, name: str, delimiter: str, decimal: str, skip: int | None, text: Collection[str]
 ) -> Dialect:
-    """The dialect that the first lines of a file show, of which the first has this number.
+    """Return the dialect that the first lines of a file show.
 
-    delimiter, decimal: as asked, or auto; skip: lines above the names, None: to be found; text: columns that stay text.
-    name: of the file, for notes and errors. Raises SchemaError if there is no usable line of names.
+    first: number of the first of these lines. delimiter, decimal: as requested, or auto; skip: lines above the names,
+    None: to be found; text: columns that stay text. name: of the file, for notes and errors. Raises SchemaError if
+    there is no usable line of names.
     """
     if delimiter != "auto":
         return _Layout(lines, first, delimiter, skip).dialect(name, decimal, text)
-    said = _SEP.fullmatch(lines[0])
-    seen = [one for one in DELIMITERS if any(one.encode() in line for line in lines)]
-    layouts = [_Layout(lines, first, one, skip) for one in ([said[1].decode("latin-1")] if said else seen)]
-    best = max(layouts, key=lambda one: (one.score, one.is_one_column), default=None)
-    if best is None or best.score < _ALONE:
-        alone = _Layout(lines, first, next(one for one in (*DELIMITERS, "^") if one not in seen), skip)
+    separator = _SEP.fullmatch(lines[0])
+    present = [mark for mark in DELIMITERS if any(mark.encode() in line for line in lines)]
+    tried = [separator[1].decode("latin-1")] if separator else present
+    layouts = [_Layout(lines, first, mark, skip) for mark in tried]
+    best = max(layouts, key=lambda layout: (layout.score, layout.is_one_column), default=None)
+    if best is None or best.score < _ONE_COLUMN_SCORE:
+        alone = _Layout(lines, first, next(mark for mark in (*DELIMITERS, "^") if mark not in present), skip)
         if best is None or (alone.is_one_column and alone.regular > best.regular * best.is_one_column):
             best = alone
     return best.dialect(name, decimal, text)
 
 
 class _Layout:
-    """What a delimiter makes of the first lines."""
+    """The first lines, cut with one delimiter."""
 
     def __init__(self, lines: Sequence[bytes], first: int, delimiter: str, skip: int | None) -> None:
         self.delimiter, self._skip = delimiter, skip
@@ -87,8 +98,8 @@ class _Layout:
         self.width = max(widths, key=lambda width: (widths[width], width == begins, width), default=0)
         regular = [row for row in self._rows if len(row.cells) == self.width]
         for body in (regular[len(regular) // 2 :], regular[1:]):  # values may come late, or only at first
-            types = [Counter(map(_type, column)) for column in zip(*(row.cells for row in body), strict=True)]
-            self._typed = [at for at, count in enumerate(types) if count["value"] and count["value"] >= count["text"]]
+            types = [Counter(map(_cell_type, column)) for column in zip(*(row.cells for row in body), strict=True)]
+            self._typed = [i for i, count in enumerate(types) if count["value"] and count["value"] >= count["text"]]
             if self._typed:
                 break
         n_broken = sum(row.error is not None for row in shifted)
@@ -98,21 +109,21 @@ class _Layout:
         self.header, self._between = self._find_header()
         cells = [cell for row in regular for cell in row.cells if row is not self.header]
         others = set(DELIMITERS) - {delimiter}
-        known = sum(others.isdisjoint(cell) or _type(cell) != "text" for cell in cells)
+        n_plain = sum(others.isdisjoint(cell) or _cell_type(cell) != "text" for cell in cells)
         self.score = (
             pattern
-            * (known / len(cells) if cells else len(self._rows) == 1) ** 2
-            * (1.0 if self.has_names else _OTHER_HEADER)
+            * (n_plain / len(cells) if cells else len(self._rows) == 1) ** 2
+            * (1.0 if self.has_names else _MISFIT_FACTOR)
         )
 
     @property
     def is_one_column(self) -> bool:
-        """Whether this may be one column under a name that no delimiter would cut."""
+        """Return whether this may be one column under a name that no delimiter would cut."""
         return self.width == 1 and self.has_names and self._names[0] != "" and not set(DELIMITERS) & set(self._names[0])
 
     @property
     def has_names(self) -> bool:
-        """Whether there is a line of names that fits the records."""
+        """Return whether there is a line of names that fits the records."""
         return self.header is not None and len(self._names) == self.width
 
     @property
@@ -122,10 +133,10 @@ class _Layout:
         return names[:-1] if len(names) == self.width + 1 and not names[-1] else names
 
     def _find_header(self) -> tuple[Row | None, list[Row]]:
-        """The row of names, and the rows between it and the first record that are none."""
+        """Return the row of names, and the rows after it that are not records, such as those of units."""
         if not self._rows:
             return None, []
-        begin = next((at for at, row in enumerate(self._rows) if self._is_record(row)), None)
+        begin = next((position for position, row in enumerate(self._rows) if self._is_record(row)), None)
         if self._skip is not None:
             above = self._rows[:1]
         elif begin is None or not self._typed:
@@ -135,15 +146,14 @@ class _Layout:
             above = self._rows[:begin]
             if not above and self._is_numbered():
                 above = self._rows[:1]
-        above = [
-            row for row in above if not _is_remark(row)
-        ] or above  # where there is no other, a remark has the names
+        # Without any other row, a remark has the names.
+        above = [row for row in above if not _is_remark(row)] or above
         fitting = [row for row in above if self._fits(row) and any(map(str.strip, row.cells))]
         if fitting and _is_remark(fitting[0]):
             fitting = fitting[-1:]
         if not fitting:
             return (above[-1] if above else None), []
-        fullest = max(fitting, key=lambda row: len({cell for cell in row.cells if _type(cell) == "text"}))
+        fullest = max(fitting, key=lambda row: len({cell for cell in row.cells if _cell_type(cell) == "text"}))
         named = [row for row in fitting if _are_names(row.cells[: self.width])] or [fullest]
         measured = [row for row in named if not _are_units(row.cells)] or named
         # One or two cells may also be a remark and its value; in columns of text, they may be a record.
@@ -157,19 +167,19 @@ class _Layout:
             for row in self._rows[:end]
             if row.number > header.number and self._values(row)[0] == 0 < self._values(row)[1]
         ]
-        return header, between if begin is not None and len(between) <= MOST_SKIPPED else []
+        return header, between if begin is not None and len(between) <= MAX_SKIPPED_LINES else []
 
     def _fits(self, row: Row) -> bool:
-        """Whether a row has as many cells as the records, or one empty cell more, or they have."""
+        """Return whether a row has as many cells as the records, if an empty last cell of either is left out."""
         n = len(row.cells)
         if n == self.width - 1:
-            last = [one.cells[-1] for one in self._rows if len(one.cells) == self.width and not _is_remark(one)]
+            last = [full.cells[-1] for full in self._rows if len(full.cells) == self.width and not _is_remark(full)]
             return n > 0 and not any(map(str.strip, last))
         return n == self.width or (n == self.width + 1 and not row.cells[-1].strip())
 
     def _values(self, row: Row) -> tuple[int, int]:
-        """In the columns of numbers and times: how many cells of a row are such values, and how many are text."""
-        types = Counter(_type(row.cells[at]) for at in self._typed if at < len(row.cells))
+        """Count the cells of a row in the columns of numbers and times: those with such values, and those with text."""
+        types = Counter(_cell_type(row.cells[column]) for column in self._typed if column < len(row.cells))
         return types["value"], types["text"]
 
     def _is_record(self, row: Row) -> bool:
@@ -177,17 +187,18 @@ class _Layout:
         return len(row.cells) == self.width and values > texts and not _is_remark(row)
 
     def _is_numbered(self) -> bool:
-        """Whether the first row has the numbers of columns: it alone has numbers that rise from cell to cell."""
+        """Return whether the first row numbers the columns: it alone has numbers that rise from cell to cell."""
         first, *rest = [row for row in self._rows if len(row.cells) == self.width]
-        return len(rest) > 1 and self.width > 1 and _rise(first.cells) and not any(_rise(row.cells) for row in rest)
+        is_first = len(rest) > 1 and self.width > 1 and _are_rising(first.cells)
+        return is_first and not any(_are_rising(row.cells) for row in rest)
 
     def dialect(self, name: str, decimal: str, text: Collection[str]) -> Dialect:
-        """Raises SchemaError if there is no usable line of names."""
+        """Return the dialect. Raises SchemaError if there is no usable line of names."""
         header = self.header
         if header is None or not self.has_names:
             raise SchemaError(*self._why_not(name, header))
-        names = [one or f"column_{i}" for i, one in enumerate(self._names, 1)]
-        twice = [repr(one) for one, count in Counter(names).items() if count > 1]
+        names = [cell or f"column_{i}" for i, cell in enumerate(self._names, 1)]
+        twice = [repr(column) for column, count in Counter(names).items() if count > 1]
         if twice:
             raise SchemaError(
                 f"{name} has several columns named {', '.join(twice[:5])} in line {header.number}, taken as its header",
@@ -196,23 +207,23 @@ class _Layout:
         between = {row.number for row in self._between}
         above = [row.number for row in self._rows if row.number < header.number]
         notes = []
-        if above or between or not _are_names([one or "-" for one in names]):
+        if above or between or not _are_names([column or "-" for column in names]):
             shown = clean(self.delimiter.join(header.cells))[:80]
             notes.append(f"line {header.number} of {name} is taken as the header: {shown}")
             if others := [*above, *sorted(between)]:
                 listed = ", ".join(map(str, others[:10])) + (", ..." if len(others) > 10 else "")
                 notes[-1] += f"; {'line' if len(others) == 1 else 'lines'} {listed} left out"
             notes[-1] += "; --skip-lines names another"
-        forms, more, is_certain = self._forms(names, name, decimal, text, {header.number, *between})
+        forms, form_notes, is_certain = self._forms(names, name, decimal, text, {header.number, *between})
         return Dialect(
             self.delimiter, header.number, tuple(names), forms, self.ends_empty, frozenset(between),
-            (*notes, *more), is_certain,
+            (*notes, *form_notes), is_certain,
         )  # fmt: skip
 
     def _why_not(self, name: str, header: Row | None) -> tuple[str, str]:
-        """Why there are no names, and what to do."""
+        """Return why the names cannot be used, and what to do."""
         if self._broken is not None and (header is None or self._broken.number < header.number):
-            return f"{name} has no readable line of column names: {self._broken.error}", CHANGE_IT
+            return f"{name} has no readable line of column names: {self._broken.error}", CORRECTION
         first = self._rows[0] if header is None else header
         shown = clean(self.delimiter.join(first.cells))[:60]
         if header is None:
@@ -227,25 +238,25 @@ class _Layout:
 
     def _forms(
         self, names: Sequence[str], name: str, decimal: str, text: Collection[str], no_records: Collection[int]
-    ) -> tuple[tuple[Form, ...], list[str], bool]:
-        """How each column writes numbers, notes about it, and whether more lines would not tell more."""
+    ) -> tuple[tuple[NumberForm, ...], list[str], bool]:
+        """Return the form of each column, notes about the forms, and whether they are certain."""
         rows = [row.cells for row in self._rows if len(row.cells) >= self.width and row.number not in no_records]
         rows = [row for row in rows if len(row) == self.width or not row[-1].strip()]
-        looks = [
-            [] if one in text else [look(row[at]) for row in rows if row[at].strip().lower() not in MISSING]
-            for at, one in enumerate(names)
+        columns = [
+            [] if column in text else [parse_number(row[i]) for row in rows if row[i].strip().lower() not in MISSING]
+            for i, column in enumerate(names)
         ]
-        units, counts = [unit_of(column) for column in looks], [evidence(column) for column in looks]
-        own = [_mark(points, commas) for points, commas, _ in counts]
-        votes = Counter(one for one in own if one is not None)
-        ambiguous = next((one for column in looks for one in column if one is not None and _is_open(one)), None)
+        units, counts = [unit_of(numbers) for numbers in columns], [count_marks(numbers) for numbers in columns]
+        own = [_decimal_mark(points, commas) for points, commas, _ in counts]
+        votes = Counter(mark for mark in own if mark is not None)
+        is_ambiguous = any(number is not None and _is_ambiguous(number) for numbers in columns for number in numbers)
         notes, is_certain = [], decimal != "auto"
-        usual: Mark = "comma" if votes["comma"] > votes["point"] else "point"
-        if decimal in MARKS:
+        usual: DecimalMark = "comma" if votes["comma"] > votes["point"] else "point"
+        if decimal in DECIMAL_MARKS:
             usual, own = ("comma" if decimal == "comma" else "point"), [None] * len(own)
-        elif not votes and ambiguous is not None:
+        elif not votes and is_ambiguous:
             usual = "point" if self.delimiter == "," else "comma"
-            other = MARKS[usual == "point"]
+            other = DECIMAL_MARKS[usual == "point"]
             notes.append(
                 f"a comma in the numbers of {name} may stand before the fraction or between thousands: it is read as "
                 f"{'the first' if usual == 'comma' else 'the second'}; if that is wrong, say --decimal {other}"
@@ -254,43 +265,43 @@ class _Layout:
             is_certain = True
         if "comma" in own or (not votes and usual == "comma" and decimal == "auto"):
             notes.append(f"the numbers of {name} are read with decimal commas")
-        plain = [
-            2 * sum(one is not None and not one.before and not one.after for one in some) > len(some) for some in looks
-        ]
-        forms = tuple(Form(mark or usual, *unit, some) for mark, unit, some in zip(own, units, plain, strict=True))
-        dressed = [f"{one} ({''.join(unit)})" for one, unit in zip(names, units, strict=True) if any(unit)]
-        if dressed:
-            notes.append(f"read without their unit: {', '.join(dressed[:20])}")
-        return forms, notes, is_certain
+        forms = []
+        for mark, unit, numbers in zip(own, units, columns, strict=True):
+            n_plain = sum(number is not None and not number.before and not number.after for number in numbers)
+            forms.append(NumberForm(mark or usual, *unit, 2 * n_plain > len(numbers)))
+        with_unit = [f"{column} ({''.join(unit)})" for column, unit in zip(names, units, strict=True) if any(unit)]
+        if with_unit:
+            notes.append(f"read without their unit: {', '.join(with_unit[:20])}")
+        return tuple(forms), notes, is_certain
 
 
 def _is_remark(row: Row) -> bool:
     return _COMMENT.match(row.cells[0]) is not None
 
 
-def _mark(points: int, commas: int) -> Mark | None:
+def _decimal_mark(points: int, commas: int) -> DecimalMark | None:
     return None if points == commas else "point" if points > commas else "comma"
 
 
-def _is_open(number: Number) -> bool:
-    """Whether a number has a comma that may be of either kind; 1.234 has none, and is read as it stands."""
+def _is_ambiguous(number: Number) -> bool:
+    """Return whether a comma of a number may be of either kind; 1.234 has no comma, and is read with its point."""
     point, comma = number.values
     return point is not None and comma is not None and abs(point) > abs(comma)
 
 
 @lru_cache(maxsize=20_000)
-def _type(cell: str) -> str:
-    """value: a number, a time, true or false; text; or nothing, where a value is missing."""
+def _cell_type(cell: str) -> str:
+    """Return value (a number, a time, true or false), text, or nothing where a value is missing."""
     lower = cell.strip().lower()
     if lower in MISSING:
         return ""
-    return "value" if lower in ("true", "false") or is_time(cell) or look(cell) is not None else "text"
+    return "value" if lower in ("true", "false") or is_time(cell) or parse_number(cell) is not None else "text"
 
 
 def _are_names(cells: Sequence[str]) -> bool:
-    """Whether each cell has a text of its own that is no value."""
+    """Return whether the cells are different texts, and none is a value."""
     names = [cell.strip() for cell in cells]
-    return len({*names}) == len(names) and all(_type(one) == "text" for one in names)
+    return len({*names}) == len(names) and all(_cell_type(text) == "text" for text in names)
 
 
 def _are_units(cells: Sequence[str]) -> bool:
@@ -298,8 +309,8 @@ def _are_units(cells: Sequence[str]) -> bool:
     return 2 * sum(_UNIT.fullmatch(cell) is not None for cell in named) > len(named)
 
 
-def _rise(cells: Sequence[str]) -> bool:
-    """Whether numbers rise from cell to cell; the first cell may be empty, as over the numbers of rows."""
-    numbers = [look(cell) for cell in cells[not cells[0].strip() :]]
-    values = [one.values[0] for one in numbers if one is not None and one.values[0] is not None]
+def _are_rising(cells: Sequence[str]) -> bool:
+    """Return whether numbers rise from cell to cell; the first cell may be empty, as above the numbers of rows."""
+    numbers = [parse_number(cell) for cell in cells[not cells[0].strip() :]]
+    values = [number.values[0] for number in numbers if number is not None and number.values[0] is not None]
     return len(values) == len(numbers) > 0 and all(low < high for low, high in pairwise(values))

@@ -17,25 +17,25 @@ from fomo_stream.records.cells import cell_reader
 from fomo_stream.records.csv_rows import CsvRows
 from fomo_stream.records.dialect import dialect_of
 from fomo_stream.records.json_codec import decode
-from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
+from fomo_stream.records.lines import BLANK_BYTES, LineSource, Note, discard_note, plain_text
 from fomo_stream.records.schema import Schema
 
-BLOCK = 1000  # records of a file that become rows at once
-SAMPLE, LARGE_SAMPLE = 200, 1000  # first lines that show the dialect of CSV; where they do not show what a comma means
+BLOCK_RECORDS = 1000  # records of a file that become rows together
+SAMPLE_LINES, LARGE_SAMPLE_LINES = 200, 1000  # show the dialect of CSV; the large one if a comma is ambiguous
 SAMPLE_BYTES = 2**20  # of these lines
 Format = Literal["csv", "jsonl", "avro"]
 FORMATS: dict[str, Format] = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
 }
-FORMS = "it must be CSV with rows under a line of column names, JSON lines or Avro; see --format"
+FORMAT_HINT = "it must be CSV with rows under a line of column names, JSON lines or Avro; see --format"
 AVRO_MARK = b"Obj\x01"  # first bytes of an Avro file
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of a file, or the error in it, or neither: a blank line, or in CSV one that says more of the columns.
+    """One record of a file, or its error, or neither: a blank line, or in CSV one that describes the columns.
 
     number, last: its first and last line, counted from 1, or in Avro the number of the record. raw: the line as read,
     or the cells of a CSV row.
@@ -53,7 +53,7 @@ class Line:
 
     @property
     def lines(self) -> int:
-        """How many lines it has."""
+        """Return how many lines it has."""
         return max(1, self.last - self.number + 1)
 
 
@@ -63,8 +63,8 @@ class RecordFile:
     format: csv, jsonl, avro or auto: Avro by the ending of the name or its first bytes; JSON lines if the first line is
     a JSON object, else by the ending of the name, else by the first character. text: columns whose cells stay text, so
     that 007 is not 7. CSV needs a line of column names.
-    decimal: whether numbers of CSV have a decimal point or comma; delimiter: what separates its cells; skip_lines: how
-    many lines are above the names. auto, or None: what the first lines show, see `dialect_of`. Raises SchemaError if
+    decimal: the mark in numbers of CSV, point or comma; delimiter: of its cells; skip_lines: the number of lines above
+    the names. auto, or None: see `dialect_of`. Raises SchemaError if
     the input is empty or has no usable header.
     """
 
@@ -75,12 +75,12 @@ class RecordFile:
         name: str = "the input",
         text: Collection[str] = (),
         decimal: str = "auto",
-        note: Note = silent,
+        note: Note = discard_note,
         delimiter: str = "auto",
         skip_lines: int | None = None,
     ) -> None:
         self.name, self.delimiter = name, ","
-        # By column: how many cells are text so far, and how many numbers have more around them; the first of each.
+        # By column: the number of text cells so far, and of numbers with more around them; with the first of each.
         self.texts: dict[str, tuple[int, str]] = {}
         self.with_more: dict[str, tuple[int, str]] = {}
         self._text, self._note = text, note
@@ -92,7 +92,7 @@ class RecordFile:
         self._source = LineSource(plain_text(stream, name))
         first = self._source.peek()
         if not first:
-            raise SchemaError(f"{name} is empty", FORMS)
+            raise SchemaError(f"{name} is empty", FORMAT_HINT)
         self.format = format if format != "auto" else text_format(name, first, note)
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
         if self.format == "csv":
@@ -103,7 +103,7 @@ class RecordFile:
     @property
     def drained(self) -> bool:
         """True when the next record would have to wait for more input."""
-        if self._avro is not None:  # of a block that is complete
+        if self._avro is not None:  # its blocks are complete
             return False
         return (self._rows if self.format == "csv" else self._source).drained
 
@@ -125,7 +125,7 @@ class RecordFile:
             yield Line(number, b"", None)
         for raw in self._source:
             number = self._source.number
-            if not raw.strip(BLANK):
+            if not raw.strip(BLANK_BYTES):
                 yield Line(number, b"", None)
                 continue
             try:
@@ -134,25 +134,25 @@ class RecordFile:
                 yield Line(number, raw, None, error)
 
     def _read_header(self, delimiter: str, decimal: str, skip_lines: int | None) -> None:
-        for n in (SAMPLE, LARGE_SAMPLE):
+        for n in (SAMPLE_LINES, LARGE_SAMPLE_LINES):
             lines = self._source.ahead(n, SAMPLE_BYTES)
-            found = dialect_of(lines, self._source.number + 1, self.name, delimiter, decimal, skip_lines, self._text)
-            if found.is_certain:
+            dialect = dialect_of(lines, self._source.number + 1, self.name, delimiter, decimal, skip_lines, self._text)
+            if dialect.is_certain:
                 break
-        while self._source.number < found.line - 1:
+        while self._source.number < dialect.line - 1:
             next(self._source)
-        self.blank_before, self.delimiter, self._skipped = self._source.number, found.delimiter, found.skipped
+        self.blank_before, self.delimiter, self._skipped = self._source.number, dialect.delimiter, dialect.skipped
         self._rows = CsvRows(self._source, self.delimiter)
         next(self._rows)  # the names
-        self.header = list(found.names)
-        self._rows.width, self._rows.ends_empty = len(self.header), found.ends_empty
+        self.header = list(dialect.names)
+        self._rows.width, self._rows.ends_empty = len(self.header), dialect.ends_empty
         self._cells = [
             _text_cell
             if name in self._text
             else cell_reader(form, partial(count_cell, self.texts, name), partial(count_cell, self.with_more, name))
-            for name, form in zip(self.header, found.forms, strict=True)
+            for name, form in zip(self.header, dialect.forms, strict=True)
         ]
-        for text in found.notes:
+        for text in dialect.notes:
             self._note(text)
 
     def _csv_lines(self) -> Iterator[Line]:
@@ -167,7 +167,7 @@ class RecordFile:
 
 
 def _begins_as_avro(stream: BinaryIO) -> bool:
-    """Looks without reading where the stream can do that: files and pipes can."""
+    """Peek at the first bytes of a file or a pipe; read and seek back in another stream."""
     look = getattr(stream, "peek", None)
     if look is not None:
         return bool(look(len(AVRO_MARK))[: len(AVRO_MARK)] == AVRO_MARK)
@@ -185,12 +185,12 @@ def _open_avro(stream: BinaryIO, name: str) -> Iterator[dict[str, Any] | RecordE
         raise SchemaError(f"cannot read {name}: {error}") from None
 
 
-def text_format(name: str, first: bytes, note: Note = silent) -> Format:
-    """The format of a text file with this name, perhaps packed, and this first line that is not blank."""
+def text_format(name: str, first: bytes, note: Note = discard_note) -> Format:
+    """Return the format of a text file by its name, also a packed one, and its first line that is not blank."""
     path = Path(name.lower())
     named = FORMATS.get((path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix)
     if named != "csv":
-        return named or ("jsonl" if first.lstrip(BLANK)[:1] in (b"{", b"[") else "csv")
+        return named or ("jsonl" if first.lstrip(BLANK_BYTES)[:1] in (b"{", b"[") else "csv")
     try:
         decode(first)
     except RecordError:
@@ -200,7 +200,7 @@ def text_format(name: str, first: bytes, note: Note = silent) -> Format:
 
 
 def count_cell(counts: dict[str, tuple[int, str]], name: str, cell: str) -> None:
-    """Count a cell of a column; the first one is kept."""
+    """Count a cell of a column, and keep the first one."""
     count, first = counts.get(name, (0, cell))
     counts[name] = count + 1, first
 
@@ -210,7 +210,7 @@ def _text_cell(text: str) -> str | None:
 
 
 def trusted_records(file: RecordFile) -> Iterator[dict[str, Any]]:
-    """The records of a file, one at a time, without blank lines.
+    """Yield the records of a file, without blank lines.
 
     Raises SchemaError with the line number at the first line that is not a record.
     """
@@ -230,7 +230,7 @@ def open_records(path: str | Path) -> BinaryIO:
 
 
 def read_rows(path: str | Path, schema: Schema) -> np.ndarray:
-    """(n_rows, n_features) float64: the rows of a file of trusted records, for a warm start.
+    """Read a file of trusted records as rows (n_rows, n_features), float64, for a warm start.
 
     Rows without a value of any feature are left out. Raises ConfigError if the file cannot be read, SchemaError if a
     line is not a record or no row has a feature of `schema`.
@@ -238,11 +238,11 @@ def read_rows(path: str | Path, schema: Schema) -> np.ndarray:
     blocks = []
     with open_records(path) as stream:
         records = trusted_records(RecordFile(stream, name=str(path), text=schema.categorical))
-        while block := list(islice(records, BLOCK)):
+        while block := list(islice(records, BLOCK_RECORDS)):
             rows = schema.rows(block)
             blocks.append(rows[~np.isnan(rows).all(axis=1)])
     rows = np.concatenate(blocks) if blocks else np.empty((0, len(schema.features)))
     if not len(rows):
-        wanted = ", ".join(schema.features[:10])
-        raise SchemaError(f"no row of {path} has a value of any of the features {wanted}; check their names")
+        requested = ", ".join(schema.features[:10])
+        raise SchemaError(f"no row of {path} has a value of any of the features {requested}; check their names")
     return rows

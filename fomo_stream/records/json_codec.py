@@ -2,8 +2,8 @@
 
 Any bytes decode to a dict or raise a `RecordError`, and every decoded record can be encoded. A scored record is the
 record's own bytes with the result at their end, which is fast and changes nothing in them. Its fields are written again
-where that would be no JSON on one line (it is empty, or has several lines or white space behind its brace), where it
-already has a result, and where orjson refuses the record: the standard library also reads `NaN`, `Infinity`, lone
+if that would not be JSON on one line (it is empty, or has several lines or white space behind its brace), if it already
+has a result, and if orjson refuses the record: the standard library also reads `NaN`, `Infinity`, lone
 surrogates and a byte order mark. Of keys that occur twice both take the last value.
 """
 
@@ -56,16 +56,16 @@ class JsonCodec:
         return encode(fields, result, self._field, self._scores_only, raw)
 
     def summary(self, summary: Mapping[str, Any], last: Mapping[str, Any], topic: str) -> bytes:
-        """The sum alone."""
+        """Write the summary alone."""
         return encode({}, summary, self._field)
 
 
 class _Loose(dict[str, Any]):
-    """The fields of a record that is no strict JSON, so that its bytes cannot be copied to the output."""
+    """The fields of a record that is not strict JSON, so that its bytes cannot be copied to the output."""
 
 
 def checked(value: bytes | None, max_bytes: int) -> bytes:
-    """The bytes of a record. Raises RecordError: tombstone or too_large."""
+    """Return the bytes of a record. Raises RecordError: tombstone or too_large."""
     if value is None:
         raise RecordError("tombstone", "the record has no value (a tombstone); there is nothing to score")
     if len(value) > max_bytes:
@@ -132,11 +132,11 @@ def encode(
     scores_only: bool = False,
     raw: bytes | None = None,
 ) -> bytes:
-    """One line of JSON: the record's own fields in their order, and `result` under `field`.
+    """Write one line of JSON: the record's own fields in their order, and `result` under `field`.
 
     A field of that name in the record is replaced, because the output carries the result of this run.
     Non-finite numbers become null, because JSON has no others. `scores_only` leaves out the record's own fields.
-    raw: what `decode` has decoded to `record`: these bytes stay unchanged, where that is possible.
+    raw: the bytes that `decode` read as `record`; they stay unchanged if possible.
     """
     if raw is not None and not scores_only and _can_be_copied(raw, record, field):
         with suppress(TypeError):  # the name of the field has a lone surrogate
@@ -149,7 +149,7 @@ def encode(
 
 
 def is_strict(record: Mapping[str, Any]) -> bool:
-    """Whether a record was decoded from strict JSON."""
+    """Return whether a record was decoded from strict JSON."""
     return not isinstance(record, _Loose)
 
 

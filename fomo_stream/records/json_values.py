@@ -1,11 +1,11 @@
-"""Values of schemas that JSON does not have, as text without loss."""
+"""Values of schema types that JSON does not have, as text without loss."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 from datetime import datetime, timedelta
 
-LONGEST_DECIMAL = 400  # bytes: Python refuses to write thousands of digits
+MAX_DECIMAL_BYTES = 400  # bytes: Python refuses to write thousands of digits
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -15,11 +15,11 @@ def base64_text(value: bytes) -> str:
 
 
 def decimal_text(scale: int, value: bytes) -> str:
-    """A decimal with all its digits; a number of JSON would be read as a float. Beyond all floats: its bytes.
+    """Return a decimal with all its digits, as text: a number of JSON would be read as a float. Too long: its bytes.
 
     scale: digits behind the point; value: the number without the point, big-endian, in two's complement.
     """
-    if len(value) > LONGEST_DECIMAL or not 0 <= scale <= 3 * LONGEST_DECIMAL:
+    if len(value) > MAX_DECIMAL_BYTES or not 0 <= scale <= 3 * MAX_DECIMAL_BYTES:
         return base64_text(value)
     number = int.from_bytes(value, "big", signed=True)
     digits = str(abs(number)).rjust(scale + 1, "0")
@@ -28,7 +28,7 @@ def decimal_text(scale: int, value: bytes) -> str:
 
 
 def time_text(places: int, zone: str, ticks: int) -> str | int:
-    """ISO 8601 of ticks of 10^-places s since 1970, with this zone; a time beyond the year 9999 stays a number."""
+    """Return ticks of 10^-places s since 1970 in ISO 8601, with this zone; after the year 9999, stay a number."""
     seconds, fraction = divmod(ticks, 10**places)
     try:
         text = (_EPOCH + timedelta(seconds=seconds)).isoformat()

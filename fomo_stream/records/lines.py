@@ -18,47 +18,47 @@ Note = Callable[[str], None]  # writes one line for the user
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 CHUNK_BYTES = 2**20  # asked of a stream in one read
-BLANK = b" \t\r\n"
+BLANK_BYTES = b" \t\r\n"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8 = b"\xef\xbb\xbf"  # byte order mark
 # UTF-16, ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
 _REFUSED = (b"\xff\xfe", b"\xfe\xff", b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
 _MARKS = (_GZIP, _ZSTD, _UTF8, *_REFUSED)
-_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1a\x1b"))  # bytes that text hardly ever has
-_MOST_CONTROLS = 0.05  # share of them in the beginning of a text; a logger that was cut off may leave some zeros
-_LEAST_BYTES = 256  # of a beginning that is judged by its bytes
+_CONTROL_BYTES = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1a\x1b"))  # bytes that are rare in text
+_MAX_CONTROL_SHARE = 0.05  # in the beginning of a text; a logger that was cut off may leave some zeros
+_MIN_JUDGED_BYTES = 256  # a shorter beginning is not judged by its bytes
 
 
-def silent(_text: str) -> None:
-    """A note that nobody reads."""
+def discard_note(_text: str) -> None:
+    """Discard a note."""
 
 
 def plain_text(stream: BinaryIO, name: str) -> Read:
-    """A function that reads the text of `stream` as it arrives, decompressed, without the byte order mark of UTF-8.
+    """Return a function that reads the text of `stream` as it arrives, decompressed, without a byte order mark.
 
     Raises SchemaError for other formats, ConfigError if the compressed data is damaged, and, while it is read,
-    FomoError if the system cannot read on.
+    FomoError if the system cannot read further.
     """
     # A pipe's read1 returns what is there now; a plain read would wait for the whole chunk.
-    source = _Begun(_checked(getattr(stream, "read1", stream.read), name))
+    source = _PeekedStream(_with_named_errors(getattr(stream, "read1", stream.read), name))
     if source.first.startswith(_GZIP):
-        source = _Begun(_checked(gzip.GzipFile(fileobj=source, mode="rb").read1, name))  # type: ignore[call-overload]  # it only reads
+        source = _PeekedStream(_with_named_errors(gzip.GzipFile(fileobj=source, mode="rb").read1, name))  # type: ignore[call-overload]  # it only reads
     elif source.first.startswith(_ZSTD):
         with needs_extra(f"reading {name}"):
             file = import_module(ZSTD).ZstdFile(source)
-        source = _Begun(_checked(file.read1, name))
+        source = _PeekedStream(_with_named_errors(file.read1, name))
     first = source.first
-    controls = len(first) - len(first.translate(None, _CONTROLS))
-    if first.startswith(_REFUSED) or (len(first) >= _LEAST_BYTES and controls > _MOST_CONTROLS * len(first)):
-        raise SchemaError(f"{name} is no text in UTF-8", "save or unpack it as CSV or JSON lines in UTF-8")
+    controls = len(first) - len(first.translate(None, _CONTROL_BYTES))
+    if first.startswith(_REFUSED) or (len(first) >= _MIN_JUDGED_BYTES and controls > _MAX_CONTROL_SHARE * len(first)):
+        raise SchemaError(f"{name} is not text in UTF-8", "save or unpack it as CSV or JSON lines in UTF-8")
     if first.startswith(_UTF8):
         source.read(len(_UTF8))
     return source.read
 
 
-def _checked(read: Read, name: str) -> Read:
-    """The same function; its errors name the file."""
+def _with_named_errors(read: Read, name: str) -> Read:
+    """Return the same function, with errors that name the file."""
 
     def checked(size: int) -> bytes:
         try:
@@ -75,14 +75,14 @@ def _checked(read: Read, name: str) -> Read:
     return checked
 
 
-class _Begun:
-    """A stream whose first bytes are known."""
+class _PeekedStream:
+    """A stream whose first bytes are read already."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self.first = b""
-        while any(mark.startswith(self.first) for mark in _MARKS) and (more := read(CHUNK_BYTES)):
-            self.first += more
+        while any(mark.startswith(self.first) for mark in _MARKS) and (chunk := read(CHUNK_BYTES)):
+            self.first += chunk
 
     def read(self, size: int) -> bytes:
         taken, self.first = self.first[:size], self.first[size:]
@@ -90,7 +90,7 @@ class _Begun:
 
 
 class LineSource:
-    """The lines that `read` gives, in memory bounded by one line of `MAX_RECORD_BYTES`.
+    """The lines of what `read` returns, in memory bounded by one line of `MAX_RECORD_BYTES`.
 
     `drained` is True when the next line would have to wait for more input, so results should be written now.
     A line that is too long is cut just above the limit, so that decoding it reports `too_large`.
@@ -117,23 +117,23 @@ class LineSource:
         return self._lines.popleft()
 
     def peek(self) -> bytes:
-        """The next line that is not blank, without taking it; empty at the end. Blank lines before it are taken."""
+        """Return the next line that is not blank, without taking it; empty at the end. Skip the blank lines before."""
         self._fill()
-        while self._lines and not self._lines[0].strip(BLANK):
+        while self._lines and not self._lines[0].strip(BLANK_BYTES):
             next(self)
             self._fill()
         return self._lines[0] if self._lines else b""
 
-    def ahead(self, n: int, most_bytes: int) -> list[bytes]:
-        """The next lines without taking them: at most n, and none after so many bytes."""
-        found: list[bytes] = []
-        while len(found) < n and most_bytes > 0:
-            self._fill(len(found) + 1)
-            if len(found) == len(self._lines):
+    def ahead(self, n: int, max_bytes: int) -> list[bytes]:
+        """Return the next lines without taking them: at most n, and no further line after `max_bytes`."""
+        lines: list[bytes] = []
+        while len(lines) < n and max_bytes > 0:
+            self._fill(len(lines) + 1)
+            if len(lines) == len(self._lines):
                 break
-            found.append(self._lines[len(found)])
-            most_bytes -= len(found[-1])
-        return found
+            lines.append(self._lines[len(lines)])
+            max_bytes -= len(lines[-1])
+        return lines
 
     def _fill(self, n: int = 1) -> None:
         while len(self._lines) < n and not self._ended:

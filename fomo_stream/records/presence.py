@@ -1,4 +1,4 @@
-"""Which features have values, record after record: fields that go away, become text or come back, and new ones."""
+"""The features that have values, record after record: fields that go away, become text or come back, and new ones."""
 
 from __future__ import annotations
 
@@ -11,107 +11,109 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.limits import MAX_FEATURES
-from fomo_stream.records.inference import COUNTER, FEW, NO_VALUE, TEXTS, leaves_of
+from fomo_stream.records.inference import COUNTER_REASON, NO_VALUE, RARE_REASON, TEXT_REASONS, leaves_of
 from fomo_stream.records.missing_values import Marks, marks_of
 
-GONE = 100.0  # values in a row that were to be expected; of a feature that half of the records have: 200 records
-LEAST = 0.05  # share of records with a value that is expected of a feature that has had none yet
-MEMORY = 10_000  # records over which that share is taken
-NEW = 100  # records that have a new field when it is told
-MOST_KNOWN = 10 * MAX_FEATURES  # names
-LEAST_TOLD = 20  # records with numbers in a field that is not used
-FALLS = 0.2  # share of its steps by which a counter that is none falls
+MIN_LOST_VALUES = 100.0  # expected values in a row; of a feature that half of the records have: 200 records
+MIN_EXPECTED_SHARE = 0.05  # share of records with a value, expected of a feature that has had no value yet
+SHARE_RECORDS = 10_000  # records over which that share is computed
+MIN_NEW_FIELD_RECORDS = 100  # records that have a new field when it is reported
+MAX_KNOWN_NAMES = 10 * MAX_FEATURES  # names
+MIN_NOTED_RECORDS = 20  # records with numbers in an unused field when it is reported
+MAX_FALL_SHARE = 0.2  # falling steps: a field with a larger share is not a counter
 
 
 class Presence:
-    """Follows the records of an instance. Its memory is bounded, and its work is that of one record a micro-batch."""
+    """Follow the records of an instance, in bounded memory, with the work of one record per micro-batch."""
 
     def __init__(self) -> None:
-        one = np.zeros(1)  # (n_features,) from the first records on
-        self._values, self._records, self._lacking = one, one, one  # lacking: records since the last value
+        zeros = np.zeros(1)  # (n_features,) from the first records on
+        self._values, self._records, self._lacking = zeros, zeros, zeros  # lacking: records since the last value
         self.gone: NDArray[np.bool_] = np.zeros(1, bool)  # (n_features,)
         self._known: set[str] = set()
-        self._seen: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def follow(self, rows: NDArray[np.float64], n_empty: int) -> NDArray[np.intp]:
-        """The features that have no values any more, or have some again, as `gone` says now.
+        """Return the features that have lost their values, or have some again; see `gone`.
 
         rows: (n, n_features) of the next records, NaN = missing; n_empty: how many more have no feature at all.
         """
         values, n = np.count_nonzero(~np.isnan(rows), axis=0), len(rows) + n_empty
-        gap = np.where(self.gone, 0.0, self._lacking)  # one that was told says nothing of the share
+        gap = np.where(self.gone, 0.0, self._lacking)  # the share does not count the records after a loss was reported
         self._records = np.where(values > 0, self._records + gap + n, self._records)
         self._lacking = np.where(values > 0, 0.0, self._lacking + n)
-        fade = np.where(self._records > MEMORY, 0.5, 1.0)
+        fade = np.where(self._records > SHARE_RECORDS, 0.5, 1.0)
         self._records, self._values = fade * self._records, fade * (self._values + values)
-        share = np.where(self._values > 0, self._values / np.maximum(self._records, 1.0), LEAST)
-        before, self.gone = self.gone, self._lacking * share >= GONE
+        share = np.where(self._values > 0, self._values / np.maximum(self._records, 1.0), MIN_EXPECTED_SHARE)
+        before, self.gone = self.gone, self._lacking * share >= MIN_LOST_VALUES
         return np.flatnonzero(before != self.gone)
 
     def learn(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """The fields of these records are not new."""
+        """Note the fields of these records as not new."""
         paths = (path for record in records for path, _ in leaves_of(record))
-        self._known |= set(islice(paths, MOST_KNOWN * 10))
+        self._known |= set(islice(paths, MAX_KNOWN_NAMES * 10))
 
     def new_fields(self, record: Mapping[str, Any], n: int) -> list[str]:
-        """Fields with numbers that records have for some time, but those of `learn` had not; each is told once.
+        """Return fields with numbers that records have for some time, but those of `learn` had not, each once.
 
         record: one of the next n.
         """
         for path, value in islice(leaves_of(record), MAX_FEATURES):
             if type(value) in (int, float) and path not in self._known:
-                self._seen[path] += n
-        found = [path for path, count in self._seen.items() if count >= NEW] if len(self._known) < MOST_KNOWN else []
-        self._known.update(found)
-        for path in found:
-            del self._seen[path]
-        if len(self._seen) > MAX_FEATURES:
-            self._seen.clear()
-        return found
+                self._counts[path] += n
+        has_room = len(self._known) < MAX_KNOWN_NAMES
+        new_paths = [path for path, n in self._counts.items() if has_room and n >= MIN_NEW_FIELD_RECORDS]
+        self._known.update(new_paths)
+        for path in new_paths:
+            del self._counts[path]
+        if len(self._counts) > MAX_FEATURES:
+            self._counts.clear()
+        return new_paths
 
 
-class Unused:
-    """Follows the fields of a file that are no features, but have become what could be one.
+class UnusedFields:
+    """Follow the fields of a file that are not features, but could be now.
 
     features; left_out: the other fields of the first records, with the reason of each; marks: as in a `Schema`.
     """
 
     def __init__(self, features: Iterable[str], left_out: Mapping[str, str], marks: Marks | None = None) -> None:
         self._marks = marks or {}
-        late = (NO_VALUE, *TEXTS)
-        self._quiet = {*features, *(path for path, why in left_out.items() if why not in late and FEW not in why)}
+        late = (NO_VALUE, *TEXT_REASONS)
+        never = (path for path, why in left_out.items() if why not in late and RARE_REASON not in why)
+        self._quiet = {*features, *never}
         self._late: dict[str, list[int]] = {}  # by field: the first line with a number, and how many there are
-        # By field that counted at first: its last value, its steps, those against its direction, the line of the first.
+        # By field that counted at first: its last value, its steps, its falls, the line of the first fall.
         self._counters: dict[str, list[float]] = {
-            path: [np.nan, 0, 0, 0] for path, why in left_out.items() if why == COUNTER
+            path: [np.nan, 0, 0, 0] for path, why in left_out.items() if why == COUNTER_REASON
         }
 
     def follow(self, records: Iterable[tuple[int, Mapping[str, Any]]], are_first: bool) -> None:
-        """Look at records with the numbers of their lines. are_first: whether features were chosen by them."""
+        """Follow records with the numbers of their lines. are_first: the features were chosen by these records."""
         for line, record in records:
             for name in () if are_first else record.keys() - self._quiet:
                 for path, value in leaves_of({name: record[name]}):
                     is_number = type(value) in (int, float) and value == value
                     is_number &= not (self._marks and is_number and value in marks_of(path, self._marks))
-                    if is_number and path not in self._quiet and len(self._late) < MOST_KNOWN:
+                    if is_number and path not in self._quiet and len(self._late) < MAX_KNOWN_NAMES:
                         self._late.setdefault(path, [line, 0])[1] += 1
-            for path, seen in self._counters.items():
+            for path, counter in self._counters.items():
                 value = record.get(path)
                 if isinstance(value, (int, float)):
-                    if value < seen[0] and not are_first:
-                        seen[2:] = seen[2] + 1, seen[3] or line
-                    seen[:2] = value, seen[1] + (not are_first)
+                    if value < counter[0] and not are_first:
+                        counter[2:] = counter[2] + 1, counter[3] or line
+                    counter[:2] = value, counter[1] + (not are_first)
 
     def notes(self) -> Iterator[str]:
-        """A sentence for each such field."""
+        """Yield a sentence for each such field."""
         for path, (line, n) in self._late.items():
-            if n >= LEAST_TOLD:
+            if n >= MIN_NOTED_RECORDS:
                 yield (
                     f"{path} has numbers from line {line} on ({n:,} of them), but is not used, as the first records "
                     "had none; name the features with --features"
                 )
         for path, (_, steps, falls, first) in self._counters.items():
-            if falls >= LEAST_TOLD and FALLS * steps < falls < (1 - FALLS) * steps:
+            if falls >= MIN_NOTED_RECORDS and MAX_FALL_SHARE * steps < falls < (1 - MAX_FALL_SHARE) * steps:
                 yield (
                     f"{path} no longer counts from line {first:.0f} on, but is not used, as the first records looked "
                     "like a counter; name the features with --features"

@@ -1,4 +1,4 @@
-"""The results of records, as the JSON-ready objects that outputs carry."""
+"""Results of records, as JSON-ready objects for outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Severity
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import explanation_of, reasons_of
 from fomo_stream.records.schema import Schema
 
 Result = dict[str, Any]
@@ -30,20 +30,20 @@ def results_of(
     sources: Sequence[Source] | None = None,
     keys: Sequence[Key] | None = None,
 ) -> list[Result]:
-    """Each row of `scored` as the result object of its output record; NaN becomes None.
+    """Return the result object of each row of `scored`, for its output record; NaN becomes None.
 
-    schema: the features of the rows; records: (n,) that the rows were made of; missing: (n,) how many features of each
-    record have no value. sources: (n,) where the records come from; None if they do not come from a topic. keys: (n,)
-    of the records. An explained record gets its reasons, which may be none, and an explanation in words.
+    schema: of the rows; records: (n,) of the rows; missing: (n,) number of features without a value. sources: (n,) of
+    the records; None if they do not come from a topic. keys: (n,) of the records. An explained record gets its
+    reasons, an empty list if it has none, and an explanation in words.
     """
     columns: dict[str, Iterable[Any]] = {
-        "score": _or_none(scored.score),
-        "remembered_logit": _or_none(scored.remembered_logit),
-        "logit": _or_none(scored.logit),
-        "p_value": [None if p is None else float(f"{p:.3g}") for p in _or_none(scored.p_value)],
+        "score": _finite_or_none(scored.score),
+        "remembered_logit": _finite_or_none(scored.remembered_logit),
+        "logit": _finite_or_none(scored.logit),
+        "p_value": [None if p is None else float(f"{p:.3g}") for p in _finite_or_none(scored.p_value)],
         "outlier": scored.outlier.tolist(),
         "severity": [_SEVERITIES[severity] for severity in scored.severity.tolist()],
-        "confidence": _or_none(scored.confidence),
+        "confidence": _finite_or_none(scored.confidence),
         "missing": missing,
         "model": repeat(model, len(missing)),
         "generation": scored.generation.tolist(),
@@ -52,15 +52,15 @@ def results_of(
     names = tuple(columns)
     results: list[Result] = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     has_reference = np.isfinite(scored.by_reference)
-    for at in np.flatnonzero(has_reference).tolist():
-        results[at]["reference_logit"] = float(scored.by_reference[at])
+    for index in np.flatnonzero(has_reference).tolist():
+        results[index]["reference_logit"] = float(scored.by_reference[index])
     if any(reasons is not None for reasons in scored.reasons):
         earlier = np.where(has_reference, 0.0, scored.remembered_logit - scored.logit).tolist()
-        given = repeat(None, len(results)) if keys is None else keys
-        for result, reasons, record, more, key in zip(results, scored.reasons, records, earlier, given, strict=True):
+        of_record = results, scored.reasons, records, earlier, repeat(None, len(results)) if keys is None else keys
+        for result, reasons, record, excess, key in zip(*of_record, strict=True):
             if reasons is not None:
                 result["reasons"] = reasons_of(reasons, schema, record)
-                result["explanation"] = sentence(reasons, schema, record, more, result["outlier"], key)
+                result["explanation"] = explanation_of(reasons, schema, record, excess, result["outlier"], key)
     if sources is None:
         return results
     return [
@@ -69,13 +69,13 @@ def results_of(
     ]
 
 
-def nothing(missing: int | None, model: str | None = None, source: Source | None = None) -> Result:
-    """The result of a record that is not scored; its status has to be added."""
+def unscored_result(missing: int | None, model: str | None = None, source: Source | None = None) -> Result:
+    """Return the result of a record that is not scored; the caller adds the status."""
     place = {} if source is None else dict(zip(("topic", "partition", "offset", "timestamp"), source, strict=True))
     result: Result = place | dict.fromkeys(("score", "remembered_logit", "logit", "p_value"))
     result |= {"outlier": False, "severity": None, "confidence": None, "missing": missing}
     return result | ({} if model is None else {"model": model}) | {"generation": 0}
 
 
-def _or_none(numbers: NDArray[Any]) -> list[float | None]:
+def _finite_or_none(numbers: NDArray[Any]) -> list[float | None]:
     return [number if math.isfinite(number) else None for number in numbers.tolist()]

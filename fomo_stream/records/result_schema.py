@@ -30,7 +30,7 @@ _REASON = _record(
     _field("cause", "string", "what is odd about it: value, category and so on"),
     _field("share", "double", "its share of what makes the record odd, from 0 to 1"),
     _field("value", "double", "value of the record; of text, see `text`"),
-    _field("text", "string", "value of the record where it is no number"),
+    _field("text", "string", "value of the record if it is not a number"),
     _field("usual", "double", "median of the records that it was compared with"),
     _field("low", "double", "1st percentile of them"),
     _field("high", "double", "99th percentile of them"),
@@ -89,30 +89,30 @@ _JSON_TYPES = {"string": "string", "boolean": "boolean", "int": "integer", "long
 
 
 def as_written(result: dict[str, Any]) -> dict[str, Any]:
-    """A result of `results_of`, or the sum of an incident, as this schema has it.
+    """Return a result of `results_of`, or the summary of an incident, in the form of this schema.
 
     A reason's value has a field for numbers and one for text, and its range has two fields.
     """
     if "reasons" not in result:
         return result
-    return {**result, "reasons": [_reason(one) for one in result["reasons"]]}
+    return {**result, "reasons": [_written_reason(reason) for reason in result["reasons"]]}
 
 
-def _reason(reason: dict[str, Any]) -> dict[str, Any]:
+def _written_reason(reason: dict[str, Any]) -> dict[str, Any]:
     value, limits = reason.get("value"), reason.get("range") or (None, None)
-    made = {name: own for name, own in reason.items() if name not in ("value", "range")}
-    made |= {"low": limits[0], "high": limits[1]}
+    written = {name: own for name, own in reason.items() if name not in ("value", "range")}
+    written |= {"low": limits[0], "high": limits[1]}
     if value is not None:
-        made |= {"text": value} if isinstance(value, str) else {"value": float(value)}
-    return made
+        written |= {"text": value} if isinstance(value, str) else {"value": float(value)}
+    return written
 
 
 def json_schema(node: Any = RESULT) -> dict[str, Any]:
-    """The same as JSON Schema, but with values and ranges of reasons as JSON results have them."""
+    """Return this schema as JSON Schema, with values and ranges of reasons in the form of JSON results."""
     if isinstance(node, list):
         return {"oneOf": [{"type": "null"}, json_schema(node[1])]}
     if isinstance(node, str):
-        return {"type": _JSON_TYPES[node]} if node in _JSON_TYPES else json_schema(_named(node))
+        return {"type": _JSON_TYPES[node]} if node in _JSON_TYPES else json_schema(_type_named(node))
     if node["type"] == "array":
         return {"type": "array", "items": json_schema(node["items"])}
     properties = {
@@ -126,7 +126,7 @@ def json_schema(node: Any = RESULT) -> dict[str, Any]:
     return {"type": "object", "description": node["doc"], "properties": properties}
 
 
-def _named(name: str) -> Any:
-    """The definition of a type that a field of RESULT only names."""
+def _type_named(name: str) -> Any:
+    """Return the definition of a type that a field of RESULT only names."""
     types = (field["type"][1] for field in RESULT["fields"])
-    return next(one for one in types if isinstance(one, dict) and f"{NAMESPACE}.{one.get('name')}" == name)
+    return next(type_ for type_ in types if isinstance(type_, dict) and f"{NAMESPACE}.{type_.get('name')}" == name)

@@ -27,7 +27,7 @@ from fomo_stream.records.category_codes import category_code
 from fomo_stream.records.missing_values import Marks, table_of_marks, without_marks
 from fomo_stream.wording import clean
 
-_PLAIN = frozenset({int, float, bool, type(None)})
+_SAFE_TYPES = frozenset({int, float, bool, type(None)})
 # No other form: 007 is a name, +49 begins a telephone number, 1,5 may have a decimal comma.
 _NUMBER = re.compile(r"\s*-?(?:(?:0|[1-9]\d*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 
@@ -36,8 +36,8 @@ _NUMBER = re.compile(r"\s*-?(?:(?:0|[1-9]\d*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?\
 class Schema:
     """The features of a stream, as dotted paths, in the order of the columns of its rows.
 
-    categorical: the features that are categories; counters: those that only grow, of which the growth counts; in any
-    order. marks: the numbers that mean "missing", by feature. untaken: see `at_most`.
+    categorical: the features that are categories; counters: those that only grow, whose growth is scored; in any order.
+    marks: the numbers that mean "missing", by feature. untaken: see `at_most`.
     """
 
     features: tuple[str, ...]
@@ -60,28 +60,28 @@ class Schema:
 
     @classmethod
     def of(cls, features: Sequence[str], categorical: Sequence[str], counters: Sequence[str] = ()) -> Schema:
-        """These features in this order, then the categorical fields and the counters that are not among them."""
+        """Make a schema of these features in this order, then the other categorical fields and counters."""
         names = dict.fromkeys((*categorical, *counters))
         all_names = (*features, *(name for name in names if name not in features))
         return cls(all_names, frozenset(categorical), frozenset(counters))
 
-    def at_most(self, most: int) -> Schema:
-        """The features that a model takes which takes so many, see `subset`; the others are `untaken`."""
-        kept = tuple(self.features[at] for at in subset(self.features, most))
+    def at_most(self, max_features: int) -> Schema:
+        """Return the schema for a model that takes so many features, see `random_columns`; the others are `untaken`."""
+        kept = tuple(self.features[column] for column in random_columns(self.features, max_features))
         untaken = tuple(name for name in self.features if name not in set(kept))
         if not untaken:
             return self
-        own = self.categorical.intersection(kept), self.counters.intersection(kept)
-        return replace(self, features=kept, categorical=own[0], counters=own[1], untaken=untaken)
+        groups = self.categorical.intersection(kept), self.counters.intersection(kept)
+        return replace(self, features=kept, categorical=groups[0], counters=groups[1], untaken=untaken)
 
     @property
     def categorical_columns(self) -> tuple[int, ...]:
-        """The columns of rows that hold category codes."""
+        """Return the columns of rows that hold category codes."""
         return tuple(i for i, name in enumerate(self.features) if name in self.categorical)
 
     @property
     def counter_columns(self) -> tuple[int, ...]:
-        """The columns of rows that hold totals of counters."""
+        """Return the columns of rows that hold totals of counters."""
         return tuple(i for i, name in enumerate(self.features) if name in self.counters)
 
     def rows(self, records: Sequence[Mapping[str, Any]]) -> np.ndarray:
@@ -104,7 +104,7 @@ class Schema:
         # Only names with a dot need more than one dictionary look-up.
         dotted = [i for i, name in enumerate(self.features) if "." in name]
         if not categorical and not dotted:
-            return numbers(_values(records, self.features)).reshape(len(records), len(self.features))
+            return numbers(_field_values(records, self.features)).reshape(len(records), len(self.features))
         values: list[Any] = []
         for record in records:
             row = list(map(record.get, self.features))
@@ -117,19 +117,19 @@ class Schema:
         return numbers(values).reshape(len(records), len(self.features))
 
 
-def subset(names: Collection[Any], most: int) -> list[int]:
-    """The places, in order, of at most so many of these names; 0: of all.
+def random_columns(names: Collection[Any], max_names: int) -> list[int]:
+    """Return the positions, in order, of at most so many of these names; 0: of all.
 
     Which ones is random, but the same in every process and in any order of the names: those with the lowest hashes.
     """
-    if not 0 < most < len(names):
+    if not 0 < max_names < len(names):
         return list(range(len(names)))
     hashes = [blake2b(str(name).encode(errors="surrogatepass")).digest() for name in names]
-    return sorted(sorted(range(len(names)), key=hashes.__getitem__)[:most])
+    return sorted(sorted(range(len(names)), key=hashes.__getitem__)[:max_names])
 
 
-def _values(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Any]:
-    """The values of these fields, record by record; None where a record lacks one."""
+def _field_values(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Any]:
+    """Return the values of these fields, record by record; None where a record lacks one."""
     try:
         if len(names) > 1:  # of one name it would return the bare value
             return list(chain.from_iterable(map(itemgetter(*names), records)))
@@ -139,7 +139,7 @@ def _values(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 
 
 def look_up(node: Mapping[str, Any], path: str) -> Any:
-    """The leaf at `path`, or None. A key that contains dots itself is preferred to nested keys."""
+    """Return the leaf at `path`, or None. A key that contains dots itself is preferred to nested keys."""
     value = node.get(path)
     if value is not None and not isinstance(value, dict):
         return value
@@ -155,9 +155,9 @@ def look_up(node: Mapping[str, Any], path: str) -> Any:
 
 
 def numbers(values: Sequence[Any]) -> np.ndarray:
-    """(n,) float64; NaN where a value is not a finite number, as a number or as text (see `is_number_text`)."""
+    """Return numbers (n,), float64; NaN where a value is not a finite number, or its text (see `is_number_text`)."""
     try:
-        if not set(map(type, values)) <= _PLAIN:  # NumPy would also parse strings, so only these types are safe
+        if not set(map(type, values)) <= _SAFE_TYPES:  # NumPy would also parse strings, so only these types are safe
             raise OverflowError
         numbers = np.array(values, dtype=np.float64)
     except OverflowError:  # text and other types, or an integer beyond the largest float
@@ -167,7 +167,7 @@ def numbers(values: Sequence[Any]) -> np.ndarray:
 
 
 def is_number_text(value: Any) -> bool:
-    """Whether a value is the text of a finite decimal number, as money often is in JSON.
+    """Return whether a value is the text of a finite decimal number, as money often is in JSON.
 
     >>> [text for text in ("0.42", "-3", "1e-7", "007", "+49", "1,5", "1_000", "NaN", "1e999") if is_number_text(text)]
     ['0.42', '-3', '1e-7']
@@ -176,7 +176,7 @@ def is_number_text(value: Any) -> bool:
 
 
 def number_of(value: Any) -> float:
-    """The number that a value is, or that its text is; NaN if it is none. It may be infinite."""
+    """Return a value, or its text, as a number, which may be infinite; NaN if it is not a number."""
     if is_number_text(value):
         return float(value)
     if isinstance(value, (Real, Decimal, np.bool_)):
@@ -187,6 +187,6 @@ def number_of(value: Any) -> float:
     return np.nan
 
 
-def shown(names: Sequence[str], limit: int = 50) -> str:
-    """The first `limit` names, each cut to 60 characters, for a log line or a message."""
+def shown_names(names: Sequence[str], limit: int = 50) -> str:
+    """Return the first `limit` names, each cut to 60 characters, for a log line or a message."""
     return ",".join(clean(name[:60]) for name in names[:limit]) + (",..." if len(names) > limit else "")

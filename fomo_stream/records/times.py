@@ -16,31 +16,31 @@ from fomo_stream.records.schema import is_number_text, number_of
 # Seconds of the year 5138 are milliseconds of 1973; the same holds between the other units.
 _UNITS = ((1e11, 1000.0), (1e14, 1.0), (1e17, 1e-3), (math.inf, 1e-6))  # largest number, milliseconds of 1
 _DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # as seconds or ms, these are of 1970, 1976 and 2600
-# Numbers of days that look like these: the smallest and largest, the day 0, and who counts so.
+# Numbers of days: the smallest and largest, the day 0, and the program that counts so.
 _DAYS = (
     (20_000, 80_000, datetime(1899, 12, 30), "a spreadsheet"),
     (700_000, 780_000, datetime(1, 1, 1), "MATLAB"),  # whose day 0 is 367 days before that
 )
-_USUAL = datetime(1990, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-_MOST_MS = 2**62
+_PLAUSIBLE_TIMES = datetime(1990, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+_MAX_MS = 2**62
 END_MS = 7_289_654_400_000  # of the year 2200
-_LARGEST = 1e300
-_ENOUGH = 10  # steps from time to time; fewer may fall by chance
+_MAX_NUMBER = 1e300
+_MIN_STEPS = 10  # steps from time to time; fewer may fall by chance
 
 
 def is_time(value: Any) -> bool:
-    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
+    """Return whether a value is text with a date, or a date and a time, in ISO 8601."""
     if not isinstance(value, str):
         return False
     try:
         datetime.fromisoformat(value.strip())
     except ValueError:
         return False
-    return not is_number_text(value) or len(value.strip()) == len("20261001")  # another number is none
+    return not is_number_text(value) or len(value.strip()) == len("20261001")  # no other number is a date
 
 
 def digits_of_time(number: float) -> datetime | None:
-    """The time that a number such as 20261001, 202610011200 or 20261001120000 writes in digits; None if it is none."""
+    """Return the time in the digits of a number such as 20261001, 202610011200 or 20261001120000; else None."""
     if number % 1:  # also of NaN
         return None
     form = _DIGITS.get(len(digits := f"{number:.0f}"))
@@ -53,8 +53,8 @@ def digits_of_time(number: float) -> datetime | None:
 
 
 def to_milliseconds(value: Any, zone: tzinfo = UTC) -> int | None:
-    """A time as milliseconds since 1970, None if it is no time. zone: of text and digits that have none; a number is in
-    s, ms, us or ns, whichever its magnitude fits.
+    """Return a time as milliseconds since 1970; None if it is not a time. zone: of text and digits without one. The
+    magnitude of a number shows its unit: s, ms, us or ns.
 
     >>> to_milliseconds(1759276800.25), to_milliseconds("2025-10-01T02:00+02:00"), to_milliseconds("1759276800000")
     (1759276800250, 1759276800000, 1759276800000)
@@ -64,14 +64,14 @@ def to_milliseconds(value: Any, zone: tzinfo = UTC) -> int | None:
     moment = datetime.fromisoformat(value.strip()) if is_text else digits_of_time(number)
     if moment is not None:
         return round((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp() * 1000)
-    if not abs(number) < _LARGEST:
+    if not abs(number) < _MAX_NUMBER:
         return None
     unit = next(unit for largest, unit in _UNITS if abs(number) < largest)
-    return None if abs(number * unit) >= _MOST_MS else round(number * unit)
+    return None if abs(number * unit) >= _MAX_MS else round(number * unit)
 
 
 def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str]:
-    """What a user may not expect of the times of the first records, in sentences.
+    """Yield sentences about properties of the times of the first records that a user may not expect.
 
     Raises SchemaError if none can be read, or if they are numbers of days.
     """
@@ -79,27 +79,27 @@ def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str
     first = next((str(value)[:40] for value in values if value is not None), "nothing")
     if not times:
         raise SchemaError(
-            f"--time {field}: {first!r} is no time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
+            f"--time {field}: {first!r} is not a time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
         )
     numbers = [number for value in values if (number := number_of(value)) == number]
-    for low, high, begin, who in _DAYS:
+    for low, high, begin, program in _DAYS:
         if numbers and low <= min(numbers) and max(numbers) <= high:
             day = begin + timedelta(days=numbers[0] - (367 if low > 80_000 else 0))
             raise SchemaError(
-                f"--time {field}: {first} looks like days as {who} counts them (then it is {day:%Y-%m-%d %H:%M}), "
+                f"--time {field}: {first} looks like days as {program} counts them (then it is {day:%Y-%m-%d %H:%M}), "
                 "not like seconds since 1970",
                 "write the times in ISO 8601, or as seconds",
             )
-    if known_time(times[0]) is None or not _USUAL[0] <= (read := _moment(times[0])) < _USUAL[1]:
+    if known_time(times[0]) is None or not _PLAUSIBLE_TIMES[0] <= (read := _moment(times[0])) < _PLAUSIBLE_TIMES[1]:
         shown = "a time before 1970 or after 2200" if known_time(times[0]) is None else f"{read:%Y-%m-%dT%H:%M:%SZ}"
         yield f"the first time in {field}, {first}, is read as {shown}"
-    yield from backward(field, times)
+    yield from backward_notes(field, times)
 
 
-def backward(field: str, times: Sequence[int]) -> Iterator[str]:
-    """Say so if times of records run backwards."""
+def backward_notes(field: str, times: Sequence[int]) -> Iterator[str]:
+    """Yield a sentence if times of records run backwards."""
     steps = [after - before for before, after in pairwise(times)]
-    if len(steps) >= _ENOUGH and sum(step < 0 for step in steps) > 0.6 * len(steps):
+    if len(steps) >= _MIN_STEPS and sum(step < 0 for step in steps) > 0.6 * len(steps):
         yield (
             f"the times in {field} run backwards: the newest record is first, but each record is compared with those "
             "before it; sort the file by time"
@@ -111,8 +111,8 @@ def _moment(time: int) -> datetime:
 
 
 def known_time(time: int | None) -> int | None:
-    """A time in milliseconds since 1970; None if it is outside of the years 1970 to 2200, as -1, which often stands for
-    none: such a time says nothing of when a record was made.
+    """Return a time in milliseconds since 1970; None outside of the years 1970 to 2200. So is -1, which often means a
+    missing time.
 
     >>> known_time(1759276800000), known_time(-1), known_time(10**15)
     (1759276800000, None, None)
@@ -124,24 +124,24 @@ def known_time(time: int | None) -> int | None:
 
 
 def cycles_of(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """The cycles (bins that follow each other, kinds of such cycles) that hour, weekday and month name together.
+    """Return the cycles (successive bins, kinds of such cycles) that hour, weekday and month name together.
 
     >>> cycles_of(["weekday", "hour"]), cycles_of(["month", "hour"])
     (((24, 1), (168, 1)), ((24, 1), (24, 12)))
     """
-    found = []
+    cycles = []
     inner = 1
     for name, bins in (("hour", 24), ("weekday", 7)):
         if name in names:
             inner *= bins
-            found.append((inner, 1))
+            cycles.append((inner, 1))
     if "month" in names:
-        found.append((inner, 12) if found else (12, 1))
-    return tuple(found)
+        cycles.append((inner, 12) if cycles else (12, 1))
+    return tuple(cycles)
 
 
 def places_at(time: int | None, names: Sequence[str], zone: tzinfo) -> list[float]:
-    """The place of a time (milliseconds since 1970) in each of these cycles, in bins; NaN if it is no `known_time`.
+    """Return the position of a time (ms since 1970) in each of these cycles, in bins; NaN if it is not a `known_time`.
 
     The clocks are those of the zone: in a cycle of hours 3 a.m. is 3 a.m. in summer and in winter.
     """
@@ -149,13 +149,13 @@ def places_at(time: int | None, names: Sequence[str], zone: tzinfo) -> list[floa
         return [math.nan] * len(cycles_of(names))
     local = datetime.fromtimestamp(time / 1000.0, zone)
     hour = local.hour + local.minute / 60.0 + local.second / 3600.0
-    found, place, inner = [], 0.0, 1
+    places, place, inner = [], 0.0, 1
     if "hour" in names:
-        found.append(place := hour)
+        places.append(place := hour)
         inner = 24
     if "weekday" in names:
-        found.append(place := local.weekday() * inner + (place if inner > 1 else hour / 24.0))
+        places.append(place := local.weekday() * inner + (place if inner > 1 else hour / 24.0))
         inner *= 7
     if "month" in names:
-        found.append((local.month - 1) * inner + place if inner > 1 else local.month - 1 + (local.day - 1) / 31.0)
-    return found
+        places.append((local.month - 1) * inner + place if inner > 1 else local.month - 1 + (local.day - 1) / 31.0)
+    return places

@@ -1,7 +1,7 @@
-"""`replay --suggest`: a configuration file from the data, with a comment at each line that says why it is there.
+"""`replay --suggest`: makes a configuration file from the data, with the reason for each line as a comment.
 
-look at the records -> fields by their roles -> one replay with these -> how far its alerts are off -> rules, and
-what to try next: the feature behind most incidents first, a lower rate last
+Steps: sample the records; suggest the roles of fields; replay once with these; compare the number of incidents with the
+requested one; suggest rules, and what to try next: the feature behind most incidents first, a lower alert rate last.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.explanation import name_text
 from fomo_stream.records.inference import (
-    AUTO,
-    infer_of,
+    AUTO_COUNTERS,
+    infer_from_records,
     is_missing,
     key_of,
     leaves_of,
@@ -35,37 +35,37 @@ from fomo_stream.records.inference import (
 from fomo_stream.records.schema import look_up, number_of
 from fomo_stream.records.times import is_time, places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
-from fomo_stream.replaying.measures.incidents import incidents_of
-from fomo_stream.replaying.measures.segments import NEVER, segments
+from fomo_stream.replaying.measures.incident_metrics import incidents_of
+from fomo_stream.replaying.measures.segments import NOT_DETECTED, segments
 from fomo_stream.settings.config_file import config_lines
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.rules import Rule, zone
-from fomo_stream.settings.sources import command_again, settings_of_group
-from fomo_stream.settings.topics import InputFlags
+from fomo_stream.settings.rule_spec import Rule, zone
+from fomo_stream.settings.sources import command_line, settings_of_group
+from fomo_stream.settings.topic_flags import InputFlags
 from fomo_stream.wording import counted
 
-LOOKED_AT = 100_000  # records, at most
-SMALL = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)  # shares of a usual range that may not matter
-RATES = (0.005, 0.002, 0.001)  # that are proposed where nothing else is enough
-ENOUGH = 4  # alerts, at least, that a rate allows in the records: else it would switch alerts off
-FEWEST = 3  # incidents of a feature that is named; days on which they begin in the same hour
-RISING = 0.95  # share of the changes of a feature that nearly always grows
-KEPT = ("reasons", "severity", "score", "p_value", "incident")  # of the results of alerts
-A_DAY = 10_000  # records, where there are no times
+MAX_SAMPLE_RECORDS = 100_000  # that the roles of fields are suggested from
+RANGE_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)  # shares of a usual range that rules may ignore
+LOWER_RATES = (0.005, 0.002, 0.001)  # alert rates that are proposed if nothing else is enough
+MIN_ALERTS_AT_RATE = 4  # that a lower rate allows in the records: else it would switch alerts off
+MIN_SAME_INCIDENTS = 3  # incidents of a named feature; days on which they begin in the same hour
+MIN_RISING_SHARE = 0.95  # share of the changes of a feature that nearly always grows
+KEPT_FIELDS = ("reasons", "severity", "score", "p_value", "incident")  # of the results of alerts
+RECORDS_PER_DAY = 10_000  # assumed for records without times
 DAY_MS = 86_400_000
-MOST_CATEGORIES, LEAST_OF_EACH = 50, 20  # values of a category, and records of each, on average
+MAX_CATEGORY_VALUES, MIN_RECORDS_PER_VALUE = 50, 20  # values of a category, and records of each, on average
 KEY_WORDS = {"id", "device", "machine", "sensor", "user", "host", "station", "pump", "unit", "customer", "account"} | {
     *("line", "asset", "serial", "key", "name", "node", "instance", "vehicle", "meter", "client")
 }
-LEAST_OF_KEY = 5  # records of a key, on average
-AT_ONCE = 1.5  # records of one time, on average, whose texts may be keys
-CYCLE = 0.5  # share of the variance that hours explain, so that it is worth to try them
-SETTINGS = ("Records", "Alerts", "Detector")  # groups whose given values are kept
+MIN_RECORDS_PER_KEY = 5  # records of a key, on average
+MIN_RECORDS_PER_TIME = 1.5  # on average, if the texts of records of one time are keys
+MIN_EXPLAINED_SHARE = 0.5  # of the variance that hours explain, to suggest time features
+KEPT_GROUPS = ("Records", "Alerts", "Detector")  # groups whose given values are kept
 
 
 @dataclass
-class Found:
-    """What the records show: values of settings, and why."""
+class Suggestions:
+    """Values of settings that the records suggest, and the reasons."""
 
     values: dict[str, Any] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
@@ -73,34 +73,34 @@ class Found:
     rising: set[str] = field(default_factory=set)  # features that nearly always grow
 
     def add(self, name: str, value: Any, why: str) -> None:
-        """Suggest a setting."""
+        """Suggest a value for a setting."""
         self.values[name], self.why[name] = value, why
 
 
-def look(settings: ReplaySettings, source: Source) -> Found:
-    """The roles of the fields of a source, as far as the settings do not say them."""
-    records, keys = _first(source)
-    found, leaves = Found(), dict[str, list[Any]]()  # the known values of the fields
+def suggest_roles(settings: ReplaySettings, source: Source) -> Suggestions:
+    """Suggest roles for the fields of a source that the settings say nothing about."""
+    records, keys = _first_samples(source)
+    suggestions, leaves = Suggestions(), dict[str, list[Any]]()  # leaves: the known values of each field
     for record in records:
         for path, value in leaves_of(record):
             if not is_missing(value):
                 leaves.setdefault(path, []).append(value)
-    taken = {*settings.exclude, *settings.categorical, settings.key, settings.time, settings.label}
-    free = {path: values for path, values in leaves.items() if path not in (*taken, settings.result_field)}
-    if source.kind != "topic":  # whose records have a time and a key
-        times = leaves.get(settings.time, []) if settings.time is not None else _time(found, free)
+    used = {*settings.exclude, *settings.categorical, settings.key, settings.time, settings.label}
+    free = {path: values for path, values in leaves.items() if path not in (*used, settings.result_field)}
+    if source.kind != "topic":  # records of a topic have a time and a key
+        times = leaves.get(settings.time, []) if settings.time is not None else _suggest_time(suggestions, free)
         if settings.key is None:
-            _key(found, free, len(records), times)
-    _categories(found, settings, free)
-    _features(found, settings, records, keys, free)
-    _hours(found, settings, records)
-    return found
+            _suggest_key(suggestions, free, len(records), times)
+    _suggest_categories(suggestions, settings, free)
+    _suggest_features(suggestions, settings, records, keys, free)
+    _note_hours(suggestions, settings, records)
+    return suggestions
 
 
-def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
-    """The first records of each partition, at most LOOKED_AT in all, and their series."""
+def _first_samples(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
+    """Return the first records of each partition, about MAX_SAMPLE_RECORDS in all, and their series."""
     records, keys = list[Mapping[str, Any]](), list[Any]()
-    share = max(INFER_RECORDS, LOOKED_AT // max(1, len(source.partitions)))
+    share = max(INFER_RECORDS, MAX_SAMPLE_RECORDS // max(1, len(source.partitions)))
     for number in source.partitions:
         for sample in islice(source.read(number, lambda: False), share):
             if sample.error is None:
@@ -109,24 +109,24 @@ def _first(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
     return records, keys
 
 
-def _time(found: Found, leaves: dict[str, list[Any]]) -> list[Any]:
-    """The first field with times that never descend, or else the first with times; its values."""
+def _suggest_time(suggestions: Suggestions, leaves: dict[str, list[Any]]) -> list[Any]:
+    """Suggest the first field with times that never descend, or else the first with times; return its values."""
     times = {path: values for path, values in leaves.items() if all(map(is_time, values[:INFER_RECORDS]))}
-    ordered = [path for path, values in times.items() if _rises(values)]
+    ordered = [path for path, values in times.items() if _is_ascending(values)]
     if chosen := next(iter(ordered or times), None):
-        found.add("time", chosen, "the time of a record" + ("" if ordered else "; it is not in order"))
+        suggestions.add("time", chosen, "the time of a record" + ("" if ordered else "; it is not in order"))
         return leaves.pop(chosen)
     return []
 
 
-def _rises(values: Sequence[Any]) -> bool:  # in which zone does not matter
-    stamps = [stamp for value in values[:LOOKED_AT] if (stamp := to_milliseconds(value)) is not None]
+def _is_ascending(values: Sequence[Any]) -> bool:  # the time zone does not matter
+    stamps = [stamp for value in values[:MAX_SAMPLE_RECORDS] if (stamp := to_milliseconds(value)) is not None]
     return all(a <= b for a, b in pairwise(stamps))
 
 
-def _key(found: Found, leaves: dict[str, list[Any]], n: int, times: Sequence[Any]) -> None:
-    """The field that tells series apart: its values come again and again, and it is called so, or at each time each
-    value comes once.
+def _suggest_key(suggestions: Suggestions, leaves: dict[str, list[Any]], n: int, times: Sequence[Any]) -> None:
+    """Suggest the field that distinguishes series: its values repeat, and either its name is usual for keys, or each
+    value comes once at each time.
 
     times: (n,) of the records, empty if they have none.
     """
@@ -135,200 +135,202 @@ def _key(found: Found, leaves: dict[str, list[Any]], n: int, times: Sequence[Any
         is_name = all(isinstance(value, str) or type(value) is int for value in values[:INFER_RECORDS])
         if is_name and len(values) > n / 2 and (KEY_WORDS & set(words_of(path)) or _take_turns(values, times)):
             distinct = len(set(map(str, values)))
-            if 2 <= distinct <= len(values) / LEAST_OF_KEY:
+            if 2 <= distinct <= len(values) / MIN_RECORDS_PER_KEY:
                 counts[path] = distinct
     if counts:
         chosen = max(counts, key=lambda path: counts[path])
-        found.add("key", chosen, f"{counts[chosen]:,} values, each of {n / counts[chosen]:,.0f} records: a series each")
+        n_values = counts[chosen]
+        suggestions.add("key", chosen, f"{n_values:,} values, each of {n / n_values:,.0f} records: a series each")
         leaves.pop(chosen)
 
 
 def _take_turns(values: Sequence[Any], times: Sequence[Any]) -> bool:
-    """Whether several of these texts come at the same time, again and again, and none of them twice."""
+    """Return whether several of these texts come at each time, and none of them twice."""
     pairs = list(zip(times, values, strict=True)) if len(times) == len(values) else []
     at_once = len(pairs) / max(1, len({time for time, _ in pairs}))
-    return at_once >= AT_ONCE and isinstance(values[0], str) and len(set(pairs)) == len(pairs)
+    return at_once >= MIN_RECORDS_PER_TIME and isinstance(values[0], str) and len(set(pairs)) == len(pairs)
 
 
-def _categories(found: Found, settings: ReplaySettings, leaves: dict[str, list[Any]]) -> None:
-    """Texts with few values, each of many records."""
+def _suggest_categories(suggestions: Suggestions, settings: ReplaySettings, leaves: dict[str, list[Any]]) -> None:
+    """Suggest fields with text that has few values, each in many records."""
     names = []
     for path, values in sorted(leaves.items()):
         if not all(isinstance(value, str) for value in values) or all(map(is_time, values[:INFER_RECORDS])):
             continue
         distinct = len(set(values))
-        if 2 <= distinct <= min(MOST_CATEGORIES, len(values) / LEAST_OF_EACH):
+        if 2 <= distinct <= min(MAX_CATEGORY_VALUES, len(values) / MIN_RECORDS_PER_VALUE):
             names.append((path, distinct))
     if names and not settings.categorical:
         why = ", ".join(f"{path} has {distinct} values" for path, distinct in names)
-        found.add(
+        suggestions.add(
             "categorical",
             tuple(path for path, _ in names),
             f"{why}: as categories, a rare value or a rare pair of values is odd",
         )
 
 
-def _features(
-    found: Found,
+def _suggest_features(
+    suggestions: Suggestions,
     settings: ReplaySettings,
     records: Sequence[Mapping[str, Any]],
     keys: Sequence[Any],
     leaves: Mapping[str, list[Any]],
 ) -> None:
-    """Counters among the features, and features that say nothing."""
+    """Suggest counters among the features, and features to exclude because they say nothing."""
     if settings.features is not None:
         return
-    now = with_found(settings, found)
-    roles = roles_of(now, settings.label)
-    series = keys if now.key is None else [key_of(record, now.key) for record in records]
-    schema, left_out = infer_of(now, records, roles, series)
-    found.rising = {name for name in schema.features if _nearly_rises(records, series, name)}
-    first, _ = infer_of(now, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
-    if schema.counters and settings.counters == AUTO:
-        found.add("counters", tuple(sorted(schema.counters)), "they only grow: their growth a record is scored")
-    wrong = {path: left_out[path] for path in first.features if path in left_out}
+    with_roles = with_found(settings, suggestions)
+    roles = roles_of(with_roles, settings.label)
+    series = keys if with_roles.key is None else [key_of(record, with_roles.key) for record in records]
+    schema, left_out = infer_from_records(with_roles, records, roles, series)
+    suggestions.rising = {name for name in schema.features if _nearly_always_rises(records, series, name)}
+    first, _ = infer_from_records(with_roles, records[:INFER_RECORDS], roles, series[:INFER_RECORDS])
+    if schema.counters and settings.counters == AUTO_COUNTERS:
+        suggestions.add("counters", tuple(sorted(schema.counters)), "they only grow: their growth a record is scored")
+    excluded = {path: left_out[path] for path in first.features if path in left_out}
     for path in schema.features:
         values = leaves.get(path, [])
-        if path not in now.categorical and len(values) > INFER_RECORDS and len(set(map(str, values))) == 1:
-            wrong[path] = f"always {str(values[0])[:30]}"
-    wrong = {path: why for path, why in wrong.items() if path not in schema.counters}
-    if wrong and len(wrong) < len(schema.features):
-        names = tuple(dict.fromkeys((*settings.exclude, *sorted(wrong))))
-        found.add("exclude", names, ", ".join(f"{path} is {why}" for path, why in sorted(wrong.items())))
+        if path not in with_roles.categorical and len(values) > INFER_RECORDS and len(set(map(str, values))) == 1:
+            excluded[path] = f"always {str(values[0])[:30]}"
+    excluded = {path: why for path, why in excluded.items() if path not in schema.counters}
+    if excluded and len(excluded) < len(schema.features):
+        names = tuple(dict.fromkeys((*settings.exclude, *sorted(excluded))))
+        suggestions.add("exclude", names, ", ".join(f"{path} is {why}" for path, why in sorted(excluded.items())))
 
 
-def _nearly_rises(records: Sequence[Mapping[str, Any]], series: Sequence[Any], path: str) -> bool:
-    """Whether a feature nearly always grows in its series."""
+def _nearly_always_rises(records: Sequence[Mapping[str, Any]], series: Sequence[Any], path: str) -> bool:
+    """Return whether a feature nearly always grows in its series."""
     last, steps = dict[Any, float](), Counter[bool]()
     for record, key in zip(records, series, strict=True):
         if (value := number_of(look_up(record, path))) == value:
             if (before := last.get(key, value)) != value:
                 steps[value > before] += 1
             last[key] = value
-    return steps[True] >= RISING * max(steps.total(), INFER_RECORDS / 2)
+    return steps[True] >= MIN_RISING_SHARE * max(steps.total(), INFER_RECORDS / 2)
 
 
-def _hours(found: Found, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
-    """Say of which features the hours of other days explain more than half."""
-    now = with_found(settings, found)
-    if now.time is None or now.time_features:
+def _note_hours(suggestions: Suggestions, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
+    """Note the features whose variance is explained to more than half by the hours of other days."""
+    with_roles = with_found(settings, suggestions)
+    if with_roles.time is None or with_roles.time_features:
         return
-    place = zone(now.timezone)
-    stamps = [to_milliseconds(look_up(record, now.time), place) for record in records]
-    hours = np.array([places_at(stamp, ("hour",), place)[0] for stamp in stamps])
+    timezone = zone(with_roles.timezone)
+    stamps = [to_milliseconds(look_up(record, with_roles.time), timezone) for record in records]
+    hours = np.array([places_at(stamp, ("hour",), timezone)[0] for stamp in stamps])
     days = np.array([-1 if stamp is None else stamp // DAY_MS for stamp in stamps])
     if np.isnan(hours).any() or len(set(days.tolist())) < 4:
         return
     bins, odd = hours.astype(np.int64), days % 2 == 1
     names = []
-    schema, _ = infer_of(now, records[:INFER_RECORDS], roles_of(now, now.label), None)
+    schema, _ = infer_from_records(with_roles, records[:INFER_RECORDS], roles_of(with_roles, with_roles.label), None)
     for name, column in zip(schema.features, schema.rows(records).T, strict=True):
-        if name in schema.categorical or name in now.counter_names:
+        if name in schema.categorical or name in with_roles.counter_names:
             continue
-        known = ~np.isnan(column)
-        one, other = (known & half for half in (odd, ~odd))
-        count = np.bincount(bins[one], minlength=24)
+        is_known = ~np.isnan(column)
+        first, other = (is_known & half for half in (odd, ~odd))
+        count = np.bincount(bins[first], minlength=24)
         if not other.any() or (count[np.unique(bins[other])] == 0).any():
             continue
-        means = np.bincount(bins[one], column[one], 24) / np.maximum(count, 1)
-        rest, around = column[other] - means[bins[other]], column[other] - column[one].mean()
-        if (total := float((around**2).sum())) > 0.0 and 1.0 - float((rest**2).sum()) / total >= CYCLE:
+        means = np.bincount(bins[first], column[first], 24) / np.maximum(count, 1)
+        rest, around = column[other] - means[bins[other]], column[other] - column[first].mean()
+        if (total := float((around**2).sum())) > 0.0 and 1.0 - float((rest**2).sum()) / total >= MIN_EXPLAINED_SHARE:
             names.append(name)
     if names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        found.notes.append(
+        suggestions.notes.append(
             f"the hour of the day explains more than half of {shown}; to compare values with what is "
             "usual at their time, replay with the next line, too, and compare the alerts"
         )
 
 
-def with_found(settings: ReplaySettings, found: Found) -> ReplaySettings:
-    """The settings with what was found."""
-    return settings.model_copy(update=found.values)
+def with_found(settings: ReplaySettings, suggestions: Suggestions) -> ReplaySettings:
+    """Return the settings with the suggested values."""
+    return settings.model_copy(update=suggestions.values)
 
 
 class Alert(NamedTuple):
-    """An alert of a replay, and what its result says of it."""
+    """An alert of a replay, with the needed fields of its result."""
 
-    place: int  # among the records of its partition
+    place: int  # position among the records of its partition
     key: Any
     result: dict[str, Any]
 
 
 def alerts_in(block: Block, before: int) -> list[Alert]:
-    """The alerts of a block of a partition. before: how many of its records came before."""
+    """Return the alerts of a block of a partition. before: number of its records before the block."""
     places = np.flatnonzero(block.results.outlier).tolist()
-    slim = ({name: block.outputs[at].get(name) for name in KEPT} for at in places)
+    slim = ({name: block.outputs[i].get(name) for name in KEPT_FIELDS} for i in places)
     return [
-        Alert(before + at, block.keys[at] if block.keys else None, its) for at, its in zip(places, slim, strict=True)
+        Alert(before + i, block.keys[i] if block.keys else None, result) for i, result in zip(places, slim, strict=True)
     ]
 
 
 @dataclass(frozen=True)
-class Part:
-    """The records (n,) of a partition, as `Spec.row`, and its alerts."""
+class PartitionAlerts:
+    """The records (n,) of a partition, as `MeasureSpec.row`, and their alerts."""
 
     rows: NDArray[Any]
     alerts: Sequence[Alert]
 
     def count(self, quiet: tuple[int, int], is_kept: Callable[[Alert], bool] = lambda _: True) -> Counter[str]:
-        """What is left with these alerts: incidents, and labelled faults that are found."""
+        """Count the incidents, and the labelled faults that are found, if only some alerts are kept."""
         rows = self.rows.copy()
         is_alert = rows["alert"][:, 0]
         is_alert[:] = False
-        is_alert[[one.place for one in self.alerts if is_kept(one)]] = True
-        found = segments(0, rows).delay_records[:, 0] != NEVER
-        return Counter(incidents=len(incidents_of(rows, is_alert, quiet)[0]), faults=int(found.sum()))
+        is_alert[[alert.place for alert in self.alerts if is_kept(alert)]] = True
+        is_found = segments(0, rows).delay_records[:, 0] != NOT_DETECTED
+        return Counter(incidents=len(incidents_of(rows, is_alert, quiet)[0]), faults=int(is_found.sum()))
 
     def blamed(self, quiet: tuple[int, int], only_false: bool) -> Iterator[tuple[str, int]]:
-        """The first reason of the highest alert of each incident, or of each false one, and when that begins."""
-        of_incident: dict[str, list[Alert]] = {}
-        for one in self.alerts:
-            of_incident.setdefault(one.result["incident"], []).append(one)
+        """Yield the first reason of the highest alert, and the begin, of each incident or of each false one."""
+        by_incident: dict[str, list[Alert]] = {}
+        for alert in self.alerts:
+            by_incident.setdefault(alert.result["incident"], []).append(alert)
         begins, _, false = incidents_of(self.rows, self.rows["alert"][:, 0], quiet)
         counted = set((false if only_false else begins).tolist())
-        for its in of_incident.values():
-            highest = max(its, key=lambda one: one.result["score"])
-            if its[0].place in counted and highest.result["reasons"]:
-                yield highest.result["reasons"][0]["feature"], int(self.rows["time"][its[0].place])
+        for alerts in by_incident.values():
+            highest = max(alerts, key=lambda alert: alert.result["score"])
+            if alerts[0].place in counted and highest.result["reasons"]:
+                yield highest.result["reasons"][0]["feature"], int(self.rows["time"][alerts[0].place])
 
 
 def usual_ranges(alerts: Iterable[Alert]) -> dict[str, float]:
-    """The usual range of each feature, as reasons of alerts say it."""
-    found: dict[str, list[float]] = {}
+    """Return the width of the usual range of each feature, from the reasons of alerts."""
+    widths_of: dict[str, list[float]] = {}
     for alert in alerts:
         for reason in alert.result["reasons"] or ():
             if reason.get("cause") == "value" and reason.get("range") is not None:
-                found.setdefault(reason["feature"], []).append(reason["range"][1] - reason["range"][0])
-    return {name: median(widths) for name, widths in sorted(found.items()) if median(widths) > 0.0}
+                widths_of.setdefault(reason["feature"], []).append(reason["range"][1] - reason["range"][0])
+    return {name: median(widths) for name, widths in sorted(widths_of.items()) if median(widths) > 0.0}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What would leave fewer incidents, from the alerts of a replay; counts are of incidents, and of faults found."""
+    """Changes that would leave fewer incidents; the counts are of incidents, and of found faults."""
 
     days: float
     before: Counter[str]
     rules: tuple[Rule, ...] = ()
-    share: float = 0.0  # of the usual range of a feature, that does not matter; 0: no rules
+    share: float = 0.0  # of the usual range of a feature, that the rules ignore; 0: no rules
     after: Counter[str] = field(default_factory=Counter)  # with the rules
-    blamed: Sequence[tuple[str, int]] = ()  # see `Part.blamed`: of the feature that has most of them
-    of: int = 0  # all that were blamed
-    lower: tuple[float, Counter[str]] | None = None  # a lower rate, and what it leaves
+    blamed: Sequence[tuple[str, int]] = ()  # see `PartitionAlerts.blamed`: those of the most frequent feature
+    of: int = 0  # the number of all of them
+    lower: tuple[float, Counter[str]] | None = None  # a lower rate, and the counts that it leaves
 
     @property
     def a_day(self) -> float:
-        """Incidents that are left."""
+        """Incidents a day that are left."""
         return self.after["incidents"] / self.days
 
 
-def advise(parts: Sequence[Part], settings: ReplaySettings, days: float, has_labels: bool = False) -> Advice:
-    """What leaves at most `settings.incidents_per_day`: the smallest rules that do and lose no labelled fault.
+def advise(parts: Sequence[PartitionAlerts], settings: ReplaySettings, days: float, has_labels: bool = False) -> Advice:
+    """Find changes that leave at most `settings.incidents_per_day`.
 
-    Where there are none, or where one feature has most of the incidents (with labels: of the false ones), it is named,
-    and the highest of the lower rates that would do is tried. days: how long the records take.
+    The smallest rules that do so without losing a labelled fault are taken. If no rules do, or if one feature causes
+    most incidents (with labels: most false ones), the feature is named. If too many are left, the highest of
+    LOWER_RATES that is low enough is taken. days: duration of the records.
     """
-    most, quiet = settings.incidents_per_day * days, settings.quiet
+    limit, quiet = settings.incidents_per_day * days, settings.quiet
 
     def count(is_kept: Callable[[Alert], bool] = lambda _: True) -> Counter[str]:
         return sum((part.count(quiet, is_kept) for part in parts), Counter())
@@ -336,47 +338,48 @@ def advise(parts: Sequence[Part], settings: ReplaySettings, days: float, has_lab
     before = count()
     advice = Advice(days, before, after=before)
     ranges = usual_ranges(alert for part in parts for alert in part.alerts)
-    for share in SMALL if before["incidents"] > most else ():
-        rules = tuple(_small_moves(name, share * width) for name, width in ranges.items())
-        after = count(_passes(Rules(rules)))
+    for share in RANGE_SHARES if before["incidents"] > limit else ():
+        rules = tuple(_rule_for_small_moves(name, share * width) for name, width in ranges.items())
+        after = count(_passes_rules(Rules(rules)))
         if after["faults"] < before["faults"]:
             break
-        if after["incidents"] <= most:
+        if after["incidents"] <= limit:
             advice = replace(advice, rules=rules, share=share, after=after)
             break
-    every = [one for part in parts for one in part.blamed(quiet, has_labels)]
-    first = Counter(feature for feature, _ in every).most_common(1)
-    if first and first[0][1] >= FEWEST and (advice.a_day > settings.incidents_per_day or first[0][1] > len(every) / 2):
-        blamed = [one for one in every if one[0] == first[0][0]]
-        advice = replace(advice, blamed=blamed, of=len(every))
+    reasons = [reason for part in parts for reason in part.blamed(quiet, has_labels)]
+    top = Counter(feature for feature, _ in reasons).most_common(1)
+    feature, n = top[0] if top else ("", 0)
+    if n >= MIN_SAME_INCIDENTS and (advice.a_day > settings.incidents_per_day or n > len(reasons) / 2):
+        blamed = [reason for reason in reasons if reason[0] == feature]
+        advice = replace(advice, blamed=blamed, of=len(reasons))
     longest = max((len(part.rows) for part in parts), default=0)
-    for rate in RATES if advice.a_day > settings.incidents_per_day else ():
-        if rate < settings.alert_rate and rate * longest >= ENOUGH:
-            after = count(_is_rare(rate))
+    for rate in LOWER_RATES if advice.a_day > settings.incidents_per_day else ():
+        if rate < settings.alert_rate and rate * longest >= MIN_ALERTS_AT_RATE:
+            after = count(_is_rare_at(rate))
             if not 0 < after["incidents"] < advice.after["incidents"]:
                 continue
             advice = replace(advice, lower=(rate, after))
-            if after["incidents"] <= most:
+            if after["incidents"] <= limit:
                 break
     return advice
 
 
-def _passes(rules: Rules) -> Callable[[Alert], bool]:
-    return lambda one: rules.suppressing(one.result, one.key) is None
+def _passes_rules(rules: Rules) -> Callable[[Alert], bool]:
+    return lambda alert: rules.suppressing(alert.result, alert.key) is None
 
 
-def _is_rare(rate: float) -> Callable[[Alert], bool]:
-    return lambda one: one.result["p_value"] <= rate
+def _is_rare_at(rate: float) -> Callable[[Alert], bool]:
+    return lambda alert: alert.result["p_value"] <= rate
 
 
 def days_of(source: Mapping[str, Any]) -> float:
-    """How long the records of a report take, from its source; 1 at least."""
+    """Return the duration of the records of a report, in days, from its source; at least 1."""
     ms = (source["to_ms"] or 0) - (source["from_ms"] or 0)
-    return float(max(1.0, ms / DAY_MS if ms > 0 else (source["scored"] + source["warming_up"]) / A_DAY))
+    return float(max(1.0, ms / DAY_MS if ms > 0 else (source["scored"] + source["warming_up"]) / RECORDS_PER_DAY))
 
 
-def proposals(settings: ReplaySettings, found: Found, advice: Advice, has_labels: bool) -> list[str]:
-    """What to try next, in lines: the feature behind most incidents first, a lower rate last.
+def proposals(settings: ReplaySettings, suggestions: Suggestions, advice: Advice, has_labels: bool) -> list[str]:
+    """Return lines about what to try next: the feature behind most incidents first, a lower rate last.
 
     Lines that begin with two blanks are commands, with all flags of this one, or lines for the configuration file.
     """
@@ -387,45 +390,46 @@ def proposals(settings: ReplaySettings, found: Found, advice: Advice, has_labels
         feature, n = name_text(advice.blamed[0][0]), len(advice.blamed)
         kind = "incidents without a labelled fault" if has_labels else "incidents"
         lines.append(f"Of {advice.of:,} {kind}, {n:,} are about {feature} first.")
-        lines += _remedies(settings, found, advice.blamed)
+        lines += _remedies(settings, suggestions, advice.blamed)
     if advice.lower is not None:
-        rate, left = advice.lower
-        now, faults = advice.before, f", {left['faults']:,} of {advice.before['faults']:,} labelled faults are found"
+        rate, counts = advice.lower
+        before = advice.before
+        faults = f", {counts['faults']:,} of {before['faults']:,} labelled faults are found"
         lines += [
-            f"A lower rate comes last, as it also loses faults: at {rate:g} about {left['incidents']:,} of "
-            f"{now['incidents']:,} incidents are left{faults if has_labels else ''}, and no alert is in the first "
+            f"A lower rate comes last, as it also loses faults: at {rate:g} about {counts['incidents']:,} of "
+            f"{before['incidents']:,} incidents are left{faults if has_labels else ''}, and no alert is in the first "
             f"{round(1 / rate):,} records.",
-            f"  {command_again(settings, 'replay', alert_rate=rate)}",
+            f"  {command_line(settings, 'replay', alert_rate=rate)}",
         ]
     return lines
 
 
-def _remedies(settings: ReplaySettings, found: Found, blamed: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """What can be done about a feature with these incidents."""
-    feature, now = blamed[0][0], with_found(settings, found)
-    if (window := _same_hour(now, [time for _, time in blamed])) is not None:
+def _remedies(settings: ReplaySettings, suggestions: Suggestions, blamed: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield lines about what can be done about a feature with these incidents."""
+    feature, final = blamed[0][0], with_found(settings, suggestions)
+    if (window := _same_hour(final, [time for _, time in blamed])) is not None:
         begin, end = (window[name][11:] for name in ("from", "to"))
-        yield f"Most of these begin from {begin} to {end} ({now.timezone}). If work is done then, add to the file:"
+        yield f"Most of these begin from {begin} to {end} ({final.timezone}). If work is done then, add to the file:"
         yield from (f"  {line}" for line in config_lines({"maintenance": [window]}))
-    if feature in found.rising and feature not in now.counter_names:
+    if feature in suggestions.rising and feature not in final.counter_names:
         yield "It nearly always grows: if it is a counter, and falls by a new start or by rounding,"
-        yield f"  {command_again(settings, 'replay', counters=(*now.counter_names, feature))}"
+        yield f"  {command_line(settings, 'replay', counters=(*final.counter_names, feature))}"
     yield "If it may be left out, with the faults that only it shows:"
     if settings.features is None:
-        yield f"  {command_again(settings, 'replay', exclude=(*settings.exclude, feature))}"
+        yield f"  {command_line(settings, 'replay', exclude=(*settings.exclude, feature))}"
     else:
         kept = tuple(name for name in settings.features if name != feature)
-        yield f"  {command_again(settings, 'replay', features=kept)}"
+        yield f"  {command_line(settings, 'replay', features=kept)}"
 
 
 def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str] | None:
-    """The window of maintenance on each day in which most of these times are; None if there is no such hour."""
+    """Return a daily window of maintenance for the hour that has most of these times; None without such an hour."""
     if settings.file is not None and settings.time is None:
         return None  # records of a topic have a time
     local = sorted(datetime.fromtimestamp(time / 1000, zone(settings.timezone)) for time in times)
-    hour, n = Counter(one.hour for one in local).most_common(1)[0]
-    days = {one.date() for one in local if one.hour == hour}
-    if n <= len(local) / 2 or len(days) < FEWEST:
+    hour, n = Counter(time.hour for time in local).most_common(1)[0]
+    days = {time.date() for time in local if time.hour == hour}
+    if n <= len(local) / 2 or len(days) < MIN_SAME_INCIDENTS:
         return None
     begin = datetime.combine(min(days), clock(hour))
     name, end = f"every day at {hour}", begin + timedelta(hours=1)
@@ -433,45 +437,45 @@ def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str]
     return window | {"timezone": settings.timezone, "repeat": "FREQ=DAILY"}
 
 
-def _small_moves(feature: str, amount: float) -> Rule:
+def _rule_for_small_moves(feature: str, amount: float) -> Rule:
     rounded = f"{float(f'{amount:.2g}'):.12f}".rstrip("0").rstrip(".")
-    return Rule(name=f"small moves of {feature}"[:100], features=(_pattern(feature),), ignore=rounded)
+    return Rule(name=f"small moves of {feature}"[:100], features=(_exact_pattern(feature),), ignore=rounded)
 
 
-def _pattern(name: str) -> str:
-    """A pattern that only this name matches."""
+def _exact_pattern(name: str) -> str:
+    """Return a pattern that only this name matches."""
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def configuration(
-    settings: ReplaySettings, found: Found, advice: Advice, next_lines: Sequence[str], source: str, records: int
+    settings: ReplaySettings, found: Suggestions, advice: Advice, next_lines: Sequence[str], source: str, records: int
 ) -> str:
-    """The file, as YAML. next_lines: `proposals`."""
+    """Return the configuration file, as YAML. next_lines: see `proposals`."""
     lines = [
         f"# Suggested on {datetime.now(UTC):%Y-%m-%d} from {counted(records, 'record')} of {source}.",
         "# It serves run, score and replay: --config FILE. Read each line; the comment above it says why it is there.",
         *(f"# {line}" for line in next_lines),
         "",
     ]
-    for name, value in _given(settings, found).items():
-        lines += ["# as it was given", *_setting(name, value), ""]
+    for name, value in _given_settings(settings, found).items():
+        lines += ["# as it was given", *_setting_lines(name, value), ""]
     for name, value in found.values.items():
-        lines += [*_comment(found.why[name]), *_setting(name, value), ""]
+        lines += [*_comment_lines(found.why[name]), *_setting_lines(name, value), ""]
     for note in found.notes:
-        lines += [*_comment(note), "# time-features: hour,weekday", ""]
+        lines += [*_comment_lines(note), "# time-features: hour,weekday", ""]
     rate = f"{advice.before['incidents'] / advice.days:.1f} incidents a day at this rate"
     rate += f", {advice.a_day:.1f} with the rules below" if advice.rules else ""
-    lines += [*_comment(rate), *_setting("alert_rate", settings.alert_rate), ""]
+    lines += [*_comment_lines(rate), *_setting_lines("alert_rate", settings.alert_rate), ""]
     if settings.maintenance:
         lines += [
             "# as they were given",
-            *config_lines({"maintenance": [one.plain() for one in settings.maintenance]}),
+            *config_lines({"maintenance": [window.plain() for window in settings.maintenance]}),
             "",
         ]
     if settings.rules or advice.rules:
-        tables: list[Any] = [_dashed(one.plain()) for one in (*settings.rules, *advice.rules)]
+        tables: list[Any] = [_with_dashes(rule.plain()) for rule in (*settings.rules, *advice.rules)]
         if advice.rules:
-            lines += _comment(
+            lines += _comment_lines(
                 f"Deviations of at most {advice.share:.0%} of the usual range of a feature give no alert. The score "
                 "stays as it is. Change the amounts to what matters to you, in the unit of the feature"
             )
@@ -479,26 +483,26 @@ def configuration(
     return "\n".join(lines)
 
 
-def _given(settings: ReplaySettings, found: Found) -> dict[str, Any]:
-    """The settings that are given and that the file keeps."""
-    names = settings_of_group(InputFlags, *SETTINGS)
-    others = (*found.values, "alert_rate", "rules", "maintenance")
+def _given_settings(settings: ReplaySettings, suggestions: Suggestions) -> dict[str, Any]:
+    """Return the given settings that the file keeps."""
+    names = settings_of_group(InputFlags, *KEPT_GROUPS)
+    others = (*suggestions.values, "alert_rate", "rules", "maintenance")
     kept = [name for name in names if settings.is_given(name) and name not in others]
     return {name: getattr(settings, name) for name in kept}
 
 
-def _setting(name: str, value: Any) -> list[str]:
-    plain = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
-    return config_lines({name.strip("_").replace("_", "-"): plain})
+def _setting_lines(name: str, value: Any) -> list[str]:
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+    return config_lines({name.strip("_").replace("_", "-"): text})
 
 
-def _dashed(table: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name.replace("_", "-"): value for name, value in table.items()}
-    return {name: ", ".join(one) if name in ("features", "keys") else one for name, one in found.items()}
+def _with_dashes(table: Mapping[str, Any]) -> dict[str, Any]:
+    dashed = {name.replace("_", "-"): value for name, value in table.items()}
+    return {name: ", ".join(value) if name in ("features", "keys") else value for name, value in dashed.items()}
 
 
-def _comment(text: str) -> Iterator[str]:
-    """Words in lines of a comment."""
+def _comment_lines(text: str) -> Iterator[str]:
+    """Yield a text as lines of a comment."""
     line = "#"
     for word in text.split():
         if len(line) + len(word) > 110:

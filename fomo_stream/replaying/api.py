@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying import command
 from fomo_stream.replaying.progress import shown_progress
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
 from fomo_stream.replaying.tables import InMemory, in_memory
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
@@ -42,19 +42,19 @@ def replay(
     """Replay past records through the detector of the service, and return how well it would have done.
 
     data: path of a CSV, JSON lines, parquet or npz file, a DataFrame (a DatetimeIndex is the time of its rows), an
-    array (records, features), or a list of dictionaries. Or topic: name of a topic; from_, to, last and group say
-    which records of it and as which group, as the flags of `fomo-stream replay`.
+    array (records, features), or a list of dictionaries. Alternatively topic: name of a topic; from_, to, last and
+    group choose its records and the group, as the flags of `fomo-stream replay` do.
     label: field that says whether a record is an outlier; labels: the same for data in memory, (n,), as 0, 1 or NaN.
     compare: other detectors, as in --compare. grid: own settings, {"alert_rate": [0.01, 0.001]} or as in --grid.
     progress: show a progress bar. settings: all other flags by name, such as context_size=5000; the environment and
     a configuration file count as for the command.
 
-    Writes no report; the result does (`save_report`, `save`). Raises FomoError, in one sentence, if the records cannot
-    be replayed or a setting is wrong.
+    It writes no report; the result can (`save_report`, `save`). Raises FomoError, in one sentence, if the records
+    cannot be replayed or a setting is wrong.
     """
-    known = [name for name in ReplaySettings.model_fields if name not in ("report", "json_")]
-    if unknown := [name for name in settings if name not in known]:
-        hint = did_you_mean(unknown[0], [*known, "labels", "progress"])
+    names = [name for name in ReplaySettings.model_fields if name not in ("report", "json_")]
+    if unknown := [name for name in settings if name not in names]:
+        hint = did_you_mean(unknown[0], [*names, "labels", "progress"])
         raise ConfigError(
             f"replay() takes no {unknown[0]}{hint or '; save() and save_report() of the result write it'}"
         )
@@ -77,7 +77,7 @@ def replay(
 
 
 def grid_words(grid: Grid) -> tuple[str, ...]:
-    """A grid as the words of `--grid`.
+    """Return a grid as the words of `--grid`.
 
     >>> grid_words({"alert_rate": [0.01, 0.001], "views": ["fast", ("trimmed", "recent")], "lags": 3})
     ('alert_rate=0.01,0.001', 'views=fast,trimmed+recent', 'lags=3')

@@ -1,4 +1,4 @@
-"""What the parts of a replay hand to each other: sources, their samples, and blocks of scored records."""
+"""The data that the parts of a replay exchange: sources, their samples, and blocks of scored records."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Sample(NamedTuple):
     offset: int  # in a file: the number of the record, from 0
     timestamp: int | None  # milliseconds since 1970
     key: bytes | str | None  # names its series
-    fields: dict[str, Any]  # empty if `error`
+    fields: dict[str, Any]  # empty with an `error`
     error: RecordError | None = None  # why it cannot be scored
     label: int = UNKNOWN
     raw: bytes | None = None  # the value of a Kafka record: its output keeps these bytes where it can
 
 
 class Source(Protocol):
-    """Past records. It is sent to worker processes, so it is small and opens its client where it reads."""
+    """A source of past records. It is sent to worker processes, so it is small and opens its client when it reads."""
 
     @property
     def partitions(self) -> tuple[int, ...]: ...
@@ -48,37 +48,37 @@ class Source(Protocol):
     def kind(self) -> Literal["file", "memory", "topic"]: ...
 
     def start(self, partition: int) -> int:
-        """The first offset of the range."""
+        """Return the first offset of the range."""
         ...
 
     def total(self, partition: int) -> int | None:
-        """How many records the range has at most; None if that is not known."""
+        """Return the maximum number of records in the range; None if it is not known."""
         ...
 
     def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
-        """The records of the range in order, in constant memory; ends early if `is_stopped`."""
+        """Yield the records of the range in order, in constant memory; stop early if `is_stopped`."""
         ...
 
     def part(self, partition: int) -> Source:
-        """The same source, with only as much as is needed to read this partition."""
+        """Return the source with only the parts that are needed to read this partition."""
         ...
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What one detector says about the n records of a block."""
+class BlockJudgement:
+    """The scores and alerts of one detector for the n records of a block."""
 
     score: Float  # (n,) ranks records, higher = more anomalous; NaN: no score (warm-up)
     alert: NDArray[np.bool_]  # (n,)
 
-    def without_alerts(self, muted: NDArray[np.bool_]) -> Judgement:
-        """The same without alerts of some records (n,)."""
+    def without_alerts(self, muted: NDArray[np.bool_]) -> BlockJudgement:
+        """Return the judgement without alerts for some records (n,)."""
         return replace(self, alert=self.alert & ~muted) if muted.any() else self
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive scored records of one partition, n of them, with what every detector says about them.
+    """n consecutive scored records of one partition, with the judgements of every detector.
 
     Records that cannot be scored (malformed, without features) are only counted, in `skipped`.
     """
@@ -87,19 +87,19 @@ class Block:
     offsets: Int  # (n,) ascending
     times: Int  # (n,) milliseconds since 1970, never descending; the record's number where records have no time
     labels: NDArray[np.int8]  # (n,) INLIER, OUTLIER, UNKNOWN or UNREADABLE
-    rows: Float  # (n, d) values of the features, raw units, NaN = missing
+    rows: Float  # (n, d) feature values, raw units, NaN = missing
     results: Results  # (n,) of the detector itself
-    judgements: Mapping[str, Judgement]  # by name, in the order of the plan; first the detector itself
+    judgements: Mapping[str, BlockJudgement]  # by name, in the order of the plan; first the detector itself
     fields: list[dict[str, Any]]  # (n,) the records
     keys: Sequence[Key] = ()  # (n,) of their series
     raw: Sequence[bytes | None] = ()  # (n,) as `Sample.raw`
-    outputs: Sequence[Result] = ()  # (n,) what the service would write of each
+    outputs: Sequence[Result] = ()  # (n,) results that the service would write
     suppressed: Mapping[str, int] = field(default_factory=dict)  # alerts, or records, by rule or window
     skipped: Mapping[str, int] = field(default_factory=dict)  # records without a score, by reason
     odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
-    notices: Sequence[Notice] = ()  # the ends of incidents, and what is told of silence
-    ended_incidents: Sequence[Result] = ()  # in the block: the records that sum them up
-    open_incidents: Sequence[Result] = ()  # after the block
+    notices: Sequence[Notice] = ()  # ends of incidents, and notices of silence
+    ended_incidents: Sequence[Result] = ()  # incidents that ended in the block, summed up
+    open_incidents: Sequence[Result] = ()  # incidents that are open after the block
 
     def __len__(self) -> int:
         return len(self.offsets)

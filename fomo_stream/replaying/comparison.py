@@ -1,4 +1,4 @@
-"""What changed between two replays, and whether by more than chance."""
+"""Compares two replays: what changed, and whether by more than chance."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.measures.intervals import difference
 from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.measures.summary import moment
-from fomo_stream.replaying.results import Report, load_report
+from fomo_stream.replaying.replay_result import Report, load_report
 from fomo_stream.wording import clean, counted
 
 _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict")
 
 
 def compare_files(before: Path, after: Path) -> str:
-    """The comparison of two JSON reports, as text.
+    """Return the comparison of two JSON reports, as text.
 
     Raises ConfigError if one of the files cannot be read, or is not a report.
     """
@@ -31,20 +31,20 @@ def compare_files(before: Path, after: Path) -> str:
 
 
 def is_paired(before: Report, after: Report, names: tuple[str, ...] = ("records", "outliers")) -> bool:
-    """Whether both have the same windows, with the same numbers of records and of outliers, or of what `names` says."""
+    """Return whether both have the same windows with the same counts, by default of records and of outliers."""
     return all(before["windows"][name] == after["windows"][name] for name in ("start", "end", *names))
 
 
-def matches(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The detectors that both have: the first ones, which are fomo-stream itself, and the others by name."""
+def matching_detectors(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the pairs of detectors that both have: first fomo-stream itself, then the others by name."""
     others = {detector["name"]: detector for detector in after["detectors"][1:]}
     named = [(detector, others[detector["name"]]) for detector in before["detectors"][1:] if detector["name"] in others]
     return [(before["detectors"][0], after["detectors"][0]), *named]
 
 
 def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator[str]:
-    yield f"before: {before}: {_range(first)}"
-    yield f"after:  {after}: {_range(second)}"
+    yield f"before: {before}: {_range_text(first)}"
+    yield f"after:  {after}: {_range_text(second)}"
     yield from _about_inputs(first, second)
     paired: tuple[str, ...] = ()
     if is_paired(first, second):
@@ -55,10 +55,10 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
         yield "Both replays are of as many records, but of other labels, so differences include those of the labels."
     else:
         yield "The replays are of different records, so each difference includes what differs between the records."
-    for old, new in matches(first, second):
+    for old, new in matching_detectors(first, second):
         yield ""
         yield old["name"] if old["name"] == new["name"] else f"{old['name']} (after: {new['name']})"
-        yield from _table(old, new, paired)
+        yield from _metric_lines(old, new, paired)
         alerts = old["counts"]["alerts"], new["counts"]["alerts"]
         yield f"  alerts: {alerts[0]:,} before, {alerts[1]:,} after ({alerts[1] - alerts[0]:+,})"
     incidents = [(report.get("incidents") or {}).get("count") for report in (first, second)]
@@ -76,7 +76,7 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
         yield f"Speed: {old_speed:,.0f} records/s before, {new_speed:,.0f} after ({change:+.0f} %)."
 
 
-def _range(report: Report) -> str:
+def _range_text(report: Report) -> str:
     source = report["source"]
     begin, end = source.get("from_ms"), source.get("to_ms")
     when = "" if begin is None or end is None else f", {moment(begin, end)} to {moment(end, begin)} UTC"
@@ -85,41 +85,41 @@ def _range(report: Report) -> str:
 
 
 def _about_inputs(first: Report, second: Report) -> Iterator[str]:
-    """Sentences about settings, versions and labels that differ."""
+    """Yield sentences about settings, versions and labels that differ."""
     for what in ("settings", "versions"):
         old, new = first.get(what) or {}, second.get(what) or {}
         differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-        changes = [f"{name} {_text(old.get(name))} -> {_text(new.get(name))}" for name in differing]
+        changes = [f"{name} {_json_or_none(old.get(name))} -> {_json_or_none(new.get(name))}" for name in differing]
         if changes:
             yield f"{what.capitalize()} that differ: {'; '.join(changes)}"
         elif what == "settings":
             yield "All settings are the same."
     outliers = [report["detectors"][0]["counts"]["outliers"] for report in (first, second)]
     if outliers[0] != outliers[1]:
-        yield f"Labelled outliers: {_text(outliers[0])} before, {_text(outliers[1])} after."
+        yield f"Labelled outliers: {_json_or_none(outliers[0])} before, {_json_or_none(outliers[1])} after."
     if not all(outliers):
         lacks = f"The report {'after' if outliers[0] else 'before'} lacks" if any(outliers) else "Both reports lack"
         yield f"{lacks} labelled outliers, so ranking, precision and recall cannot be compared."
 
 
-def _table(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...]) -> Iterator[str]:
-    """A line for each metric that one of two detectors has."""
+def _metric_lines(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...]) -> Iterator[str]:
+    """Yield a line for each metric that one of two detectors has."""
     rows = [_HEADER]
     for name in METRICS:
         metrics = [detector["metrics"].get(name) for detector in (before, after)]
         if metrics == [None, None]:
             continue
         change = difference(before, after, name, name in paired)
-        said = ("-", "-", "not in both")
+        cells = ("-", "-", "not in both")
         if change is not None:
             ends = "-" if change.ends is None else f"{change.ends[0]:+.3g} to {change.ends[1]:+.3g}"
-            said = (f"{change.value:+.3g}", ends, change.verdict)
+            cells = (f"{change.value:+.3g}", ends, change.verdict)
         numbers = ["-" if metric is None else f"{metric['value']:.4g}" for metric in metrics]
-        rows.append((name.replace("_", " "), numbers[0], numbers[1], *said))
+        rows.append((name.replace("_", " "), numbers[0], numbers[1], *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
 
 
-def _text(value: Any) -> str:
+def _json_or_none(value: Any) -> str:
     return "(none)" if value is None else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The plan of a replay: its records, settings, features and labels. It is made before anything is scored."""
+"""Makes the plan of a replay before anything is scored: its records, settings, features and labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fomo_stream.records.inference import choose_features, key_of, roles_of, tex
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.replaying.blocks import INLIER, UNKNOWN, IsStopped, Sample, Source
-from fomo_stream.replaying.labels import (
+from fomo_stream.replaying.ground_truth import (
     NO_LABELS,
     Labels,
     check_label_values,
@@ -27,15 +27,15 @@ from fomo_stream.replaying.labels import (
 )
 from fomo_stream.replaying.tables import InMemory, Table, TextTable, check_columns, format_of, open_table
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.rules import zone
+from fomo_stream.settings.rule_spec import zone
 
-MOST_VALUES = 1000  # different values of a label that are looked at
-MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends
+MAX_LABEL_VALUES = 1000  # different values of a label that are examined
+MAX_SAMPLE_BATCHES = 20  # of INFER_RECORDS records: the search for features ends after so many
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is replayed, and with what. It can be sent to other processes; see `part`."""
+    """The records to replay, and the settings. It can be sent to other processes; see `part`."""
 
     settings: ReplaySettings  # with those that the group agreed on
     schema: Schema
@@ -48,21 +48,21 @@ class Plan:
 
     @property
     def begin_ms(self) -> int:
-        """The time at which the range begins, milliseconds since 1970, if it was asked by time; else 0."""
+        """The begin of the range, milliseconds since 1970, if it is given as a time; else 0."""
         begin, _ = parse_bounds(self.settings.from_, "", self.settings.last, self.now_ms)
         return begin.time_ms or 0
 
     def part(self, partition: int) -> Plan:
-        """The same plan with only as much as is needed to replay this partition."""
+        """Return the plan with only the parts that are needed to replay this partition."""
         return replace(self, source=self.source.part(partition))
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """The records of a file or of data in memory, numbered from 0; a line that cannot be read has a number, too.
+    """The records of a file or of data in memory, numbered from 0; lines that cannot be read are numbered, too.
 
     key, time, label: fields with the series, the time and the label of a record. zone: of times without one. is_signed:
-    whether labels are -1 and 1, as scikit-learn has them.
+    whether labels are -1 and 1, as in scikit-learn.
     """
 
     name: str
@@ -107,14 +107,14 @@ class FileSource:
 
 
 def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -> Plan:
-    """The plan for a file, or for data in memory in its place. Raises ConfigError or SchemaError."""
+    """Return the plan for a file, or for data in memory instead of it. Raises ConfigError or SchemaError."""
     path = settings.file
     assert path is not None
     notes: list[str] = [_file_start(settings)]
     roles = roles_of(settings, settings.label)
     format = format_of(path, settings.format, notes.append) if data is None else "jsonl"
     if data is None:
-        table = open_table(path, format, text_columns(settings, settings.key), roles, **settings.of_csv())
+        table = open_table(path, format, text_columns(settings, settings.key), roles, **settings.csv_settings())
         notes += table.notes if isinstance(table, TextTable) else ()
     else:
         table = data.table
@@ -125,9 +125,9 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     sample = _first_records(source, INFER_RECORDS)
     schema, _ = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
     if settings.labels_file is not None:
-        labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
+        labels, label_file_notes = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
-        notes += more
+        notes += label_file_notes
     if settings.label is not None:
         values = _label_values(source, settings.label)
         check_label_values(settings.label, values)
@@ -137,7 +137,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
         notes.append("--group has no effect on a file: the settings given here count.")
     notes += Rules.of(settings).warnings(schema, settings.key is not None)
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
-    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(sentence, notes)), now_ms)
+    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(as_sentence, notes)), now_ms)
 
 
 def _file_start(settings: ReplaySettings) -> str:
@@ -148,20 +148,20 @@ def _file_start(settings: ReplaySettings) -> str:
 
 
 def _first_records(source: FileSource, n: int) -> list[dict[str, Any]]:
-    """The first n records that can be read."""
-    samples = islice(source.read(0, lambda: False), MOST_SAMPLES * n)
-    return [one.fields for one in islice((one for one in samples if one.error is None), n)]
+    """Return the first n records that can be read."""
+    samples = islice(source.read(0, lambda: False), MAX_SAMPLE_BATCHES * n)
+    return [sample.fields for sample in islice((sample for sample in samples if sample.error is None), n)]
 
 
 def _label_values(source: FileSource, label: str) -> list[Any]:
-    """Different values of the labels, up to the first normal one."""
-    found: dict[str, Any] = {}
+    """Return different values of the labels, up to the chunk with the first normal one."""
+    distinct: dict[str, Any] = {}
     for chunk in source.table.chunks():
         values = [look_up(row, label) for row in chunk if not isinstance(row, RecordError)]
-        found |= {str(value): value for value in values[: MOST_VALUES - len(found)]}
+        distinct |= {str(value): value for value in values[: MAX_LABEL_VALUES - len(distinct)]}
         if INLIER in map(verdict_of, values):
             break
-    return list(found.values())
+    return list(distinct.values())
 
 
 def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
@@ -173,9 +173,9 @@ def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) 
 
 
 def has_labels(settings: ReplaySettings) -> bool:
-    return any(one is not None for one in (settings.label, settings.labels_file, settings.labels_topic))
+    return any(source is not None for source in (settings.label, settings.labels_file, settings.labels_topic))
 
 
-def sentence(text: str) -> str:
-    """It begins with a capital letter, unless with a flag, and ends with a full stop."""
+def as_sentence(text: str) -> str:
+    """Return a text with a capital letter at its begin (a flag stays) and a full stop at its end."""
     return text[:1].upper() + text[1:].rstrip(".") + ("" if text.endswith("?") else ".")

@@ -1,4 +1,4 @@
-"""Progress of a replay: a bar on a terminal, else a line every few seconds."""
+"""Shows the progress of a replay: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-EVERY_S = 10.0
+LINE_PERIOD_S = 10.0
 
 
 class Progress:
@@ -22,9 +22,10 @@ class Progress:
         self._bar: Bar | None = None
 
     def begin(self, name: str, total: int | None) -> None:
-        """The replay of `total` records (None: not known) begins."""
+        """Begin to show a replay of `total` records (None: not known)."""
         self._name, self._total, self._done, self._shown = name, total, 0, time.monotonic()
-        self._first: tuple[int, float] | None = None  # records that were done first, and when: a model was loaded
+        # Records at the first report, and its time: the rate must not count the time to load a model.
+        self._first: tuple[int, float] | None = None
         if self._stream is not None and self._stream.isatty():
             text = (
                 TextColumn("{task.description}"),
@@ -38,30 +39,30 @@ class Progress:
             self._bar.start()
 
     def advance(self, records: int) -> None:
-        """So many more records are done."""
+        """Count so many more records."""
         self._done, now = self._done + records, time.monotonic()
         done, began = self._first = self._first or (self._done, now)
         rate = (self._done - done) / (now - began) if now > began else 0.0
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=records, rate=f"{rate:,.0f} a second" if rate else "")
-        elif self._stream is not None and now - self._shown >= EVERY_S:
+        elif self._stream is not None and now - self._shown >= LINE_PERIOD_S:
             self._shown = now
             print(progress_line(self._name, self._done, self._total, rate), file=self._stream, flush=True)
 
     def end(self) -> None:
-        """Nothing more is shown."""
+        """Stop showing the progress."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
 
 def shown_progress() -> Progress:
-    """The progress on standard error."""
+    """Return a progress that is shown on standard error."""
     return Progress(sys.stderr)
 
 
 def progress_line(name: str, done: int, total: int | None, rate: float) -> str:
-    """One line. rate: records a second.
+    """Return one line about the progress. rate: records a second.
 
     >>> progress_line("sensors", 50_000, 200_000, 2000.0)
     'sensors: 50,000 of at most 200,000 records (25 %), 2,000 a second, 1 min 15 s left'

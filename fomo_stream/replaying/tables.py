@@ -1,7 +1,7 @@
 """Tables of records: files of CSV, JSON lines, Avro, Parquet or npz, and data in memory, read in chunks of records.
 
-A table has the fields that a record can have (`columns`; None: each record names its own), how many records there are
-at most (`count`), and `chunks()`: all records, with an error where one cannot be read.
+A table has `columns`, the fields that a record can have (None: each record names its own), `count`, the maximum number
+of records, and `chunks()`, which yields all records, with an error where one cannot be read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from narwhals.exceptions import DuplicateError
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.arrays import open_arrays
 from fomo_stream.records.files import AVRO_MARK, FORMATS, RecordFile, open_records, text_format
-from fomo_stream.records.lines import LineSource, Note, plain_text, silent
-from fomo_stream.replaying.output import known, plain
+from fomo_stream.records.lines import LineSource, Note, discard_note, plain_text
+from fomo_stream.replaying.report_files import json_value, none_for_nan
 from fomo_stream.wording import did_you_mean
 
 CHUNK = 1024  # records that are read at once
@@ -35,10 +35,10 @@ _NAMES = "names"  # array of an npz file with the names of the columns
 _PLAIN = frozenset((str, int, bool, float))
 
 
-def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
-    """The format of a file: as given, else Avro, Parquet or npz by its name or its first bytes, else as `text_format`.
+def format_of(path: Path, format: str, note: Note = discard_note) -> FileFormat:
+    """Return the format of a file: the given one, else by its name or first bytes, else that of `text_format`.
 
-    Raises ConfigError if it is no file that can be read again and again, SchemaError if it is neither of these.
+    Raises ConfigError if it is not a file that can be read repeatedly, SchemaError for an unknown format.
     """
     if not path.exists():
         raise ConfigError(f"there is no file {path}; check --file")
@@ -60,7 +60,7 @@ def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
 def open_table(
     path: Path, format: FileFormat, text: Collection[str] = (), extra: Collection[str] = (), **csv: Any
 ) -> Table:
-    """A file as a table. text: columns of CSV that stay text; extra: arrays of npz that are fields, too.
+    """Open a file as a table. text: columns of CSV that stay text; extra: arrays of npz that are also fields.
 
     csv: delimiter, decimal and skip_lines, as in `RecordFile`. Raises SchemaError or ConfigError if it is empty,
     damaged or of another format.
@@ -79,19 +79,19 @@ def check_columns(table: Table, name: str, fields: Collection[str]) -> None:
 
 
 class TextTable:
-    """CSV or JSON lines, perhaps compressed by gzip, or an Avro file."""
+    """CSV or JSON lines, plain or compressed by gzip, or an Avro file."""
 
     def __init__(self, path: Path, format: FileFormat, text: Collection[str], csv: Mapping[str, Any]) -> None:
-        self._path, self._how = path, {"format": format, "name": str(path), "text": text, **csv}
+        self._path, self._options = path, {"format": format, "name": str(path), "text": text, **csv}
         self.notes: list[str] = []
         with open_records(path) as stream:
-            header = RecordFile(stream, note=self.notes.append, **self._how).header
+            header = RecordFile(stream, note=self.notes.append, **self._options).header
         self.columns = tuple(header) if format == "csv" else None
 
     @cached_property
     def count(self) -> int:
         with open_records(self._path) as stream:
-            if self._how["format"] == "avro":
+            if self._options["format"] == "avro":
                 from fomo_stream.records.avro_file import count_in_container
 
                 return count_in_container(stream)
@@ -99,15 +99,15 @@ class TextTable:
 
     def chunks(self) -> Iterator[list[Fields | RecordError]]:
         with open_records(self._path) as stream:
-            lines = (line for line in RecordFile(stream, **self._how) if not line.is_blank)
+            lines = (line for line in RecordFile(stream, **self._options) if not line.is_blank)
             while block := list(islice(lines, CHUNK)):
                 errors = {line.number: line.error for line in block if line.error is not None}
-                found = {at: RecordError(why.reason, f"line {at}: {why}") for at, why in errors.items()}
-                yield [found.get(line.number) or line.record or {} for line in block]
+                located = {n: RecordError(error.reason, f"line {n}: {error}") for n, error in errors.items()}
+                yield [located.get(line.number) or line.record or {} for line in block]
 
 
 class ColumnTable:
-    """Records in columns of one length: arrays (n,) of NumPy, lists, or series of narwhals."""
+    """Records in columns of equal length: arrays (n,) of NumPy, lists, or series of narwhals."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = columns
@@ -127,7 +127,7 @@ class RowTable:
 
     def chunks(self) -> Iterator[list[Fields]]:
         for start in range(0, self.count, CHUNK):
-            yield [plain(row, known) for row in self._rows[start : start + CHUNK]]
+            yield [json_value(row, none_for_nan) for row in self._rows[start : start + CHUNK]]
 
 
 class ParquetTable:
@@ -139,7 +139,7 @@ class ParquetTable:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._open() as file:
-            self.columns: tuple[str, ...] | None = _distinct(file.schema_arrow.names, str(path))
+            self.columns: tuple[str, ...] | None = _checked_distinct(file.schema_arrow.names, str(path))
             self.count: int = file.metadata.num_rows
 
     def chunks(self) -> Iterator[list[Fields]]:
@@ -164,7 +164,7 @@ Table = TextTable | ColumnTable | RowTable | ParquetTable
 
 
 def _without_nanoseconds(column: Any) -> Any:
-    """An array of arrow whose times are text and whose durations are microseconds, as Python lacks nanoseconds."""
+    """Return an arrow array with times as text and durations in microseconds, because Python lacks nanoseconds."""
     import pyarrow as pa
 
     if pa.types.is_duration(column.type):
@@ -173,14 +173,14 @@ def _without_nanoseconds(column: Any) -> Any:
 
 
 def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
-    """The columns of a file of NumPy arrays: of `X` (n, d), or of the only array with two dimensions, and of `extra`.
+    """Return the columns of a file of NumPy arrays: those of `X` (n, d), or of the only matrix, and the arrays `extra`.
 
-    names: array (d,) of texts, else column_1, column_2 and so on. extra: names of arrays (n,) that are columns, too,
-    such as a label or a time. Arrays of Python objects are refused: loading them could run code.
+    The array `names` (d,) has their names, else they are column_1, column_2 and so on. extra: names of arrays (n,) that
+    are also columns, such as a label or a time. Arrays of Python objects are refused: loading them could run code.
     """
     with open_arrays(path) as archive:
-        wanted = {"X", _NAMES, *extra} if "X" in archive.files else set(archive.files)
-        arrays = {name: archive[name] for name in archive.files if name in wanted}
+        needed = {"X", _NAMES, *extra} if "X" in archive.files else set(archive.files)
+        arrays = {name: archive[name] for name in archive.files if name in needed}
     matrices = [name for name, array in arrays.items() if array.ndim == 2]
     if len(matrices) != 1 and "X" not in matrices:
         has = f"{len(matrices)} arrays" if matrices else "no array"
@@ -191,7 +191,7 @@ def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
     names = arrays.get(_NAMES, np.array([f"column_{i}" for i in range(1, rows.shape[1] + 1)], str))
     if names.shape != rows.shape[1:] or names.dtype.kind not in "US":
         raise SchemaError(f"array names of {path} must have one text for each of the {rows.shape[1]} columns")
-    columns = dict(zip(_distinct(_listed(names), str(path)), rows.T, strict=True))
+    columns = dict(zip(_checked_distinct(_json_values(names), str(path)), rows.T, strict=True))
     fields = {name: arrays[name] for name in extra if name in arrays and name not in columns}
     fields = {name: array for name, array in fields.items() if array.shape == rows.shape[:1]}
     for name, array in {matrix: rows, **fields}.items():
@@ -204,16 +204,16 @@ class InMemory(NamedTuple):
     """Data in memory as a table; `time` and `label` are the fields with the time and the label, if it has them."""
 
     table: Table
-    name: str  # what it is, in a word
+    name: str  # its type, in a word
     time: str | None = None
     label: str | None = None
 
 
 def in_memory(data: Any, labels: Any = None) -> InMemory:
-    """A DataFrame, an array (n, d), or a sequence of dictionaries as a table.
+    """Return a DataFrame, an array (n, d), or a sequence of dictionaries as a table.
 
-    The columns of an array are column_1, column_2 and so on. A DatetimeIndex becomes a field with the time, `labels`
-    (n,) one with the label. Raises SchemaError, in one sentence, for data of another shape.
+    The columns of an array are column_1, column_2 and so on. A DatetimeIndex becomes a field with the time, and
+    `labels` (n,) a field with the label. Raises SchemaError, in one sentence, for data of another shape.
     """
     columns: dict[str, Any] = {}
     rows: Sequence[Mapping[str, Any]] = ()
@@ -224,11 +224,11 @@ def in_memory(data: Any, labels: Any = None) -> InMemory:
             frame = nw.from_native(data, eager_only=True)
         except DuplicateError:
             raise SchemaError("the DataFrame has two columns of one name; give each column its own name") from None
-        names = _distinct(list(map(str, frame.columns)), "the DataFrame")
+        names = _checked_distinct(list(map(str, frame.columns)), "the DataFrame")
         columns = {column: frame[:, i] for i, column in enumerate(names)}
         index: Any = getattr(data, "index", None)
         if getattr(getattr(index, "dtype", None), "kind", "") == "M":
-            time = _free(str(index.name or "time"), columns)
+            time = _unused_name(str(index.name or "time"), columns)
             columns[time] = list(index)
     elif isinstance(data, np.ndarray):
         if data.ndim != 2 or data.dtype.kind not in "biuf":
@@ -237,8 +237,8 @@ def in_memory(data: Any, labels: Any = None) -> InMemory:
             )
         name, columns = "array", {f"column_{i}": column for i, column in enumerate(data.T, 1)}
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        if (strange := next((one for one in data if not isinstance(one, Mapping)), None)) is not None:
-            raise SchemaError(f"records are dictionaries, not {type(strange).__name__}; give a list of them")
+        if (other := next((row for row in data if not isinstance(row, Mapping)), None)) is not None:
+            raise SchemaError(f"records are dictionaries, not {type(other).__name__}; give a list of them")
         name, rows = "list", data
     else:
         raise SchemaError(
@@ -251,35 +251,35 @@ def in_memory(data: Any, labels: Any = None) -> InMemory:
         verdicts = np.asarray(labels)
         if verdicts.shape != (len(data),):
             raise SchemaError(f"labels have the shape {verdicts.shape}; the {name} needs ({len(data)},)")
-        label = _free("label", columns or {key for row in rows for key in row})
+        label = _unused_name("label", columns or {key for row in rows for key in row})
         if columns:
             columns[label] = verdicts
         rows = [{**row, label: verdict} for row, verdict in zip(rows, verdicts, strict=False)]
     return InMemory(ColumnTable(columns) if columns else RowTable(rows), name, time, label)
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """This name, or a longer one, which none of the others is."""
+def _unused_name(name: str, taken: Collection[str]) -> str:
+    """Return the name, made longer until it differs from all others."""
     while name in taken:
         name += "_"
     return name
 
 
-def _distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise SchemaError(f"{where} has two columns named {twice[0]!r}; give each column its own name")
+def _checked_distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise SchemaError(f"{where} has two columns named {repeated[0]!r}; give each column its own name")
     return tuple(names)
 
 
 def _records(names: Iterable[str], columns: Iterable[Any]) -> list[Fields]:
     names = list(names)
-    return [dict(zip(names, row, strict=True)) for row in zip(*map(_listed, columns), strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(_json_values, columns), strict=True)]
 
 
-def _listed(column: Any) -> list[Any]:
-    """The values of a column, as JSON can hold them."""
+def _json_values(column: Any) -> list[Any]:
+    """Return the values of a column as JSON can hold them."""
     if isinstance(column, np.ndarray):
         values: list[Any] = list(column) if column.dtype.kind in "Mm" else column.tolist()
     else:
         values = next((getattr(column, way)() for way in ("to_list", "to_pylist") if hasattr(column, way)), column)
-    return [value if type(value) in _PLAIN and value == value else plain(value, known) for value in values]
+    return [value if type(value) in _PLAIN and value == value else json_value(value, none_for_nan) for value in values]

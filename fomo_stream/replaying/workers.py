@@ -1,6 +1,6 @@
-"""Replays all partitions: several at the same time in processes of their own, or one after the other in this one.
+"""Replays all partitions: several at the same time in worker processes, or one after the other in this process.
 
-Ctrl-C reaches this process only, which then asks the workers to stop after the block that they are at.
+Ctrl-C reaches this process only, which then asks the workers to stop after their present block.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from multiprocessing import parent_process
 from typing import Any
 
 from fomo_stream.errors import FomoError, RecordError
-from fomo_stream.logs import configure_logging, kv, place_of
+from fomo_stream.logs import configure_logging, kv, raised_at
 from fomo_stream.replaying.blocks import IsStopped
-from fomo_stream.replaying.partition import Detectors, Job, Outcome, replay_one
+from fomo_stream.replaying.partition_run import Job, PartitionOutcome, PlanDetectors, replay_partition
 from fomo_stream.replaying.progress import Progress
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.threads import limit_threads, limited_threads
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.2  # between two looks at whether the replay is to stop
+STOP_POLL_S = 0.2  # between two checks whether the replay has to stop
 
 
 def replay_partitions(
     jobs: Sequence[Job], settings: ReplaySettings, n_workers: int, is_stopped: IsStopped, progress: Progress
-) -> list[Outcome]:
-    """The outcome of each job, in their order, with at most n_workers processes. Raises FomoError.
+) -> list[PartitionOutcome]:
+    """Return the outcome of each job, in their order, with at most n_workers processes. Raises FomoError.
 
-    settings: of the plan. Each process computes with `settings.threads` threads, as results may depend on that.
+    settings: of the plan. Each process uses `settings.threads` threads, because results may depend on their number.
     """
     if min(n_workers, len(jobs)) > 1:
         return _in_processes(jobs, settings, min(n_workers, len(jobs)), is_stopped, progress)
     with limited_threads(settings.threads):
-        detectors = Detectors(jobs[0].plan)
-        return [replay_one(job, detectors, is_stopped, progress.advance) for job in jobs]
+        detectors = PlanDetectors(jobs[0].plan)
+        return [replay_partition(job, detectors, is_stopped, progress.advance) for job in jobs]
 
 
 @contextmanager
 def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Within it, the first Ctrl-C only makes the function that it gives return True; the second ends everything."""
+    """Give a function that returns True after the first Ctrl-C within the context; the second one ends everything."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event.is_set
@@ -66,19 +66,19 @@ def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
 
 def _in_processes(
     jobs: Sequence[Job], settings: ReplaySettings, count: int, is_stopped: IsStopped, progress: Progress
-) -> list[Outcome]:
+) -> list[PartitionOutcome]:
     spawned = multiprocessing.get_context("spawn")
     stop, done = spawned.Event(), spawned.SimpleQueue()
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, spawned, _begin, (settings.log_level, settings.threads, stop, done))
+    pool = ProcessPoolExecutor(count, spawned, _begin_worker, (settings.log_level, settings.threads, stop, done))
     workers: set[Any] = set()
     try:
         with _without_ctrl_c():
-            futures = [pool.submit(_work, job) for job in jobs]
+            futures = [pool.submit(_replay_job, job) for job in jobs]
             workers = set(multiprocessing.active_children()) - others
         waiting = set(futures)
         while waiting:
-            finished, waiting = wait(waiting, LOOK_S)
+            finished, waiting = wait(waiting, STOP_POLL_S)
             if is_stopped():
                 stop.set()
             while not done.empty():
@@ -86,17 +86,17 @@ def _in_processes(
             for future in finished:
                 future.result()  # raises the error of its job
             if any(worker.exitcode is not None for worker in workers):
-                # The pool itself may not notice the end of one that it has only just started.
+                # The pool itself may not notice the end of a worker that it has just started.
                 raise BrokenProcessPool("a worker has ended")
         pool.shutdown()
         return [future.result() for future in futures]
     except BaseException as error:
         for worker in workers:
-            worker.kill()  # what it still does is not wanted
+            worker.kill()  # its result is not needed
         pool.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise FomoError(
-                "a process that replayed a partition has ended by itself, perhaps for want of memory",
+                "a process that replayed a partition has ended by itself, possibly because memory ran out",
                 'use fewer --jobs; a script of your own needs `if __name__ == "__main__":`',
             ) from None
         raise
@@ -104,7 +104,7 @@ def _in_processes(
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Processes that are started within it never get Ctrl-C; this one gets it afterwards."""
+    """Start processes that never get Ctrl-C within the context; this process gets it afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -113,14 +113,14 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 class _Worker:
-    """What a worker process keeps from one job to the next."""
+    """The state that a worker process keeps from one job to the next."""
 
     stop: Any  # an event
     done: Any  # a queue of numbers of records
-    detectors: Detectors | None = None
+    detectors: PlanDetectors | None = None
 
 
-def _begin(log_level: str, threads: int, stop: Any, done: Any) -> None:
+def _begin_worker(log_level: str, threads: int, stop: Any, done: Any) -> None:
     """Prepare a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     configure_logging(log_level)
@@ -129,23 +129,23 @@ def _begin(log_level: str, threads: int, stop: Any, done: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """End, too, when the process that has started this one is killed."""
+    """End this process when the process that has started it ends."""
     parent = parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-def _work(job: Job) -> Outcome:
+def _replay_job(job: Job) -> PartitionOutcome:
     """Replay a partition in a worker process. Raises FomoError, in one sentence."""
     try:
-        _Worker.detectors = _Worker.detectors or Detectors(job.plan)
-        return replay_one(job, _Worker.detectors, _Worker.stop.is_set, _Worker.done.put)
+        _Worker.detectors = _Worker.detectors or PlanDetectors(job.plan)
+        return replay_partition(job, _Worker.detectors, _Worker.stop.is_set, _Worker.done.put)
     except RecordError as error:
         raise FomoError(str(error)) from None
     except FomoError:
         raise
     except Exception as error:  # a defect of this program
         log.debug(kv("replay_failed", partition=job.partition), exc_info=True)  # it may hold contents of a record
-        where = f"{type(error).__name__} at {place_of(error)}"
+        where = f"{type(error).__name__} at {raised_at(error)}"
         raise FomoError(f"partition {job.partition}: {where}; --log-level debug shows more") from None

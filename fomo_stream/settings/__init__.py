@@ -6,6 +6,7 @@ TOML file given by `--config` or `FOMO_CONFIG`. Settings of the Kafka clients pa
 `--kafka.security.protocol=SSL`, `FOMO_KAFKA_SECURITY_PROTOCOL=SSL`, or a `[kafka]` table. Their values may be
 secrets and are never shown. Unknown names are refused.
 
-`sources` reads these sources and explains mistakes; no other module reads the environment. `flags` and `topics` hold
-groups of flags that several commands are made of; `service`, `replay`, `notify` and `commands` hold the commands.
+`sources` reads these sources and explains mistakes; no other module reads the environment. `flags` and `topic_flags`
+hold groups of flags that several commands share; `service_settings`, `replay`, `notify` and `commands` hold the
+settings of the commands, `rule_spec` the rules and windows of maintenance.
 """

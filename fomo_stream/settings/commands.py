@@ -9,17 +9,11 @@ from pydantic import Field, field_validator, model_validator
 
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.settings.flags import (
-    DeliveryFlags,
-    DetectorFlags,
-    FileFlags,
-    Names,
-    RuleFlags,
-)
-from fomo_stream.settings.rules import split_names
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.flags import DeliveryFlags, DetectorFlags, FileFlags, Names, RuleFlags
+from fomo_stream.settings.rule_spec import split_names
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
-from fomo_stream.settings.topics import GivenFlags, OutputFlags, check_topic_names
+from fomo_stream.settings.topic_flags import GivenFlags, OutputFlags, check_topic_names
 from fomo_stream.wording import did_you_mean
 
 MAX_ATTEMPTS = 1_000_000  # of a redrive
@@ -36,11 +30,11 @@ class RedriveSettings(DeliveryFlags):
     """consumer group that remembers which letters were sent; another group sends all of them again (default:
     <dead-letters>-redrive)"""
     reason: Names = flag("Topics", (), metavar="CODE,CODE")
-    """send only those with these reasons, and leave the others for a later run"""
+    """send only letters with these reasons, and leave the others for a later run"""
     max_attempts: int = flag("Topics", 5, metavar="N", ge=1, le=MAX_ATTEMPTS)
-    """leave letters that were sent back so many times already, for good"""
+    """never send letters again that were already sent back so many times"""
     dry_run: bool = flag("Topics", False)
-    """only count them by reason; send nothing"""
+    """only count the letters by reason; send nothing"""
 
     @field_validator("reason", mode="before")
     @classmethod
@@ -55,7 +49,7 @@ class RedriveSettings(DeliveryFlags):
         for reason in reasons:
             if reason not in REASONS:
                 hint = did_you_mean(reason, REASONS)
-                raise ValueError(f"there is no reason {reason}{hint}; reasons are {', '.join(REASONS)}")
+                raise ValueError(f"unknown reason {reason}{hint}; reasons are {', '.join(REASONS)}")
         return reasons
 
     @model_validator(mode="after")
@@ -68,14 +62,14 @@ class RedriveSettings(DeliveryFlags):
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id: when two processes redrive one topic, the broker stops the one that started first."""
+        """The transactional id, one per topic: if two processes redrive it, the broker stops the one started first."""
         return f"{self.dead_letters}-redrive"
 
 
 class DemoSettings(DetectorFlags):
     """`fomo-stream demo`: an embedded broker, a simulated plant, and the service scoring it live."""
 
-    # For a person who watches: one more second of learning halves the false alarms.
+    # A person watches the demo: one more second of learning halves the false alarms.
     min_context: int = with_default(DetectorFlags, "min_context", 500)
     alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
     seconds: float | None = flag("Demo", None, metavar="SECONDS", gt=0)
@@ -111,9 +105,9 @@ class ScoreSettings(RuleFlags, FileFlags):
                 "out"
             )
         if self.context is not None and self.reference is not None:
-            raise ValueError("--context and --reference both say what is good: leave one out")
+            raise ValueError("--context and --reference both name good records: leave one out")
         if self.context is not None and self.time_features:
-            raise ValueError("--context compares a record with a file, at no time: leave --time-features out")
+            raise ValueError("--context compares a record with rows that have no time: leave --time-features out")
         self.check_times_of_file()
         return self
 
@@ -122,7 +116,7 @@ class GroupSettings(GivenFlags, OutputFlags):
     """`fomo-stream group`: show and change what a group has agreed on."""
 
     update_group: bool = flag("Report", False)
-    """change the group's agreement to the settings given here, while the group has no members"""
+    """change the agreement of the group to the settings given here, while the group has no members"""
     check: bool = flag("Report", False)
     """only check whether an instance with these settings could join: exit code 10 if not"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
@@ -132,5 +126,5 @@ class DoctorSettings(ServiceSettings):
     """`fomo-stream doctor`: check a deployment, with all settings of an instance."""
 
     json_: bool = flag("Report", False)
-    """print JSON for programs in place of text"""
+    """print JSON, for programs, instead of text"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")

@@ -1,4 +1,4 @@
-"""The configuration file: its content as plain values, and the line of each for messages."""
+"""Reads the configuration file: its content as plain values, and the line of each value for messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOML = ".toml"  # ending of a name; any other file is YAML
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The content of a YAML or TOML file. Raises ConfigError."""
+    """Return the content of a YAML or TOML file. Raises ConfigError."""
     kind = "TOML" if path.suffix == TOML else "YAML"
     try:
         text = path.read_text(encoding="utf-8")
@@ -33,12 +33,15 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def config_lines(content: Mapping[str, Any]) -> list[str]:
-    """The lines of YAML with this content."""
+    """Return this content as lines of YAML."""
     return str(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=1000)).rstrip("\n").split("\n")
 
 
 def at_line(path: Path, place: Sequence[str | int]) -> str:
-    """Such as " line 8", if it is known: of the value at this place, ("rules", 0, "only"), or of what holds it."""
+    """Return the line of a value, such as " line 8", or that of the table that holds it; "" if it is not known.
+
+    place: the names and indices that lead to the value, such as ("rules", 0, "only").
+    """
     text = path.read_text(encoding="utf-8")
     line = _line_of_toml(text, place) if path.suffix == TOML else _line_of_yaml(text, place)
     return "" if line is None else f" line {line + 1}"
@@ -47,14 +50,14 @@ def at_line(path: Path, place: Sequence[str | int]) -> str:
 def _line_of_yaml(text: str, place: Sequence[str | int]) -> int | None:
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     line = None
-    for part in place:
+    for name in place:
         if isinstance(node, yaml.MappingNode):
-            found = next((pair for pair in node.value if _same(pair[0].value, part)), None)
-            if found is None:
+            pair = next((item for item in node.value if _is_same_name(item[0].value, name)), None)
+            if pair is None:
                 break
-            line, node = found[0].start_mark.line, found[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
+            line, node = pair[0].start_mark.line, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(name, int) and name < len(node.value):
+            node = node.value[name]
             line = node.start_mark.line
         else:
             break
@@ -62,24 +65,24 @@ def _line_of_yaml(text: str, place: Sequence[str | int]) -> int | None:
 
 
 def _line_of_toml(text: str, place: Sequence[str | int]) -> int | None:
-    """By the n-th header of a table, and the name below it; tomllib does not tell places."""
-    lines, found, names = text.splitlines(), None, [part for part in place if isinstance(part, str)]
+    """Find the n-th header of a table, and the name below it, because tomllib does not tell line numbers."""
+    lines, line, names = text.splitlines(), None, [part for part in place if isinstance(part, str)]
     number = next((part for part in place if isinstance(part, int)), None)
     begin = 0
     if number is not None:
-        heads = [at for at, line in enumerate(lines) if re.match(rf"\s*\[\[\s*{names[0]}\s*\]\]", line)]
-        if number >= len(heads):
+        headers = [i for i, text in enumerate(lines) if re.match(rf"\s*\[\[\s*{names[0]}\s*\]\]", text)]
+        if number >= len(headers):
             return None
-        begin, names = heads[number] + 1, names[1:]
-        found = heads[number]
-    for at in range(begin, len(lines) if names else begin):
-        if at > begin and number is not None and re.match(r"\s*\[", lines[at]):
+        begin, names = headers[number] + 1, names[1:]
+        line = headers[number]
+    for i in range(begin, len(lines) if names else begin):
+        if i > begin and number is not None and re.match(r"\s*\[", lines[i]):
             break
-        if _same(lines[at].partition("=")[0].strip(), names[0]):
-            found = at
+        if _is_same_name(lines[i].partition("=")[0].strip(), names[0]):
+            line = i
             break
-    return found
+    return line
 
 
-def _same(written: Any, name: str | int) -> bool:
+def _is_same_name(written: Any, name: str | int) -> bool:
     return str(written).replace("-", "_").strip("_") == str(name).strip("_")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_LAGS, MOST_KEYS, MOST_OWN_CONTEXTS
-from fomo_stream.records.derivations import derivations_of, split_derivations
-from fomo_stream.settings.rules import Rule, Window, Zone, check_names, in_zone, read_calendar, split_names, table_of
+from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS
+from fomo_stream.records.derivations import parse_derivations, split_derivations
+from fomo_stream.settings import rule_spec
+from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
 
@@ -24,63 +25,63 @@ if TYPE_CHECKING:
 
 CYCLES = ("hour", "weekday", "month")
 REMEMBERED = ("remembered-rows", "remembered-scores")  # sizes that a group agrees on
-LEVELS = ("key", "partition", "topic")  # of silence
+LEVELS = ("key", "partition", "topic")  # that are watched for silence
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
 
 
-def plain(name: str) -> str:
-    """`name`, which goes to the broker with every request. Raises ValueError if a broker may not take it."""
+def broker_text(name: str) -> str:
+    """Return `name`, which goes to the broker with every request. Raises ValueError if a broker may not take it."""
     if not re.fullmatch(r"[!-~]([ -~]{,247}[!-~])?", name):
         raise ValueError("a broker takes 1 to 249 letters of ASCII, digits and signs here, without blanks at the ends")
     return name
 
 
-def _is_file(path: Path) -> Path:
+def _existing_file(path: Path) -> Path:
     if not path.is_file():
         raise ValueError(f"no such file: {path}")
     return path
 
 
-def _in_order(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """These names in the order of those that are known. Raises ValueError for any other."""
+def _in_order(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return these names in the order of the allowed ones. Raises ValueError for any other name."""
     for name in names:
-        if name not in known:
-            raise ValueError(f"{name[:60]} is none of {', '.join(known)}{did_you_mean(name, known)}")
-    return tuple(name for name in known if name in names)
+        if name not in allowed:
+            raise ValueError(f"{name[:60]} is not one of {', '.join(allowed)}{did_you_mean(name, allowed)}")
+    return tuple(name for name in allowed if name in names)
 
 
-def _long_enough(text: str) -> str:
+def _checked_silence(text: str) -> str:
     if not 10 <= seconds_of(text) <= 30 * SECONDS["d"]:
         raise ValueError("at least 10s, as the broker is asked every few seconds; at most 30d")
     return text
 
 
-def _pairs(value: Any) -> Any:
-    """`{"temp": [-9999, -1]}` as `("temp=-9999", "temp=-1")`."""
+def _feature_values(value: Any) -> Any:
+    """Return `{"temp": [-9999, -1]}` as `("temp=-9999", "temp=-1")`."""
     if not isinstance(value, Mapping):
         return value
-    lists = {name: several if isinstance(several, (list, tuple)) else [several] for name, several in value.items()}
-    return tuple(f"{name}={one}" for name, several in lists.items() for one in several)
+    lists = {name: numbers if isinstance(numbers, (list, tuple)) else [numbers] for name, numbers in value.items()}
+    return tuple(f"{name}={number}" for name, numbers in lists.items() for number in numbers)
 
 
-def _mark(text: str) -> tuple[str, float]:
-    """A feature and its number that means "missing", of `temp=-9999`. Raises ValueError."""
+def _parse_missing_value(text: str) -> tuple[str, float]:
+    """Return a feature and its number that means "missing", from `temp=-9999`. Raises ValueError."""
     name, _, number = (part.strip() for part in text.rpartition("="))
     if not name or not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number, re.ASCII):
         raise ValueError(f"{text[:60]}: write FEATURE=NUMBER, as temp=-9999, or *=-9999 for all features")
     return name, float(number)
 
 
-def _times(value: Any) -> Any:
-    """`5x` as 5.0."""
+def _without_times_sign(value: Any) -> Any:
+    """Return `5x` as `5`."""
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
 Cycles = Annotated[Names, AfterValidator(lambda names: _in_order(names, CYCLES))]
 Levels = Annotated[Names, AfterValidator(lambda names: _in_order(names, LEVELS) or LEVELS)]
-ExistingFile = Annotated[Path, AfterValidator(_is_file)]
-PlainName = Annotated[str, AfterValidator(plain)]
-Times = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_times)]
+ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
+BrokerName = Annotated[str, AfterValidator(broker_text)]
+Factor = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_without_times_sign)]
 
 
 _DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}
@@ -89,22 +90,22 @@ _DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}
 def _delimiter(text: str) -> str:
     text = _DELIMITERS.get(text, text)
     if text != "auto" and (len(text) != 1 or text.isalnum() or text in '"\r\n'):
-        raise ValueError("it must be auto, tab, space, or one character that is no letter, digit or quote")
+        raise ValueError("it must be auto, tab, space, or one character other than a letter, a digit or a quote")
     return text
 
 
 class FileFlags(BaseFlags):
-    """How files are read; shared by `score` and `replay`."""
+    """Settings that say how files are read; shared by `score` and `replay`."""
 
     delimiter: Annotated[str, AfterValidator(_delimiter)] = flag("Input", "auto", metavar="CHARACTER", scope="scores")
-    """what separates the cells of CSV: a character, tab or space; auto: what the first lines show"""
+    """separator of the cells of CSV: a character, tab or space; auto: as the first lines show"""
     decimal: Literal["auto", "comma", "point"] = flag("Input", "auto", scope="scores")
-    """whether the numbers of CSV have a decimal comma or point; auto: what the first lines show"""
+    """decimal sign of the numbers of CSV; auto: as the first lines show"""
     skip_lines: int | None = flag("Input", None, metavar="N", ge=0, scope="scores")
     """lines of CSV above the header, the line with the names of the columns (default: found in the first lines)"""
 
-    def of_csv(self) -> dict[str, Any]:
-        """These settings, as `RecordFile` takes them."""
+    def csv_settings(self) -> dict[str, Any]:
+        """Return these settings as `RecordFile` takes them."""
         return {name: getattr(self, name) for name in ("delimiter", "decimal", "skip_lines")}
 
 
@@ -127,7 +128,7 @@ COOPERATIVE = "cooperative-sticky"  # the assignment strategy that adds partitio
 
 
 class BrokerFlags(BaseFlags):
-    """How to reach the broker, and as which group; shared by `run` and `redrive`."""
+    """Settings of the connection to the broker, and the group; shared by `run` and `redrive`."""
 
     bootstrap: str = flag("Broker", "localhost:9092", metavar="HOST:PORT", min_length=1, scope="running")
     """broker addresses, separated by commas"""
@@ -138,7 +139,7 @@ class BrokerFlags(BaseFlags):
     @field_validator("kafka", mode="before")
     @classmethod
     def _kafka_is_flat(cls, value: Any) -> Any:
-        return flatten(value) if isinstance(value, Mapping) else value
+        return dotted_keys(value) if isinstance(value, Mapping) else value
 
     @field_validator("kafka")
     @classmethod
@@ -147,48 +148,48 @@ class BrokerFlags(BaseFlags):
             if key in RESERVED_KAFKA_KEYS:
                 raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
             if key in ("client.id", "client.rack"):
-                plain(value[key])
+                broker_text(value[key])
         return value
 
 
 class DeliveryFlags(BrokerFlags):
-    """How records get to the broker."""
+    """Settings of the delivery of records to the broker."""
 
     delivery: Literal["exactly-once", "at-least-once"] = flag("Delivery", "exactly-once", scope="outputs")
     """each record exactly once, with transactions; or at least once, for brokers without them"""
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested tables as dotted keys, with values as librdkafka reads them (`true`, `10`, `text`).
+def dotted_keys(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested tables as dotted keys, with values as librdkafka reads them (`true`, `10`, `text`).
 
-    >>> flatten({"socket": {"keepalive": {"enable": True}}, "linger.ms": 5})
+    >>> dotted_keys({"socket": {"keepalive": {"enable": True}}, "linger.ms": 5})
     {'socket.keepalive.enable': 'true', 'linger.ms': '5'}
     """
     flat: dict[str, str] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
+            flat.update(dotted_keys(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
     return flat
 
 
-def _as_table(value: Any) -> Any:
-    """`"http://registry:8081"` as `{"url": "http://registry:8081"}`, and nested tables as `flatten` makes them."""
-    return {"url": value} if isinstance(value, str) else flatten(value) if isinstance(value, Mapping) else value
+def _registry_table(value: Any) -> Any:
+    """Return `"http://registry:8081"` as `{"url": "http://registry:8081"}`, and nested tables with dotted keys."""
+    return {"url": value} if isinstance(value, str) else dotted_keys(value) if isinstance(value, Mapping) else value
 
 
 class RegistryFlags(BaseFlags):
     """The registry that knows the schemas of values."""
 
-    registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_as_table)] = flag(
+    registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_registry_table)] = flag(
         "Schemas", {}, metavar="URL", repr=False, scope="scores"
     )
     """addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema;
     --registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable"""
     schema_wait: float = flag("Schemas", 300.0, metavar="SECONDS", ge=0, scope="scores")
-    """a record whose schema cannot be fetched waits so long for the registry, and all behind it; then it becomes a dead
-    letter"""
+    """longest time that a record whose schema cannot be fetched waits for the registry, and with it the records behind
+    it; then it becomes a dead letter"""
 
     @field_validator("registry")
     @classmethod
@@ -218,22 +219,23 @@ class DetectorFlags(BaseFlags):
     alert_rate: float = flag(
         "Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, scope="scores", decides=("remembered-scores",)
     )
-    """share of ordinary records that are flagged, at most; real incidents come on top"""
+    """maximum share of ordinary records that are flagged; real incidents are flagged in addition"""
     admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", scope="scores", decides=("views",))
-    """records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; those
-    that feedback calls normal; or all, and nothing is left out"""
+    """records that may enter the contexts: auto: all but those that feedback calls outliers, and one view leaves the
+    most outlying ones out; feedback: those that feedback calls normal; all: as auto, and no view leaves records out"""
     views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
-    """what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views"""
+    """what records are compared with: default (trimmed,all,recent,movement,key), fast (trimmed,all,key), or names of
+    views"""
     still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
-    """a value that stands still, of a feature that nearly always changes: an outlier, or ignored"""
+    """a feature that nearly always changes repeats one value: report an outlier, or ignore it"""
     adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
-    """records after which a lasting shift is announced; 0: never"""
+    """number of records after which a lasting shift is announced; 0: never"""
     seed: int = flag("Detector", 0, ge=0, scope="state")
     """seed of the random numbers"""
     explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", scope="scores")
-    """records that are written with the features that make them odd"""
+    """records that are written with the features that make them unusual"""
     threads: int = flag("Throughput", 1, metavar="N", ge=1, le=1024, scope="group")
-    """threads for each computation, at most one per processor"""
+    """threads of each computation, at most one per processor"""
 
     @model_validator(mode="after")
     def _past_is_known(self) -> Self:
@@ -261,14 +263,14 @@ class DetectorFlags(BaseFlags):
             named_views(names)
         return names
 
-    def of_detector(self) -> dict[str, Any]:
-        """The settings of the model and of the detector by name, to give them to another command."""
+    def detector_settings(self) -> dict[str, Any]:
+        """Return the settings of the model and of the detector by name, for another command."""
         names = DetectorFlags.model_fields.keys() - BaseFlags.model_fields.keys()
         return {name: getattr(self, name) for name in names}
 
 
 class RecordFlags(DetectorFlags):
-    """How records are read and how results are written; shared by `run` and `score`."""
+    """Settings that say how records are read and results are written; shared by `run` and `score`."""
 
     features: Names | None = flag("Records", None, metavar="A,B.C", scope="state")
     """features to score, as dotted paths (default: inferred from the first records)"""
@@ -276,22 +278,24 @@ class RecordFlags(DetectorFlags):
     """fields to score as categories, by how often each value and each pair of values occurs, in addition to the
     features"""
     exclude: Names = flag("Records", (), metavar="A,B.C", scope="state")
-    """fields that are no features; all others stay"""
+    """fields that are not used as features; all others are"""
     counters: Names = flag("Records", ("auto",), metavar="A,B.C", scope="state")
-    """fields that only grow, of which the growth a record is scored; auto: those that the first records show, if
-    features are inferred; or none"""
-    missing_values: Annotated[Names, BeforeValidator(_pairs)] = flag("Records", (), metavar="A=-9999", scope="group")
-    """numbers that mean that a value is missing: temp=-9999; *=65535: of all features but categories"""
+    """fields that only grow: their growth per record is scored; auto: those that the first records show, if features
+    are inferred; or none"""
+    missing_values: Annotated[Names, BeforeValidator(_feature_values)] = flag(
+        "Records", (), metavar="A=-9999", scope="group"
+    )
+    """numbers that mean that a value is missing: temp=-9999; *=65535: in all features except categories"""
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field with the time of a record, for windows of maintenance and derived features: a number since 1970 (s, ms, us
     or ns), or ISO 8601 (default: the record's own time)"""
     time_features: Cycles = flag("Records", (), metavar="A,B", scope="state")
-    """compare values with what is usual at their time: hour, weekday, month, or several"""
+    """compare values with the usual ones at the same time: hour, weekday, month, or several"""
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
-    """zone of the hours and days, and of times that have none, in records and in the configuration: Europe/Berlin"""
+    """time zone of hours and days, and of times without a zone in records and in the configuration: Europe/Berlin"""
     reference: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
-    """CSV, JSON lines or Avro with good records, in the order of time: what is odd for those of its key is an outlier,
-    however long it lasts, and nothing else is (default: records are compared with earlier ones)"""
+    """CSV, JSON lines or Avro with good records, in the order of time: a record is an outlier if, and as long as, it is
+    unusual compared with those of its key (default: records are compared with earlier ones)"""
     derive: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_derivations)] = flag(
         "Records", (), metavar="A,B", scope="state", repeated=True
     )
@@ -299,26 +303,28 @@ class RecordFlags(DetectorFlags):
     distinct(merchant, 24h), new(device), share(category), rate(bytes), speed(lat, lon), change(x),
     ratio(errors, requests); repeatable"""
     lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
-    """compare each record also together with the K records before it of the same key (adds the view past)"""
+    """also compare each record together with the K records before it of the same key (adds the view past)"""
     key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
     """field that names the series of a record, such as its device (default: the record's own key; of a file: all
     records are one series)"""
-    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MOST_KEYS, scope="state")
-    """keys of a partition of which is known what is usual for them; those used least recently are forgotten"""
+    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MAX_KNOWN_KEYS, scope="state")
+    """maximum number of keys of a partition whose usual values are known; the least recently used ones are forgotten"""
     mute_key: Names = flag("Records", (), metavar="A,B", scope="group")
-    """keys that give no alerts; labels can mute keys, too"""
-    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MOST_OWN_CONTEXTS, scope="group")
-    """keys of a partition, the busiest, that have contexts of their own, as if each had a topic"""
+    """keys that give no alerts; labels can also mute keys"""
+    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MAX_OWN_CONTEXTS, scope="group")
+    """number of the busiest keys of a partition that have contexts of their own, as if each had its own topic"""
     result_field: str = flag("Output", "fomo", metavar="NAME", min_length=1, scope="outputs")
     """field of the output record that holds the result"""
     scores_only: bool = flag("Output", False, scope="outputs")
     """write only the result, without the original fields"""
     incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, scope="group")
     """an incident ends after N records of its series without an alert"""
-    silence: Times | None = flag("Alerts", None, metavar="FACTOR", scope="group")
-    """an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
+    silence: Factor | None = flag("Alerts", None, metavar="FACTOR", scope="group")
+    """give an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
     none)"""
-    silence_min: Annotated[str, AfterValidator(_long_enough)] = flag("Alerts", "60s", metavar="DURATION", scope="group")
+    silence_min: Annotated[str, AfterValidator(_checked_silence)] = flag(
+        "Alerts", "60s", metavar="DURATION", scope="group"
+    )
     """the shortest silence that gives an alert, at least 10s"""
     silence_of: Levels = flag("Alerts", LEVELS, metavar="A,B", scope="group")
     """what is watched for silence: key, partition, topic, or several"""
@@ -331,16 +337,17 @@ class RecordFlags(DetectorFlags):
         return round(1000 * seconds_of(self.silence_min))
 
     def check_times_of_file(self) -> None:
-        """Raise ValueError if something needs the times of records: those of a file have none of their own."""
+        """Raise ValueError if a setting needs the times of records: those of a file have times only by --time."""
         for name, value in (("--time-features", self.time_features), ("--silence", self.silence)):
             if value and self.time is None:
                 raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
-        if self.time is None and (timed := [one.name for one in derivations_of(self.derive) if one.is_timed]):
+        features = parse_derivations(self.derive)
+        if self.time is None and (timed := [feature.name for feature in features if feature.is_timed]):
             raise ValueError(f"--derive {timed[0]} of a file needs --time FIELD, the field with the time of a record")
         self.check_levels_of_past()
 
     def check_levels_of_past(self) -> None:
-        """Raise ValueError if nothing of the past could be silent."""
+        """Raise ValueError if only silence of the topic is watched, which past records cannot show."""
         if self.silence is not None and self.silence_of == ("topic",):
             raise ValueError("--silence-of topic is only for the service: of past records watch key or partition")
 
@@ -352,7 +359,7 @@ class RecordFlags(DetectorFlags):
         return self
 
     def detector_config(self) -> DetectorConfig:
-        """The part of these settings that the detector takes."""
+        """Return the part of these settings that the detector takes."""
         from fomo_stream.detector.config import DetectorConfig  # imports NumPy, which --help does not need
         from fomo_stream.records.times import cycles_of
 
@@ -365,8 +372,8 @@ class RecordFlags(DetectorFlags):
     @field_validator("derive")
     @classmethod
     def _derived_features_are_known(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """In one form, as a group agrees on it."""
-        return tuple(one.name for one in derivations_of(texts))
+        """Return the features in canonical form, because a group agrees on it."""
+        return tuple(feature.name for feature in parse_derivations(texts))
 
     @field_validator("counters")
     @classmethod
@@ -382,20 +389,20 @@ class RecordFlags(DetectorFlags):
     @field_validator("missing_values")
     @classmethod
     def _marks_are_numbers(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """In one form, as a group agrees on it."""
-        return tuple(dict.fromkeys(f"{name}={exact(number)}" for name, number in map(_mark, texts)))
+        """Return the numbers in canonical form, because a group agrees on it."""
+        return tuple(dict.fromkeys(f"{name}={exact(number)}" for name, number in map(_parse_missing_value, texts)))
 
     @property
     def marks(self) -> dict[Hashable, tuple[float, ...]]:
-        """The numbers that mean "missing", by feature; *: of all."""
-        found: dict[Hashable, tuple[float, ...]] = {}
-        for name, number in map(_mark, self.missing_values):
-            found[name] = (*found.get(name, ()), number)
-        return found
+        """The numbers that mean "missing", by feature; *: of all features."""
+        marks: dict[Hashable, tuple[float, ...]] = {}
+        for name, number in map(_parse_missing_value, self.missing_values):
+            marks[name] = (*marks.get(name, ()), number)
+        return marks
 
     @property
     def quiet(self) -> tuple[int, int]:
-        """Records without an alert after which an incident ends: of its series, and of the whole partition."""
+        """Numbers of records without an alert that end an incident: of its series, and of the whole partition."""
         return self.incident_quiet, max(self.incident_quiet, 1000)
 
     @field_validator("features", "categorical", "counters")
@@ -408,30 +415,30 @@ class RecordFlags(DetectorFlags):
         return names
 
 
-def _rule_of_flag(name: str, text: str) -> Rule:
-    """The rule that an element of --ignore or --valid says. Raises ValueError."""
-    feature, _, said = text.rpartition("=")
+def _parse_rule(name: str, text: str) -> Rule:
+    """Return the rule for an element of --ignore or --valid. Raises ValueError."""
+    feature, _, limit = text.rpartition("=")
     if not feature:
         raise ValueError(f"{text[:60]} names no feature: write FEATURE={'2.5' if name == 'ignore' else '0:100'}")
-    about: dict[str, Any] = {"name": f"{option(name)} {feature}"[:100], "features": (feature,)}
+    content: dict[str, Any] = {"name": f"{option(name)} {feature}"[:100], "features": (feature,)}
     if name == "valid":
-        low, colon, high = said.partition(":")
+        low, colon, high = limit.partition(":")
         if not colon:
             raise ValueError(f"{text[:60]}: write the lowest and the highest value with a colon between them: 0:100")
-        about["valid"] = tuple(end.strip() or None for end in (low, high))
+        content["valid"] = tuple(end.strip() or None for end in (low, high))
     else:
-        about["ignore"] = said
+        content["ignore"] = limit
     try:
-        return table_of(Rule, about)
+        return rule_spec.parse_table(Rule, content)
     except ValueError as error:
         raise ValueError(f"{text[:60]}: {error}") from None
 
 
 class RuleFlags(RecordFlags):
-    """What gives no alert, or always does; shared by `run`, `score` and `replay`."""
+    """Settings that suppress or force alerts; shared by `run`, `score` and `replay`."""
 
     rules: tuple[Rule, ...] = flag("Alerts", (), table=True, scope="scores")
-    """rules of what does not matter"""
+    """rules about deviations that do not matter"""
     maintenance: tuple[Window, ...] = flag("Alerts", (), table=True, scope="scores")
     """windows of maintenance"""
     calendar: Path | None = flag("Alerts", None, metavar="FILE", scope="scores")
@@ -439,19 +446,19 @@ class RuleFlags(RecordFlags):
     min_severity: Literal["warning", "critical"] = flag("Alerts", "warning", scope="scores")
     """records below this severity give no alert"""
     only_rises: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
-    """features that give an alert only where they rise"""
+    """features that give an alert only when they rise"""
     only_falls: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
-    """features that give an alert only where they fall"""
+    """features that give an alert only when they fall"""
     ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", scope="scores")
-    """deviations from the expected value that give no alert: at most so much, or this share of it"""
+    """largest deviation from the expected value that gives no alert, or as a share of that value"""
     valid: Names = flag("Alerts", (), metavar="A=0:100", scope="scores")
-    """ranges outside of which a value always gives an alert; each end may be left out"""
+    """valid ranges: a value outside always gives an alert; either end may be left out"""
 
     @field_validator("ignore", "valid")
     @classmethod
     def _rules_can_be_read(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         for text in texts:
-            _rule_of_flag(str(info.field_name), text)
+            _parse_rule(str(info.field_name), text)
         return texts
 
     @model_validator(mode="after")
@@ -464,23 +471,23 @@ class RuleFlags(RecordFlags):
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
-        """The rules of the configuration file, and those that flags say."""
-        made = [_rule_of_flag(name, text) for name in ("ignore", "valid") for text in getattr(self, name)]
+        """The rules of the configuration file, and those of the flags."""
+        rules_of_flags = [_parse_rule(name, text) for name in ("ignore", "valid") for text in getattr(self, name)]
         if self.only_rises:
-            made.append(Rule(name="--only-rises", features=self.only_rises, only="rises"))
+            rules_of_flags.append(Rule(name="--only-rises", features=self.only_rises, only="rises"))
         if self.only_falls:
-            made.append(Rule(name="--only-falls", features=self.only_falls, only="falls"))
+            rules_of_flags.append(Rule(name="--only-falls", features=self.only_falls, only="falls"))
         if self.min_severity != "warning":
-            made.append(Rule(name="--min-severity", min_severity=self.min_severity))
-        return (*self.rules, *made)
+            rules_of_flags.append(Rule(name="--min-severity", min_severity=self.min_severity))
+        return (*self.rules, *rules_of_flags)
 
     @property
     def has_rules(self) -> bool:
-        """Whether there are rules or windows of maintenance."""
+        """True if there are rules or windows of maintenance."""
         return bool(self.all_rules or self.windows)
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
         """The windows of maintenance of the configuration file, and those of the calendar. Raises ConfigError."""
-        of_calendar = () if self.calendar is None else read_calendar(self.calendar, self.timezone)
-        return in_zone((*self.maintenance, *of_calendar), self.timezone)
+        of_calendar = () if self.calendar is None else rule_spec.read_calendar(self.calendar, self.timezone)
+        return rule_spec.in_zone((*self.maintenance, *of_calendar), self.timezone)

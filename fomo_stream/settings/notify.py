@@ -9,9 +9,9 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.flags import BrokerFlags, RegistryFlags
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
-from fomo_stream.settings.topics import check_topic_names
+from fomo_stream.settings.topic_flags import check_topic_names
 
 # Addresses may hold commas, so blanks and line breaks separate them.
 Urls = Annotated[
@@ -20,7 +20,7 @@ Urls = Annotated[
 
 
 class NotifySettings(BrokerFlags, RegistryFlags):
-    """`fomo-stream notify`: tell people of incidents. Addresses and secrets are shown in no message."""
+    """`fomo-stream notify`: notify people of incidents. No message shows addresses or secrets."""
 
     webhook: Urls = flag("Targets", (), metavar="URL", repeated=True, repr=False)
     """post each message as JSON to this address; repeatable"""
@@ -29,16 +29,17 @@ class NotifySettings(BrokerFlags, RegistryFlags):
     to: Urls = flag("Targets", (), metavar="URL", repeated=True, repr=False)
     """tell people, by an address of the library apprise: slack://..., mailtos://...; repeatable"""
     per_hour: int = flag("Messages", 60, metavar="N", ge=0, le=100_000)
-    """messages to people within an hour, at most, for each --to; then one message says what was held back; 0: any
-    number"""
+    """maximum number of messages to people in an hour, for each --to; then one message says what was held back; 0: no
+    limit"""
     status_url: str | None = flag("Messages", None, metavar="URL", min_length=1)
     """address of the status page, which messages then link to"""
     dry_run: bool = flag("Messages", False)
-    """print the messages in place of sending them"""
+    """print the messages instead of sending them"""
     alerts: str = flag("Topics", ..., metavar="TOPIC", min_length=1)
     """topic of alerts to read"""
     group: str = flag("Broker", "", metavar="GROUP")
-    """each target has a consumer group whose name begins so; instances share the work (default: <alerts>-notify)"""
+    """each target has a consumer group whose name begins with this; instances share the work (default:
+    <alerts>-notify)"""
     start: Literal["earliest", "latest"] = with_default(
         ServiceSettings,
         "start",
@@ -72,10 +73,10 @@ class NotifySettings(BrokerFlags, RegistryFlags):
 
     @property
     def has_target(self) -> bool:
-        """Whether any target is given."""
+        """True if any target is given."""
         return bool(self.webhook or self.alertmanager or self.to)
 
-    def of_codec(self) -> ServiceSettings:
-        """The settings that the codec of a topic's values takes."""
+    def codec_settings(self) -> ServiceSettings:
+        """Return the settings that the codec of a topic's values takes."""
         names = ("registry", "schema_wait", "result_field", "max_record_bytes", "bootstrap", "kafka", "group")
         return ServiceSettings.model_construct(topic=self.alerts, **{name: getattr(self, name) for name in names})

@@ -1,4 +1,4 @@
-"""Reading settings from flags, environment and configuration file, and explaining mistakes in them.
+"""Reads settings from flags, environment and configuration file, and explains mistakes in them.
 
 This module is the only reader of the environment and of configuration files.
 """
@@ -26,13 +26,13 @@ from pydantic_settings import (
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.config_file import at_line, read_config
-from fomo_stream.settings.gone import what_instead
+from fomo_stream.settings.removed import replacement_hint
 from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
 TABLES = ("kafka", "registry")  # settings of clients: each is a table of the client's own settings
 
-# Kubernetes gives every pod such variables for each Service; these are for a Service whose name begins with `fomo`.
+# Kubernetes sets such variables in every pod for each Service; these are of a Service whose name begins with `fomo`.
 _SERVICE_VARIABLE = re.compile(
     r"FOMO_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -40,8 +40,8 @@ _SERVICE_VARIABLE = re.compile(
 LogLevel = Literal["debug", "info", "warning", "error"]
 # What a setting of the service or of a replay affects. All instances of a group agree on the first three.
 # state: the stored state of the group; a change needs --reset-state. group: results; it can change while the group has
-# no members. outputs: as group, but only what is written, and where. scores: results of the instance that has it.
-# running: no result. "": it is a setting of another command.
+# no members. outputs: like group, but only what is written, and where. scores: results of the instance that has it.
+# running: no result. "": a setting of another command.
 Scope = Literal["state", "group", "outputs", "scores", "running", ""]
 AGREED: tuple[Scope, ...] = ("state", "group", "outputs")
 
@@ -59,50 +59,50 @@ def flag(
     decides: tuple[str, ...] = (),
     **constraints: Any,
 ) -> Any:
-    """A setting with its group in `--help` and its default (`...`: required). The text below it is its description.
+    """Declare a setting with its group in `--help` and its default (`...`: required). The text below describes it.
 
-    scope: what it affects; all lists of this are made of it. decides: what else a group agrees on that depends on it.
-    words: it takes several words. repeated: it may be given several times. short: a second name, such as -o. table: it
-    has no flag, but tables in the configuration file.
+    scope: what it affects; every list of settings by effect derives from it. decides: other settings of the agreement
+    that depend on it. words: takes several words. repeated: may be given several times. short: a second name, such as
+    -o. table: has no flag, but tables in the configuration file.
     """
     extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
     extra |= {"repeated": repeated, "decides": decides}
     return Field(default, json_schema_extra=extra, **constraints)
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """What to write in place of a setting that there is not."""
+def suggestion_for(name: str, candidates: Iterable[str]) -> str:
+    """Return a hint what to write instead of an unknown setting."""
     field = name.strip("-").replace("-", "_")
     others = [cls for cls in _commands() if field in (name.strip("_") for name in flags_of(cls))]
-    elsewhere = ", ".join(cls.__name__.removesuffix("Settings").lower().replace("service", "run") for cls in others)
-    return what_instead(name) or (f": it is a flag of {elsewhere}" if others else did_you_mean(name, known))
+    commands = ", ".join(cls.__name__.removesuffix("Settings").lower().replace("service", "run") for cls in others)
+    return replacement_hint(name) or (f": it is a flag of {commands}" if others else did_you_mean(name, candidates))
 
 
 def flags_of(cls: type[BaseFlags]) -> list[str]:
-    """The fields that have a flag: neither tables of the configuration file nor positional."""
+    """Return the fields that have a flag: neither tables of the configuration file nor positional arguments."""
     about = {name: extra_of(field) for name, field in cls.model_fields.items()}
     return [name for name, extra in about.items() if not (extra.get("table") or extra.get("positional"))]
 
 
 def with_default(cls: type[BaseFlags], name: str, default: Any, text: str = "") -> Any:
-    """A setting of `cls`, for a command with another default, and perhaps another text."""
+    """Return a setting of `cls` for another command, with another default and optionally another text."""
     field = copy(cls.model_fields[name])
     field.default, field.description = default, text or field.description
     return field
 
 
 def settings_of_scope(cls: type[BaseFlags], *scopes: Scope) -> tuple[str, ...]:
-    """The settings that affect this, as names of fields, in the order of the flags."""
+    """Return the settings with one of these scopes, as names of fields, in the order of the flags."""
     return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get("scope") in scopes)
 
 
 def settings_of_group(cls: type[BaseFlags], *groups: str) -> tuple[str, ...]:
-    """The settings in these groups of `--help`, as names of fields, in the order of the flags."""
+    """Return the settings in these groups of `--help`, as names of fields, in the order of the flags."""
     return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get("group") in groups)
 
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:
-    """What `flag` has noted about a setting."""
+    """Return what `flag` has noted about a setting."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
@@ -113,7 +113,7 @@ class BaseFlags(BaseSettings):
         env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True, use_attribute_docstrings=True
     )
 
-    _flags: Mapping[str, Any] = PrivateAttr({})  # that `load` was given
+    _flags: Mapping[str, Any] = PrivateAttr({})  # those that `load` got
 
     config: Path | None = flag("General", None, metavar="FILE", scope="running")
     """YAML or TOML file with settings, named like the flags"""
@@ -134,16 +134,18 @@ class BaseFlags(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order of precedence, highest first: flags, environment, file."""
+        """Return the sources in their order of precedence, highest first: flags, environment, file."""
+        # Fields such as `from_`, whose names are words of Python without the underscore.
         words = {name: _variables().get(ENV_PREFIX + name[:-1].upper()) for name in cls.model_fields if name[-1] == "_"}
-        of_words = InitSettingsSource(settings_cls, {name: value for name, value in words.items() if value})
-        tables = {name: table for name in TABLES if name in cls.model_fields and (table := _table_of(name))}
-        given = [InitSettingsSource(settings_cls, _joinable(one)) for one in (init_settings(), env_settings(), tables)]
-        sources: list[PydanticBaseSettingsSource] = [*given, of_words]
+
+        tables = {name: table for name in TABLES if name in cls.model_fields and (table := _environment_table(name))}
+        contents = [_with_registry_table(values) for values in (init_settings(), env_settings(), tables)]
+        contents.append({name: value for name, value in words.items() if value})
+        sources: list[PydanticBaseSettingsSource] = [InitSettingsSource(settings_cls, values) for values in contents]
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
-            content = _joinable(_read_file(Path(path), cls.model_fields))
-            if init_settings().get("file") is not None:  # a file that is named is read in place of the service's topic
+            content = _with_registry_table(_read_file(Path(path), cls.model_fields))
+            if init_settings().get("file") is not None:  # a named file is read instead of the topic
                 content.pop("topic", None)
             sources.append(InitSettingsSource(settings_cls, content))
         return tuple(sources)
@@ -153,12 +155,12 @@ AnySettings = TypeVar("AnySettings", bound=BaseFlags)
 
 
 def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
-    """Settings from `flags`, environment and configuration file. Raises ConfigError, naming each mistake."""
+    """Load settings from `flags`, environment and configuration file. Raises ConfigError, which names each mistake."""
     _check_environment()
     try:
-        made = cls(**flags)
-        made._flags = dict(flags)
-        return made
+        settings = cls(**flags)
+        settings._flags = dict(flags)
+        return settings
     except ValidationError as error:
         problems = [_explain(cls, item, flags) for item in error.errors()]
         raise ConfigError("; ".join(dict.fromkeys(problems))) from None
@@ -168,23 +170,23 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
         ) from None
 
 
-def read_again(settings: AnySettings) -> AnySettings:
-    """The settings as the same flags, the environment and the configuration file have them now. Raises ConfigError."""
+def reload_settings(settings: AnySettings) -> AnySettings:
+    """Load the settings again, from the same flags and the present environment and file. Raises ConfigError."""
     return load(type(settings), settings._flags)
 
 
 def files_of(settings: BaseFlags) -> tuple[Path, ...]:
-    """The files that the settings are read from, and that can change while a service runs."""
+    """Return the files that the settings are read from, which can change while a service runs."""
     return tuple(path for path in (settings.config, getattr(settings, "calendar", None)) if path is not None)
 
 
 def option(name: str) -> str:
-    """The flag of a setting: `batch_size` -> `--batch-size`, `from_` (`from` is a word of Python) -> `--from`."""
+    """Return the flag of a setting: `batch_size` -> `--batch-size`, `from_` (`from` is a keyword) -> `--from`."""
     return "--" + name.strip("_").replace("_", "-")
 
 
-def command_again(settings: BaseFlags, command: str, **changes: Any) -> str:
-    """The command line with the flags that these settings were loaded with, and changes; secrets as ***."""
+def command_line(settings: BaseFlags, command: str, **changes: Any) -> str:
+    """Return the command line with the flags that these settings were loaded with, and changes; secrets as ***."""
     words = ["fomo-stream", command]
     for name, value in {**settings._flags, **changes}.items():
         field, flag = type(settings).model_fields[name], option(name)
@@ -193,18 +195,18 @@ def command_again(settings: BaseFlags, command: str, **changes: Any) -> str:
         elif isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         elif extra_of(field).get("repeated") and field.repr:
-            words += [word for each in value for word in (flag, each)]
+            words += [word for element in value for word in (flag, element)]
         elif extra_of(field).get("words"):
             words += [flag, *value]
         else:
-            quoted = (f'"{each}"' if "," in each else each for each in value) if isinstance(value, tuple) else ()
+            quoted = (f'"{name}"' if "," in name else name for name in value) if isinstance(value, tuple) else ()
             text = "***" if not field.repr else ",".join(quoted) or str(value)
             words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     return shlex.join(words)
 
 
 def _variables() -> dict[str, str]:
-    """The environment variables that may be settings, with names in capital letters: case does not matter."""
+    """Return the environment variables that may be settings, with names in capitals: case does not matter."""
     variables = {name.upper(): value for name, value in os.environ.items() if not _SERVICE_VARIABLE.fullmatch(name)}
     addresses = {name for name, value in variables.items() if name.endswith("_PORT") and "://" in value}
     return {name: value for name, value in variables.items() if name.startswith(ENV_PREFIX) and name not in addresses}
@@ -215,22 +217,22 @@ def _check_environment() -> None:
 
     The message does not show their values.
     """
-    known, tables = set(map(str.upper, _all_settings())), tuple(f"{name.upper()}_" for name in TABLES)
+    settings, tables = set(map(str.upper, _all_settings())), tuple(f"{name.upper()}_" for name in TABLES)
     words = [name.removeprefix(ENV_PREFIX) for name in _variables()]
     problems = [
-        f"there is no setting {ENV_PREFIX}{word}{what_instead(word) or did_you_mean(word, known, ENV_PREFIX)}"
+        f"unknown setting {ENV_PREFIX}{word}{replacement_hint(word) or did_you_mean(word, settings, ENV_PREFIX)}"
         for word in words
-        if word not in known and not word.startswith(tables)
+        if word not in settings and not word.startswith(tables)
     ]
     if problems:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
 
 
-MOST_SHOWN = 100  # characters of a value that is refused
+MAX_SHOWN_CHARACTERS = 100  # characters of a value that is refused
 
 
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
-    """One line for one validation error: the source of the value, the value, and the mistake."""
+    """Return one line for one validation error: the source of the value, the value, and the mistake."""
     message = error["msg"].removeprefix("Value error, ")
     path = flags.get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
     if path and error["loc"] and extra_of(cls.model_fields[str(error["loc"][0])]).get("table"):
@@ -248,22 +250,22 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
         is_variable = variable in map(str.upper, os.environ)
         where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
     is_secret = not cls.model_fields[name].repr
-    given = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
-    shown = "" if is_secret or isinstance(given, dict) else f" {str(given)[:MOST_SHOWN]}"
-    first = message[0] if message[1:2].isupper() else message[0].lower()  # a text of the user stays as it is
+    value = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
+    shown = "" if is_secret or isinstance(value, dict) else f" {str(value)[:MAX_SHOWN_CHARACTERS]}"
+    first = message[0] if message[1:2].isupper() else message[0].lower()  # a text of the user stays unchanged
     return f"{where}{shown}: {first}{message[1:]}"
 
 
 def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -> str:
-    """The same for an error in a table of the configuration file: its line, its field, and a near match."""
+    """Return one line for an error in a table of the configuration file: its line, its field, and a near match."""
     place = [part for part in error["loc"] if not str(part).startswith("function")]
     name, hint = str(place[-1]).replace("_", "-"), ""
     if error["type"] == "missing":
         message = "it is required"
     elif error["type"] == "extra_forbidden":
         table = get_args(cls.model_fields[str(place[0])].annotation)[0]
-        known = [(field.alias or own).replace("_", "-") for own, field in table.model_fields.items()]
-        message, hint = "there is no such field", did_you_mean(name, known) or f"; fields are {', '.join(known)}"
+        names = [(field.alias or key).replace("_", "-") for key, field in table.model_fields.items()]
+        message, hint = "unknown field", did_you_mean(name, names) or f"; fields are {', '.join(names)}"
     elif error["type"] == "literal_error":
         choices = re.findall(r"'([^']+)'", str(error["ctx"]["expected"]))
         message = f"{str(error['input'])[:60]!r} is not one of {', '.join(choices)}"
@@ -274,39 +276,39 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -
 
 
 def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from the configuration file; names may have dashes or underscores."""
+    """Return the settings of the configuration file; names may have dashes or underscores."""
     content = read_config(path)
     names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
     values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
     for key in values:
         # one file can serve several commands
         if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):
-            hint = near(key, [option(name)[2:] for name in fields])
-            raise ConfigError(f"--config {path}{at_line(path, (key,))}: there is no setting {key}{hint}")
+            hint = suggestion_for(key, [option(name)[2:] for name in fields])
+            raise ConfigError(f"--config {path}{at_line(path, (key,))}: unknown setting {key}{hint}")
     return {key: value for key, value in values.items() if key in fields}
 
 
 def _commands() -> list[type[BaseFlags]]:
-    """The settings of each command."""
-    found = []
-    for name in ("service", "commands", "replay", "notify"):
+    """Return the settings class of each command."""
+    classes = []
+    for name in ("service_settings", "commands", "replay", "notify"):
         module = import_module(f"{__package__}.{name}")
-        found += [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-    return [one for one in found if issubclass(one, BaseFlags)]
+        classes += [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
+    return [cls for cls in classes if issubclass(cls, BaseFlags)]
 
 
 def _all_settings() -> set[str]:
     return {field.strip("_") for cls in _commands() for field in cls.model_fields}
 
 
-def _joinable(values: dict[str, Any]) -> dict[str, Any]:
-    """With the address of a registry as a table, so that other sources can add to it."""
+def _with_registry_table(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with the address of a registry as a table, so that other sources can add to it."""
     url = values.get("registry")
     return {**values, "registry": {"url": url}} if isinstance(url, str) else values
 
 
-def _table_of(name: str) -> dict[str, str]:
-    """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"sasl.password": "x"}` for kafka, so that secrets need no flag."""
+def _environment_table(name: str) -> dict[str, str]:
+    """Return `FOMO_KAFKA_SASL_PASSWORD=x` as `{"sasl.password": "x"}` (for kafka), so that secrets need no flag."""
     prefix = f"{ENV_PREFIX}{name.upper()}_"
-    found = {key.removeprefix(prefix): value for key, value in _variables().items() if key.startswith(prefix)}
-    return {key.lower().replace("_", "."): value for key, value in found.items()}
+    variables = {key.removeprefix(prefix): value for key, value in _variables().items() if key.startswith(prefix)}
+    return {key.lower().replace("_", "."): value for key, value in variables.items()}

@@ -20,7 +20,6 @@ from pretrain.training.train import Observer, train
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument("--out", type=Path, metavar="RUN", required=True, help="directory of the run")
-    parser.add_argument("--init-from", type=Path, metavar="RUN", help="start with the weights of another run")
     parser.add_argument(
         "--stop-after",
         type=float,
@@ -35,14 +34,7 @@ def run(options: argparse.Namespace) -> int:
     config = configuration(options)
     if config.precision == "bf16" and resolve_device(options.device) == "cpu" and not cpu_multiplies_bf16():
         print("pretrain: bf16 is about ten times slower than fp32 on this CPU; leave out --precision", file=sys.stderr)
-    train(
-        config,
-        options.out,
-        options.device,
-        init_from=options.init_from,
-        stop_after=options.stop_after,
-        observer=RunDisplay(),
-    )
+    train(config, options.out, options.device, stop_after=options.stop_after, observer=RunDisplay())
     return 0
 
 

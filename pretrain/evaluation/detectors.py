@@ -18,7 +18,7 @@ import torch
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
-from fomo_stream.records.schema import subset
+from fomo_stream.records.schema import random_columns
 from pretrain.evaluation.tables import Float
 
 NEIGHBOURS = 5  # of kNN and DTE-NP, as in the paper
@@ -67,7 +67,7 @@ class Encoded:
         self.model = shared_model(model, device)
 
     def fit(self, rows: Float) -> object:
-        self.columns = subset(range(rows.shape[1]), self.model.config.max_features())
+        self.columns = random_columns(range(rows.shape[1]), self.model.config.max_features())
         self.cache = encode_rows(self.model, rows[:, self.columns])
         return self
 

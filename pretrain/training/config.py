@@ -29,13 +29,12 @@ class TrainConfig:
     ema: float = 0.99  # decay per step of the moving average of the weights; 0 = no averaging
     min_auc: float = 0.0  # datasets whose best evidence channel has a lower AUROC are left out of the loss, ...
     max_auc: float = 1.0  # ... and so are those with a higher one
-    freeze: str = ""  # parameters whose names begin with this text are not trained
     period: int = 0  # steps after which the same batches are repeated; 0 = always new ones
     precision: str = "auto"  # of the network: bf16 or fp32; auto is bf16 on CUDA, fp32 elsewhere
+    moments: str = "fp32"  # of the optimiser: fp32, or bf16 for smaller files
     seed: int = 0
     log_every: int = 50  # steps
     save_every: float = 60.0  # seconds between two saves of the state
-    keep_every: int = 0  # steps after which the averaged weights are kept in a file; 0 = never
     best_every: int = 0  # steps over which the loss is averaged to find the best weights; 0 = do not keep them
     data: DataConfig = field(default_factory=DataConfig)
 
@@ -46,7 +45,9 @@ class TrainConfig:
             raise ConfigError(f"schedule is cosine or constant, not {self.schedule!r}")
         if self.precision not in ("auto", "bf16", "fp32"):
             raise ConfigError(f"precision is auto, bf16 or fp32, not {self.precision!r}")
-        at_least_0 = ("warmup", "weight_decay", "min_auc", "period", "save_every", "keep_every", "best_every")
+        if self.moments not in ("bf16", "fp32"):
+            raise ConfigError(f"moments is bf16 or fp32, not {self.moments!r}")
+        at_least_0 = ("warmup", "weight_decay", "min_auc", "period", "save_every", "best_every")
         check_least(self, {"steps": 1, "log_every": 1, **dict.fromkeys(at_least_0, 0)})
         if self.lr <= 0 or self.clip <= 0 or not (self.minutes is None or self.minutes > 0):
             raise ConfigError("lr, clip and minutes must be above 0")

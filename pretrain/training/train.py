@@ -4,9 +4,8 @@ A run directory holds:
 
     config.json        the settings; a resumed run must have the same
     commit.txt         the commit of the source that started the run
-    state.safetensors  model, moving average, optimiser moments, step; replaced atomically
+    state.safetensors  model, moving average if it differs, optimiser moments, step; replaced atomically
     log.jsonl          one line per log interval
-    weights-N.safetensors  the moving average after N steps, with --keep-every
     best.safetensors   the moving average with the lowest training loss, with best_every
 
 The batch of a step and all other random numbers are functions of (seed, step). So a run that was stopped and resumed
@@ -80,14 +79,13 @@ def train(
     config: TrainConfig,
     run_dir: Path,
     device: str = "auto",
-    init_from: Path | None = None,
     stop_after: float | None = None,
     observer: Observer | None = None,
 ) -> ZeroShotModel:
     """Train, or resume the run in `run_dir`; returns the model with the averaged weights.
 
-    init_from: a run whose averaged weights are the start, where names and shapes match. stop_after: minutes after which
-    this call saves and returns, even if the run is not finished. observer: gets the progress of the run.
+    stop_after: minutes after which this call saves and returns, even if the run is not finished. observer: gets the
+    progress of the run.
     Raises ConfigError for a run directory with other settings.
     """
     deadline = math.inf if stop_after is None else time.monotonic() + 60 * stop_after
@@ -96,9 +94,8 @@ def train(
     files.claim(config)
     torch.manual_seed(stream_seed(config.seed, _INIT_STREAM))
     model = ZeroShotModel(config.network, name=config.model).to(where)
-    state = State.fresh(model, frozen=config.freeze)
-    if not files.load(state) and init_from is not None:
-        RunFiles(init_from).load_weights(state)
+    state = State.fresh(model, config.moments == "bf16")
+    files.load(state)
     trainer = Trainer.start(config, state, where)
     observer.started(files, config, state.step)
     with _interrupts() as interrupted:
@@ -138,8 +135,6 @@ def _loop(trainer: Trainer, files: RunFiles, observer: Observer, stopped: Callab
             )
         if state.step % config.log_every == 0:
             log()
-        if config.keep_every and state.step % config.keep_every == 0:
-            files.keep_weights(state)
         if config.best_every and state.step % config.best_every == 0:
             files.keep_best(state, config.best_every)
         if time.monotonic() - saved > config.save_every:
@@ -159,14 +154,14 @@ def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
     """
     config, state = trainer.config, trainer.state
     inputs = trainer.loader.inputs(state.step, progress_of(config, state.step, state.elapsed))
-    torch.manual_seed(stream_seed(config.seed, _STEP_STREAM, state.step))  # for dropout
+    torch.manual_seed(stream_seed(config.seed, _STEP_STREAM, state.step))  # for dropout and rounding
     kept = ((inputs.best >= config.min_auc) & (inputs.best <= config.max_auc)).float()
     logits = trainer.network(inputs)
     each = F.binary_cross_entropy_with_logits(logits, inputs.labels, reduction="none").mean(1)
     loss = (each * kept).sum() / kept.sum().clamp_min(1.0)
     state.optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    norm = nn.utils.clip_grad_norm_(state.trained, config.clip)
+    norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.clip)
     good = torch.isfinite(norm)
     state.update(lr, config.weight_decay, config.ema, good & kept.any())
     trainer.loader.prepare(state.step + 1, progress_of(config, state.step + 1, state.elapsed))

@@ -23,8 +23,8 @@ from fomo_stream.detector.results import Results
 from fomo_stream.errors import ConfigError, SchemaError, StateError
 from fomo_stream.model import scoring
 from fomo_stream.model.architecture import Model
-from fomo_stream.records.derivations import derivations_of, split_derivations
-from fomo_stream.records.derived import Derived
+from fomo_stream.records.derivations import parse_derivations, split_derivations
+from fomo_stream.records.derived import DerivedFeatures
 
 # --- river
 
@@ -625,7 +625,7 @@ DERIVED: dict[str, Any] = {
 def test_derived_features_are_those_of_a_stream_job() -> None:
     """From records one by one, in parts, as a frame and from a pickle; looks change nothing."""
     given = payments(400)
-    job = Derived(derivations_of(split_derivations(DERIVED["derive"])), 100)
+    job = DerivedFeatures(parse_derivations(split_derivations(DERIVED["derive"])), 100)
     times = [round(one["at"].timestamp() * 1000) for one in given]
     made = job.follow(given, [record["user"] for record in given], times)
     made = [{name: value for name, value in one.items() if name not in ("at", "device")} for one in made]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fomo_stream import FoMoDetector, ReplayResult, ZeroShotDetector, replay
-from fomo_stream.replaying.results import Json
+from fomo_stream.replaying.replay_result import Json
 
 
 def program() -> None:

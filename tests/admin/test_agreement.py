@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement, shown
-from fomo_stream.kafka.group.log import Entry, GroupLog
+from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement, setting_text
+from fomo_stream.kafka.group.group_log import GroupLog, LogEntry
 from fomo_stream.settings.commands import GroupSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 SETTINGS = GroupSettings(topic="t", group="g")
 
@@ -23,17 +23,17 @@ class Log(GroupLog):
 
     def __init__(self) -> None:
         super().__init__(SETTINGS)
-        self._there: list[Entry] = []
+        self._there: list[LogEntry] = []
         self.late: Any = None
 
-    def entries(self, kind: bytes) -> list[Entry]:
+    def entries(self, kind: bytes) -> list[LogEntry]:
         return [entry for entry in self._there if entry.key.startswith(kind)]
 
     def append(self, kind: bytes, content: Mapping[str, Any]) -> None:
         late, self.late = self.late, None
         if late is not None:
             late()
-        self._there.append(Entry(kind + b"%d" % len(self._there), json.loads(json.dumps(content))))
+        self._there.append(LogEntry(kind + b"%d" % len(self._there), json.loads(json.dumps(content))))
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     **{
         name: (
             {name.replace("-", "_"): new},
-            re.escape(f"--{name} is {shown(WRITTEN[name])} in the group, {shown(new)} here"),
+            re.escape(f"--{name} is {setting_text(WRITTEN[name])} in the group, {setting_text(new)} here"),
         )
         for name, new in OTHERS.items()
     },

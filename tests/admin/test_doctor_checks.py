@@ -12,8 +12,8 @@ from confluent_kafka.admin import AclOperation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.admin.advice import Facts, own_settings
-from fomo_stream.admin.doctor import OF_BROKERS
+from fomo_stream.admin.deployment_checks import Facts, own_settings
+from fomo_stream.admin.doctor import BROKER_CHECKS
 from fomo_stream.errors import NotPermittedError, TopicError
 from fomo_stream.kafka.broker.permissions import service_needs
 from fomo_stream.kafka.topics.checks import RESULT_BYTES, STATE_TOPIC_CONFIG, Finding
@@ -61,7 +61,7 @@ GOOD = Facts(
 
 def found(settings: DoctorSettings, facts: Facts) -> list[tuple[str, Finding]]:
     """What is not well."""
-    every = [(name, one) for name, check in OF_BROKERS.items() for one in check(settings, facts)]
+    every = [(name, one) for name, check in BROKER_CHECKS.items() for one in check(settings, facts)]
     return [(name, one) for name, one in every if one.level != "ok"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 
-from fomo_stream.cli.score import Scoring, open_table
+from fomo_stream.cli.score import Scoring, open_input
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.settings.commands import ScoreSettings
 
@@ -52,7 +52,7 @@ def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
     def note(text: str) -> None:
         print(text, file=notes)
 
-    scoring = Scoring(settings, open_table(settings, io.BytesIO(data), "the input", note), out, note)
+    scoring = Scoring(settings, open_input(settings, io.BytesIO(data), "the input", note), out, note)
     scoring.run()
     if not may_skip:
         scoring.check_skipped()

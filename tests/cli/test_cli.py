@@ -22,7 +22,7 @@ from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.logs import ClientLog, kv, quiet_clients
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import extra_of, option
 
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
@@ -53,7 +53,7 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),
         ([], "--topic is required"),
         (["run"], "--topic is required"),
-        (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "no reason not_jsn; did you mean not_json?"),
+        (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "unknown reason not_jsn; did you mean not_json?"),
         (["redrive", "--dead-letters", "d", "--reason", ""], "name at least one reason"),
     ],
 )

@@ -17,7 +17,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.records.inference import infer_schema
-from fomo_stream.records.writers import CSV_FIELDS, EXPLAINED_FIELDS
+from fomo_stream.records.result_writers import CSV_FIELDS, EXPLAINED_FIELDS
 
 RESULT = [f"fomo_{name}" for name in (*CSV_FIELDS, *EXPLAINED_FIELDS)]
 STATUS = RESULT.index("fomo_status") - len(RESULT)
@@ -264,7 +264,7 @@ def test_a_reference_that_is_refused(
 
 def test_a_context_and_a_reference_exclude_each_other(model_path: Path, tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_bytes(as_csv(RECORDS))
-    with pytest.raises(ValueError, match="--context and --reference both say what is good"):
+    with pytest.raises(ValueError, match="--context and --reference both name good records"):
         score(model_path, b"", context=tmp_path / "good.csv", reference=tmp_path / "good.csv")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scoring import RECORDS, as_csv, as_jsonl, results, score, table
 
-from fomo_stream.cli.score import Scoring, open_table
+from fomo_stream.cli.score import Scoring, open_input
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import SchemaError
@@ -92,7 +92,7 @@ def test_a_context_without_a_feature_of_the_records_is_refused_before_anything_i
     context.write_bytes(as_csv([{"load": i % 7, "Temp": i % 11, "n": i} for i in range(60)]))
     records = [{"load": i % 7, "temp": i % 11, "n": i, "id": i, "site": "north", "fomo_score": 0.5} for i in range(200)]
     settings = ScoreSettings(file="new.csv", model=str(model_path), device="cpu", context=context)
-    scoring = Scoring(settings, open_table(settings, io.BytesIO(as_csv(records)), "new.csv", print), out, print)
+    scoring = Scoring(settings, open_input(settings, io.BytesIO(as_csv(records)), "new.csv", print), out, print)
     with pytest.raises(SchemaError) as caught:
         scoring.run()
     assert out.getvalue() == b""

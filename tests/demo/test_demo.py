@@ -18,7 +18,7 @@ from fomo_stream.demo import demo, producer
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.records.result import Result
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
 from fomo_stream.settings.commands import DemoSettings
 
 SETTINGS = DemoSettings(min_context=50, alert_rate=0.01)
@@ -125,7 +125,7 @@ def test_readings_of_every_pump_arrive_in_order(monkeypatch: pytest.MonkeyPatch)
         broker = Embedded(running.bootstrap)
         broker.create_topic("sensors")
         flags = "--topic sensors --rate 2000 --pumps 3 --count 600 --bootstrap"
-        producer.main([*flags.split(), broker.bootstrap])
+        producer.run_producer([*flags.split(), broker.bootstrap])
         messages = broker.read("sensors", at_least=600)
     records = [json.loads(message.value()) for message in messages]
     assert [message.key().decode() for message in messages] == [record["pump"] for record in records]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from documents import with_changes
 
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
 ROOT = Path(__file__).parents[2]

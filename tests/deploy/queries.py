@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fomo_stream.notify.metrics import METRICS as NOTIFY
+from fomo_stream.notify.notify_metrics import METRICS as NOTIFY
 from fomo_stream.ops.metric import PREFIX
 from fomo_stream.ops.metrics import METRICS
 

@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 from fomo_stream.kafka.registry.client import RegistryClient
 from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
 from fomo_stream.settings.notify import NotifySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}

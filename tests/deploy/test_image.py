@@ -18,8 +18,8 @@ import yaml
 from brokers import free_ports
 from documents import ROOT
 
-from fomo_stream.ops.http import HttpServer, Sources
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.ops.http import Endpoints, HttpServer
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
 PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
@@ -80,7 +80,7 @@ def test_the_health_check_is_the_liveness_probe() -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         return subprocess.run(command, env={"PATH": path, **settings}, capture_output=True).returncode
 
-    sources = Sources(live=lambda: reasons, ready=lambda: ["not yet"], metrics=lambda: b"", status=lambda: b"")
+    sources = Endpoints(live=lambda: reasons, ready=lambda: ["not yet"], metrics=lambda: b"", status=lambda: b"")
     with HttpServer("127.0.0.1", 0, sources) as server:
         assert code(server.port) == 0
         reasons.append("stuck")

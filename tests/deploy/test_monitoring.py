@@ -19,7 +19,7 @@ from tools import needed
 from fomo_stream.cli.parser import build_parser
 from fomo_stream.ops.metric import PREFIX
 from fomo_stream.ops.metrics import METRICS
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 FOLDER = ROOT / "deploy/chart/monitoring"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())

@@ -21,11 +21,11 @@ from brokers import Broker, wait_for
 from label_effects import RecordingService
 
 from fomo_stream.errors import FomoError
-from fomo_stream.kafka.member import Member
+from fomo_stream.kafka.member import GroupMember
 from fomo_stream.model.architecture import Model
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import Monitor
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import TABLES
 
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
@@ -98,14 +98,14 @@ class Running:
         return not self._thread.is_alive()
 
     @property
-    def member(self) -> Member:
+    def member(self) -> GroupMember:
         """The instance at work; wait until the service is ready first."""
         assert self.service.member is not None
         return self.service.member
 
     def scores(self, partition: int) -> bool:
         """Whether records of this partition that arrive now are scored; ready is also a member without partitions."""
-        task = self.member.pipeline.tasks.get(partition) if self.service.ready else None
+        task = self.member.pipeline.partitions.get(partition) if self.service.ready else None
         return task is not None and task.is_active
 
     def _run(self) -> None:

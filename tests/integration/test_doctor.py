@@ -9,7 +9,7 @@ import pytest
 from brokers import Broker
 from services import unique
 
-from fomo_stream.admin.doctor import OF_BROKERS
+from fomo_stream.admin.doctor import BROKER_CHECKS
 from fomo_stream.cli.main import main
 from fomo_stream.kafka.broker import clients
 
@@ -44,7 +44,7 @@ def test_bad_topics_are_found_and_nothing_is_changed(broker: Broker, capsys: pyt
     flags = ("--topic", topic, "--group", group, "--kafka.session.timeout.ms=1000")
     code, found = findings(capsys, broker.bootstrap, *flags)
     assert code == 8
-    assert list(found) == [*OF_BROKERS, "settings"]
+    assert list(found) == [*BROKER_CHECKS, "settings"]
     of_topics = " ".join(f"{one['level']}: {one['what']};" for one in found["topics"])
     for words in (
         f"problem: topic {group}-{topic}-state has cleanup.policy=delete",

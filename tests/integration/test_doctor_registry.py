@@ -18,7 +18,7 @@ from fomo_stream.errors import ConfigError, RegistryError
 from fomo_stream.kafka.registry.client import RegistryClient
 from fomo_stream.kafka.topics.checks import Finding
 from fomo_stream.records.avro import AvroWriter
-from fomo_stream.records.writer import Kind, SchemaText
+from fomo_stream.records.writer_schema import Kind, SchemaText
 from fomo_stream.settings.commands import DoctorSettings
 
 READING = {"type": "record", "name": "Reading", "fields": [{"name": "flow", "type": "double"}]}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from raw_batches import Raw, produce
 from services import Command, make_settings, unique
 
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 FOREVER = str(2**63 - 1)
 SECONDS = 30.0  # of each of three configurations

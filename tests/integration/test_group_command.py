@@ -12,8 +12,8 @@ from services import Running, changed, readings, refusal, results, sensors, uniq
 
 from fomo_stream.cli.main import main
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.group.log import GroupLog
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.kafka.group.group_log import GroupLog
+from fomo_stream.settings.service_settings import ServiceSettings
 
 RECORDS = 120
 
@@ -68,17 +68,17 @@ def member(broker: Broker, real_kafka: None) -> Iterator[Running]:
 def test_an_instance_with_other_settings_is_refused_and_the_one_of_its_name_loses_nothing(
     broker: Broker, member: Running, changes: dict[str, Any], words: str
 ) -> None:
-    before = dict(member.member.pipeline.tasks)
+    before = dict(member.member.pipeline.partitions)
     with pytest.raises(AgreementError, match=words):
         raise refusal(changed(member.settings, **changes))
-    assert member.member.pipeline.tasks == before  # the very same tasks: none was revoked and assigned again
+    assert member.member.pipeline.partitions == before  # the very same tasks: none was revoked and assigned again
     assert member.service.ready
     assert not broker.partitions("elsewhere")
 
 
 def test_it_shows_what_the_group_has_agreed_on_and_what_is_otherwise_here(member: Running, look: Look) -> None:
     settings = member.settings
-    before = dict(member.member.pipeline.tasks)
+    before = dict(member.member.pipeline.partitions)
     lines = look(settings, "--context-size", "100", "--out", "elsewhere").out.splitlines()
     assert lines[0] == f"group {settings.group} on topic {settings.topic}"
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:-1]}
@@ -91,7 +91,7 @@ def test_it_shows_what_the_group_has_agreed_on_and_what_is_otherwise_here(member
     same = ("--context-size", "100", "--feedback", str(settings.feedback))
     assert look(settings, *same).out.splitlines()[-1] == "the settings given here agree with the group's"
     assert "it would be refused (seed)" in look(settings, *same, "--seed", "3").out
-    assert member.member.pipeline.tasks == before  # the very same: it has disturbed nobody
+    assert member.member.pipeline.partitions == before  # the very same: it has disturbed nobody
     assert member.service.ready
 
 

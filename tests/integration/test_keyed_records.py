@@ -10,7 +10,7 @@ import pytest
 from brokers import Broker, wait_for
 from services import Running, changed, readings, results, sensors, unique
 
-from fomo_stream.kafka.member import Member
+from fomo_stream.kafka.member import GroupMember
 
 ODD_KEYS: dict[str, bytes | None] = {
     "null": None,
@@ -64,8 +64,8 @@ def test_a_field_names_the_series_also_where_some_records_lack_it(broker: Broker
     assert summary.keys == len(devices) - 2  # nothing is no key, and neither is an object
 
 
-def detector_of(member: Member) -> Any:
-    task: Any = member.pipeline.tasks[0]
+def detector_of(member: GroupMember) -> Any:
+    task: Any = member.pipeline.partitions[0]
     return task.detector
 
 

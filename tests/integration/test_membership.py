@@ -14,8 +14,8 @@ from clusters import Cluster
 from confluent_kafka import ConsumerGroupState
 from services import CLIENT, Command, command, make_settings, readings, results, unique
 
-from fomo_stream.kafka.broker.cluster import ask_about_group
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.kafka.broker.cluster import describe_group
+from fomo_stream.settings.service_settings import ServiceSettings
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +122,7 @@ def wait_until_frozen(frozen: Command) -> None:
 
 def is_settled(settings: ServiceSettings, members: int) -> bool:
     """Whether the group has no rebalance under way, and so many members."""
-    group = ask_about_group(settings)
+    group = describe_group(settings)
     return len(group.members) == members and group.state == ConsumerGroupState.STABLE
 
 

@@ -30,7 +30,7 @@ from receivers import Receiver, Reply, Request, receiving
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.notify import policy, targets
-from fomo_stream.notify.service import Service, rehearse
+from fomo_stream.notify.notifier import Notifier, print_messages
 from fomo_stream.records.result_schema import RESULT, as_written
 from fomo_stream.settings.notify import NotifySettings
 
@@ -53,7 +53,7 @@ def topic(broker: Broker) -> str:
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(policy, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(policy, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(targets, "TIMEOUT_S", 0.5)
 
 
@@ -68,9 +68,9 @@ def flags_of(broker: Broker, topic: str, *flags: str) -> list[str]:
 
 
 @contextmanager
-def telling(broker: Broker, topic: str, *flags: str) -> Iterator[Service]:
+def telling(broker: Broker, topic: str, *flags: str) -> Iterator[Notifier]:
     """The service in this process, once it is ready. An error that ends it is raised at the end."""
-    service = Service(parse(NotifySettings, flags_of(broker, topic, *flags), command="notify"))
+    service = Notifier(parse(NotifySettings, flags_of(broker, topic, *flags), command="notify"))
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -269,13 +269,13 @@ def test_a_dry_run_prints_all_messages_and_commits_nothing(broker: Broker, topic
     write(broker, topic, alert(1), closed(1, 5, 2), alert(2000), keys=["pump-7"] * 3)
     settings = parse(NotifySettings, flags_of(broker, topic, "--dry-run"), command="notify")
     out = io.StringIO()
-    rehearse(settings, out)
+    print_messages(settings, out)
     titles = [line for line in out.getvalue().splitlines() if line and not line.startswith(" ")]
     what = "outlier in sensors pump-7"
     assert titles == [f"WARNING: {what}", f"ENDED: {what} after 4 s", f"WARNING: {what}"]
     assert broker.committed(settings.group, topic) == 0
     with pytest.raises(ConfigError, match="did you mean"):
-        rehearse(settings.model_copy(update={"to": ("slak://x",)}), out)
+        print_messages(settings.model_copy(update={"to": ("slak://x",)}), out)
 
 
 def test_records_with_a_schema_are_read(

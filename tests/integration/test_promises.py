@@ -172,7 +172,7 @@ def test_two_instances_share_the_partitions_agree_on_one_schema_and_follow_a_top
     with Running(settings) as one, Running(settings) as two:
         both = (one, two)
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready")
-        wait_for(lambda: all(running.member.pipeline.tasks for running in both), "both to be at work")
+        wait_for(lambda: all(running.member.pipeline.partitions for running in both), "both to be at work")
         # What an instance sees first differs: each key, thus each partition, has a field of its own.
         records = [{**record, f"extra{i % 16}": record["temperature"]} for i, record in enumerate(readings(800))]
         broker.produce(settings.topic, records)
@@ -187,7 +187,7 @@ def test_two_instances_share_the_partitions_agree_on_one_schema_and_follow_a_top
             broker.produce(settings.feedback or "", [{"offset": 55, "outlier": True}], partition=5)
             wait_for(lambda: broker.committed(settings.group, settings.feedback or "") == 1, "the label to be heeded")
             wait_for(lambda: all(running.service.ready for running in both), "both to be ready again")
-        assert sum(len(running.member.pipeline.tasks) for running in both) == broker.partitions(settings.topic)
+        assert sum(len(running.member.pipeline.partitions) for running in both) == broker.partitions(settings.topic)
 
 
 def test_a_partition_revoked_while_paused_is_read_again_when_it_is_assigned_again(
@@ -201,7 +201,9 @@ def test_a_partition_revoked_while_paused_is_read_again_when_it_is_assigned_agai
         wait_for(lambda: (other.poll(0.1), condition())[1], what, 60)
 
     with Running(settings) as running:
-        tasks = wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the service to be ready")
+        tasks = wait_for(
+            lambda: running.service.ready and running.member.pipeline.partitions, "the service to be ready"
+        )
         with monkeypatch.context() as patch:
             patch.setattr(Delivery, "is_full", property(lambda _: True))
             wait_for(lambda: len(running.member.assignment.paused) == 4, "reading to pause")

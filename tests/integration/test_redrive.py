@@ -11,7 +11,7 @@ from brokers import Broker, wait_for
 from confluent_kafka import Producer
 from services import Running, make_settings, unique
 
-from fomo_stream.admin.redrive import BATCH_RECORDS, Summary, redrive
+from fomo_stream.admin.redrive import BATCH_RECORDS, Summary, send_dead_letters
 from fomo_stream.cli.main import main
 from fomo_stream.errors import TopicError
 from fomo_stream.kafka.broker import clients
@@ -83,7 +83,7 @@ def delivery(broker: Broker) -> str:
 
 def run(broker: Broker, dead_letters: str, **flags: Any) -> Summary:
     values = {"bootstrap": broker.bootstrap, "dead_letters": dead_letters, "delivery": delivery(broker), **flags}
-    return redrive(RedriveSettings(**values))
+    return send_dead_letters(RedriveSettings(**values))
 
 
 def values(broker: Broker, topic: str) -> list[bytes]:

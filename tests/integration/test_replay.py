@@ -18,7 +18,7 @@ from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
 from fomo_stream.replaying.command import make_plan
 from fomo_stream.replaying.plan import Plan
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 pytestmark = pytest.mark.usefixtures("real_kafka")
 

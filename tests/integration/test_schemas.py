@@ -28,7 +28,7 @@ from fomo_stream.kafka.registry.client import RegistryClient
 from fomo_stream.kafka.registry.protoc import descriptors
 from fomo_stream.kafka.registry.schemas import Schemas
 from fomo_stream.records.codec import Codec
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 READING = {
     "type": "record",

@@ -14,7 +14,7 @@ from documents import ROOT, Document
 from registries import Proxy
 from services import Running, make_settings, readings, results, sensors, unique
 
-from fomo_stream.admin.redrive import redrive
+from fomo_stream.admin.redrive import send_dead_letters
 from fomo_stream.settings.commands import RedriveSettings
 
 READING: dict[str, Any] = {
@@ -95,7 +95,7 @@ def test_after_the_limit_records_are_dead_letters_that_can_be_sent_back(
         back = RedriveSettings(
             bootstrap=broker.bootstrap, dead_letters=settings.dead_letters, delivery=settings.delivery
         )
-        assert redrive(back).sent.total() == 10
+        assert send_dead_letters(back).sent.total() == 10
         outputs = broker.read(settings.out, 110)
         assert sorted(numbers(outputs)) == [*range(110)]
         assert {dict(one.headers())["trace"] for one in outputs[100:]} == {b"1"}

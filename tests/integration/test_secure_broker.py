@@ -23,11 +23,11 @@ from confluent_kafka.admin import (
 from documents import listed_acls
 from services import CLIENT, Command, command, readings, refusal
 
-from fomo_stream.admin.redrive import redrive
+from fomo_stream.admin.redrive import send_dead_letters
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.settings.commands import RedriveSettings
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +161,7 @@ def test_redrive_names_a_permission_that_is_missing(kafka: SecureKafka, missing:
     settings = RedriveSettings(dead_letters="sensors-dead-letters", bootstrap=kafka.address, kafka=kafka.secrets())
     refusals = (NotPermittedError, TopicError)  # a topic that may not even be described looks as if it was not there
     with pytest.raises(refusals, match=rf"{missing.restype.name[:5].lower()}\S* .*{missing.name}") as error:
-        redrive(settings).check()  # letters of a topic that may not be described are left alone
+        send_dead_letters(settings).check()  # letters of a topic that may not be described are left alone
     assert "\n" not in str(error.value)
 
 
@@ -171,7 +171,7 @@ def test_a_wrong_password_and_an_unknown_certificate_are_refused(kafka: SecureKa
 
     def refusal(client: dict[str, str]) -> str:
         with pytest.raises(BrokerError) as error:
-            redrive(RedriveSettings(dead_letters="t", bootstrap=kafka.address, kafka=client))
+            send_dead_letters(RedriveSettings(dead_letters="t", bootstrap=kafka.address, kafka=client))
         return str(error.value)
 
     with ThreadPoolExecutor(2) as pool:

@@ -15,7 +15,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_producer
-from fomo_stream.kafka.group.schema import KIND, GroupSchema
+from fomo_stream.kafka.group.agreed_schema import KIND, GroupSchema
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel

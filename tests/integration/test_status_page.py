@@ -91,7 +91,7 @@ def test_a_snapshot_follows_lag_contexts_and_open_transactions(broker: Broker) -
         assert dict(partitions()[0].open_transactions)[topic] == 0.0
         producer.commit_transaction(20)
         wait_for(lambda: open_s() == 0.0, "the end of the transaction to be seen")
-        wait_for(lambda: running.member.pipeline.tasks[1].committed == 5, "the commit of its records")
+        wait_for(lambda: running.member.pipeline.partitions[1].committed == 5, "the commit of its records")
         wait_for(lambda: partitions()[1].lag == 0, "the commit to be seen")
         marked = partitions()[1]
         assert (marked.end, marked.position, marked.oldest_unscored_s) == (6, 6, 0.0)  # the last is its marker

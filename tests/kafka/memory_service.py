@@ -21,12 +21,12 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Severity
 from fomo_stream.kafka.broker.cluster import Ends
 from fomo_stream.kafka.broker.topic_reader import to_record
-from fomo_stream.kafka.delivery.base import Outcome
+from fomo_stream.kafka.delivery.base import CommitOutcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.member import ConsumerErrors, Member
+from fomo_stream.kafka.member import ConsumerErrors, GroupMember
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.topics.watch import EndsSeen, TopicReport
+from fomo_stream.kafka.topics.watch import EndsAnswer, TopicReport
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.partition.incidents import Incidents
 from fomo_stream.partition.partition import Waiting
@@ -90,7 +90,7 @@ class Lazy(Executor):
 class Prompt(ExactlyOnce):
     """Waits for each of its calls: whether a commit is pending is up to the broker, not to threads."""
 
-    def proceed(self, seconds: float = 0.0) -> Outcome:
+    def proceed(self, seconds: float = 0.0) -> CommitOutcome:
         return super().proceed(LONG_S)
 
 
@@ -111,17 +111,17 @@ class Watch:
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
-        self.ends: dict[Place, EndsSeen] = {}
+        self.ends: dict[Place, EndsAnswer] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
 
     def look_at_ends(self) -> None:
         ends = {place: end for place, end in self._broker.ends.items() if place[0] == "t"}
-        self.ends = {place: EndsSeen(Ends(end, end), None) for place, end in ends.items()}
+        self.ends = {place: EndsAnswer(Ends(end, end), None) for place, end in ends.items()}
 
 
-class Instance(Member):
+class Instance(GroupMember):
     """The service over clients in memory; a test makes it turn."""
 
     def __init__(
@@ -135,9 +135,9 @@ class Instance(Member):
         pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions, recorder)
         pipeline.begin(SCHEMA)
         watch: Any = Watch(broker)  # it answers what a TopicWatch does
-        restorer = Restoring(SETTINGS, watch, lambda task: pipeline.tasks.get(task.number) is task, warm=warm)
+        restorer = Restoring(SETTINGS, watch, lambda task: pipeline.partitions.get(task.number) is task, warm=warm)
         topics = TopicReport(SETTINGS)
-        topics.begin(broker.seen)
+        topics.begin(broker.answer)
         clients: dict[str, Any] = {
             "consumer": self.consumer,
             "restorer": restorer,
@@ -171,7 +171,7 @@ class Instance(Member):
     def hear(self) -> None:
         """A rebalance: if it has lost its membership, it loses its partitions and joins the group again."""
         if self.consumer.is_stale:
-            self.on_lost(None, [TopicPartition("t", number) for number in self.pipeline.tasks])
+            self.on_lost(None, [TopicPartition("t", number) for number in self.pipeline.partitions])
             self.consumer.join_again(as_new=True)
         else:
             self.on_assign(None, [])

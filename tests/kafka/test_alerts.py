@@ -19,7 +19,7 @@ from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.record import Pending, Record
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 N = 600
 COUNTS = {"t": 2, "t-scores": 2, "t-dead-letters": 2, "a": 2}

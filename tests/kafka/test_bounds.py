@@ -63,7 +63,7 @@ def test_swapped_bounds_are_refused(from_: str, to: str) -> None:
 
 
 def test_an_offset_that_no_partition_has_and_a_partition_named_twice_are_refused() -> None:
-    with pytest.raises(ConfigError, match="is no offset"):
+    with pytest.raises(ConfigError, match="is not an offset"):
         parsed(str(2**63))
     with pytest.raises(ConfigError, match="named twice"):
         parsed("0:1,0:2")

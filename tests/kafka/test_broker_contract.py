@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, Produced
 
 from fomo_stream.kafka.broker.clients import make_consumer, make_producer, make_reader
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 LIMIT = 2000  # bytes that a record of the topic may have
 WAIT_S = 20.0

@@ -23,7 +23,7 @@ from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError,
 from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery import exactly_once
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome, Output
+from fomo_stream.kafka.delivery.base import MAX_COMMIT_BYTES, CommitOutcome, Output
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.partition.record import Record
 
@@ -53,26 +53,26 @@ class Setup:
     def send(self, value: bytes, number: int = 0, topic: str = "out") -> None:
         self.delivery.send(output(value, number, topic))
 
-    def proceed(self) -> Outcome:
-        while (outcome := self.delivery.proceed(LONG_S)) is Outcome.PENDING:
+    def proceed(self) -> CommitOutcome:
+        while (outcome := self.delivery.proceed(LONG_S)) is CommitOutcome.PENDING:
             pass
         return outcome
 
     def fail(self) -> None:
         """A commit fails, and all is undone."""
-        assert self.commit() is Outcome.FAILED
+        assert self.commit() is CommitOutcome.FAILED
         while not self.delivery.abort():
             pass
 
-    def commit(self, position: int = 1) -> Outcome:
+    def commit(self, position: int = 1) -> CommitOutcome:
         outcome = self.delivery.commit([TopicPartition("t", 0, position)], *self.as_member)
-        return self.proceed() if outcome is Outcome.PENDING else outcome
+        return self.proceed() if outcome is CommitOutcome.PENDING else outcome
 
     def stay_pending(self, position: int = 1) -> None:
         """Begin a commit that gets no answer because the broker is down."""
         outcomes = [self.delivery.commit([TopicPartition("t", 0, position)], *self.as_member)]
         outcomes += [self.delivery.proceed(LONG_S) for _ in range(2)]
-        assert set(outcomes) == {Outcome.PENDING}
+        assert set(outcomes) == {CommitOutcome.PENDING}
         assert self.delivery.trouble.startswith("nothing can be committed")
 
     def out(self) -> list[bytes | None]:
@@ -111,10 +111,10 @@ def test_outputs_sent_during_a_commit_belong_to_the_next_one(kind: Kind) -> None
     assert (setup.out(), setup.broker.offsets) == ([], {})
     setup.send(b"2")
     setup.broker.is_down = False
-    assert setup.proceed() is Outcome.COMMITTED
+    assert setup.proceed() is CommitOutcome.COMMITTED
     assert (setup.out(), setup.broker.offsets) == ([b"1"], {("t", 0): 1})
     assert (setup.delivery.sent, setup.delivery.is_committing, setup.delivery.trouble) == (1, False, "")
-    assert setup.commit(2) is Outcome.COMMITTED
+    assert setup.commit(2) is CommitOutcome.COMMITTED
     assert (setup.out(), setup.broker.offsets) == ([b"1", b"2"], {("t", 0): 2})
 
 
@@ -138,7 +138,7 @@ def test_a_call_that_hangs_is_abandoned_and_takes_effect_as_a_whole_or_never(
     setup = Setup()
     setup.send(b"1")
     hangs = setup.broker.hangs[call] = Event()
-    assert setup.commit(1) is Outcome.FAILED
+    assert setup.commit(1) is CommitOutcome.FAILED
     threads = [thread for thread in threading.enumerate() if thread.name == "fomo-commit"]
 
     def release() -> None:
@@ -155,7 +155,7 @@ def test_a_call_that_hangs_is_abandoned_and_takes_effect_as_a_whole_or_never(
     setup.broker.hangs = {}
     setup.send(b"2")
     release()
-    assert setup.commit(2) is Outcome.COMMITTED
+    assert setup.commit(2) is CommitOutcome.COMMITTED
     assert setup.out() == ([b"1", b"2"] if took_effect else [b"2"])
 
 
@@ -169,19 +169,19 @@ def test_delivery_reports_from_before_an_abort_are_ignored(kind: Kind) -> None:
     first.poll(0)
     assert not setup.delivery.has_failed
     setup.send(b"good")
-    assert setup.commit() is Outcome.COMMITTED
+    assert setup.commit() is CommitOutcome.COMMITTED
     assert setup.out() == [b"good"]
 
 
 @both
-@pytest.mark.parametrize(("values", "most"), [([b"x" * (MOST_BYTES // 4)] * 4, 100), ([b""] * 4, 4)])
+@pytest.mark.parametrize(("values", "most"), [([b"x" * (MAX_COMMIT_BYTES // 4)] * 4, 100), ([b""] * 4, 4)])
 def test_many_or_large_outputs_make_a_commit_due_early(kind: Kind, values: list[bytes], most: int) -> None:
     setup = Setup(kind, most=most)
     for value in values:
         assert not setup.delivery.is_full
         setup.send(value)
     assert setup.delivery.is_full
-    assert setup.commit() is Outcome.COMMITTED
+    assert setup.commit() is CommitOutcome.COMMITTED
     assert not setup.delivery.is_full
 
 
@@ -203,7 +203,7 @@ def test_an_output_whose_time_its_topic_refuses_has_the_time_of_producing() -> N
     wanted = [now_ms, now_ms - 10**6 * hour_ms, now_ms + hour_ms // 2]
     for stamp in (now_ms + 5 * hour_ms, *wanted):
         setup.delivery.send(replace(output(b"x"), timestamp=stamp))
-    assert setup.commit() is Outcome.COMMITTED
+    assert setup.commit() is CommitOutcome.COMMITTED
     assert stamps == [0, *wanted]
     by_age = {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "7"}
     assert TopicLimits.of(size | by_age | {"cleanup.policy": "compact,delete"}) == TopicLimits(9, True, 5, 7)
@@ -254,12 +254,12 @@ def test_an_offset_commit_without_an_answer_blocks_nothing() -> None:
     setup.send(b"1")
     commit = [TopicPartition("t", 0, 1)]
     outcomes = {setup.delivery.commit(commit, *setup.as_member), *(setup.delivery.proceed() for _ in range(100))}
-    assert outcomes == {Outcome.PENDING}
+    assert outcomes == {CommitOutcome.PENDING}
     assert isinstance(setup.delivery, AtLeastOnce)
     setup.delivery.offsets_committed(None, [TopicPartition("t", 0, 0)])  # of a commit before
-    assert setup.delivery.proceed() is Outcome.PENDING
+    assert setup.delivery.proceed() is CommitOutcome.PENDING
     setup.delivery.offsets_committed(None, commit)
-    assert setup.delivery.proceed() is Outcome.COMMITTED
+    assert setup.delivery.proceed() is CommitOutcome.COMMITTED
 
 
 def test_a_call_without_a_time_limit_is_made_only_after_the_broker_has_answered() -> None:
@@ -270,8 +270,8 @@ def test_a_call_without_a_time_limit_is_made_only_after_the_broker_has_answered(
     setup.send(b"1")
     setup.delivery.commit([TopicPartition("t", 0, 1)], *setup.as_member)
     outcomes = [setup.delivery.proceed(LONG_S) for _ in range(3)]
-    assert outcomes == [Outcome.PENDING] * 3
-    assert setup.proceed() is Outcome.COMMITTED
+    assert outcomes == [CommitOutcome.PENDING] * 3
+    assert setup.proceed() is CommitOutcome.COMMITTED
     assert setup.broker.offsets == {("t", 0): 1}
 
 
@@ -291,7 +291,7 @@ class Sending(Setup):
         self.send(value if not refusals else b"dead " + value, number, "dead" if refusals else "out")
 
     def try_to_commit(self) -> bool:
-        if self.commit(self.position + len(self.waiting)) is Outcome.COMMITTED:
+        if self.commit(self.position + len(self.waiting)) is CommitOutcome.COMMITTED:
             self.position += len(self.waiting)
             self.waiting.clear()
             return True
@@ -378,7 +378,7 @@ def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
         setup.commit()
     assert (setup.out(), setup.broker.offsets) == ([], {})
     other.send(output(b"2"))
-    assert other.commit([], *setup.as_member) is Outcome.COMMITTED
+    assert other.commit([], *setup.as_member) is CommitOutcome.COMMITTED
     assert setup.out() == [b"2"]
 
 
@@ -390,13 +390,13 @@ def test_after_an_outage_that_ended_its_transactions_an_instance_continues(at: s
     setup.stay_pending()
     setup.broker.expire("instance")
     setup.broker.is_down = False
-    assert setup.proceed() is Outcome.FAILED
+    assert setup.proceed() is CommitOutcome.FAILED
     if at == "abort":
         setup.broker.answers["init_transactions"] = [retriable()]
         assert not setup.delivery.abort()
     assert setup.delivery.abort()
     setup.send(b"2")
-    assert setup.commit(2) is Outcome.COMMITTED
+    assert setup.commit(2) is CommitOutcome.COMMITTED
     assert (setup.out(), setup.broker.offsets) == ([b"2"], {("t", 0): 2})
     setup.send(b"3")
     setup.broker.expire("instance")  # and there was no outage since
@@ -407,7 +407,7 @@ def test_after_an_outage_that_ended_its_transactions_an_instance_continues(at: s
 def test_closing_undoes_uncommitted_outputs() -> None:
     setup = Setup()
     setup.send(b"1")
-    assert setup.commit() is Outcome.COMMITTED
+    assert setup.commit() is CommitOutcome.COMMITTED
     setup.send(b"2")
     setup.delivery.close()
     assert setup.out() == [b"1"]
@@ -423,7 +423,7 @@ def test_a_broker_that_was_away_during_an_abort_does_not_end_the_instance() -> N
     }
     setup.fail()
     setup.send(b"2")
-    assert setup.commit() is Outcome.COMMITTED
+    assert setup.commit() is CommitOutcome.COMMITTED
     assert setup.out() == [b"2"]
 
 
@@ -431,7 +431,7 @@ def test_a_new_producer_with_a_fatal_error_is_replaced() -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.answers["commit_transaction"] = [retriable(), fatal()]
-    assert setup.commit() is Outcome.FAILED
+    assert setup.commit() is CommitOutcome.FAILED
     setup.broker.answers["init_transactions"] = [fatal()]
     before = len(setup.broker.producers)
     assert not setup.delivery.abort()
@@ -440,7 +440,7 @@ def test_a_new_producer_with_a_fatal_error_is_replaced() -> None:
     with patch("fomo_stream.kafka.delivery.exactly_once.monotonic", lambda: time.monotonic() + 2):
         assert setup.delivery.abort()
     setup.send(b"2")
-    assert setup.commit() is Outcome.COMMITTED
+    assert setup.commit() is CommitOutcome.COMMITTED
 
 
 NONE, SILENT = "takes no transactions", "does not answer .* nothing is lost; .* restart the instance"
@@ -474,7 +474,7 @@ def test_a_member_that_has_lost_its_partitions_commits_nothing(kind: Kind) -> No
     setup.broker.generations[setup.member.name] = setup.member.generation + 1
     setup.member.failures = [KafkaError(KafkaError.ILLEGAL_GENERATION)]
     setup.send(b"1")
-    assert setup.commit() is Outcome.REFUSED
+    assert setup.commit() is CommitOutcome.REFUSED
     assert setup.delivery.abort()
     assert setup.broker.offsets == {}
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from memory_broker import Produced, abortable, retriable
 from memory_service import ALERTS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics, exploding, service_broker
 
-from fomo_stream.partition.position import Position
+from fomo_stream.partition.position import SavedPosition
 from fomo_stream.partition.running import Running
 
 
@@ -204,7 +204,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def the_state_is_of_where_the_group_is(self) -> None:
         for number in NUMBERS:
             values = [m.value() for m in self.broker.logs[STATE, number] if m.key() == b"state/position"]
-            position = Position.decode((values[-1] or b"")[1:]) if values else Position(0)
+            position = SavedPosition.decode((values[-1] or b"")[1:]) if values else SavedPosition(0)
             assert position.offset == self.broker.offsets.get(("t", number), 0)
 
     @invariant()

@@ -13,7 +13,7 @@ from pipelines import QUICK, Recording, commit, make_pipeline, offsets
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.rules import Rule, Window
+from fomo_stream.settings.rule_spec import Rule, Window
 
 SCHEMAS = {
     "categories": Schema(("x", "kind"), frozenset({"kind"})),
@@ -99,7 +99,7 @@ def outputs(name: str, batch: int) -> tuple[list[tuple[int, Any]], list[int]]:
             commit(pipeline)
     pipeline.finish([0])
     commit(pipeline)
-    assert pipeline.tasks[0].position == 88
+    assert pipeline.partitions[0].position == 88
     results = {
         at: json.loads(one.value or b"")
         for at, one in zip(offsets(delivery.to("t-scores")), delivery.to("t-scores"), strict=True)

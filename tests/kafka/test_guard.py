@@ -13,13 +13,13 @@ from fomo_stream.errors import DamagedStateError, RecordError, StateError
 from fomo_stream.kafka import guard, pipeline
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.logs import Throttle
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.running import Running
-from fomo_stream.records.inference import infer_of
+from fomo_stream.records.inference import infer_from_records
 from fomo_stream.records.json_codec import JsonCodec
 
 
@@ -41,7 +41,7 @@ def run(made: Pipeline, delivery: Recording, notes: dict[int, str], count: int) 
         made.finish([0])
         if not made.guard.has_failed:
             return undone
-        assert not made.tasks[0].is_active  # nothing more of it is scored, or committed
+        assert not made.partitions[0].is_active  # nothing more of it is scored, or committed
         undone += 1
         delivery.outputs.clear()
         for partition in made.aborted({}):
@@ -66,8 +66,8 @@ def test_records_that_raise_an_error_are_dead_letters_and_the_others_are_scored_
     assert f"unexpected record=t[0]@{odd[0]} error=ZeroDivisionError" in caplog.text
     assert "a fault of fomo-stream: please report it" in caplog.text
     assert "Traceback" not in caplog.text
-    made.committed(made.stage(TopicsSeen({}, {})), 0.0, 0.0, 0.0)
-    assert made.guard.most(("t", 0), 1) is None  # what was found is forgotten
+    made.committed(made.stage(TopicsAnswer({}, {})), 0.0, 0.0, 0.0)
+    assert made.guard.max_together(("t", 0), 1) is None  # what was found is forgotten
 
 
 def test_records_that_come_after_one_that_was_found_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,9 @@ def test_a_record_of_which_nothing_can_be_inferred_does_not_stop_the_inference(
     def fails(settings: Any, sample: Any, *given: Any) -> Any:
         if any(fields.get("note") == "odd" for fields in sample):
             raise OverflowError("a fault")
-        return infer_of(settings, sample, *given)
+        return infer_from_records(settings, sample, *given)
 
-    monkeypatch.setattr(pipeline, "infer_of", fails)
+    monkeypatch.setattr(pipeline, "infer_from_records", fails)
     delivery = Recording()
     made = make_pipeline(delivery, known=False)
     for offset in range(40):

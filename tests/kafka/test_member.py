@@ -20,9 +20,10 @@ from pipelines import QuickSettings
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
+from fomo_stream.kafka.commits import BEHIND_S
 from fomo_stream.kafka.member import Poller
-from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.topics import NO_TOPIC
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.topic_flags import NO_TOPIC
 
 
 class Clock:
@@ -146,6 +147,21 @@ def test_more_are_taken_while_they_are_handled_quickly_and_fewer_when_not() -> N
         pass
 
 
+@given(asked=st.lists(st.integers(0, 9), max_size=8))
+def test_a_poller_is_behind_until_a_poll_gives_fewer_than_were_asked_for(asked: list[int]) -> None:
+    consumer = Full()
+    poller, is_full = Poller(consumer, seconds=1.0), None
+    for left in asked:
+        consumer.left, most = left, poller._most
+        n = len(poller.poll(LONG_S))
+        poller.handled(n, 0.5)
+        is_full = (is_full is not False) and n == most
+        assert poller.is_behind == is_full
+    poller.is_behind = None
+    poller.handled(poller._most, 0.5)
+    assert poller.is_behind
+
+
 @pytest.fixture
 def broker() -> Iterator[MemoryBroker]:
     broker = service_broker(1)
@@ -201,13 +217,13 @@ def test_a_member_without_partitions_ends_too_when_its_consumer_was_fenced_and_b
 def test_when_a_topic_was_recreated_partitions_are_restored_before_more_is_read(
     member: Instance, broker: MemoryBroker, topic: str
 ) -> None:
-    before = member.pipeline.tasks[0]
+    before = member.pipeline.partitions[0]
     member.step()
-    assert member.pipeline.tasks[0] is before
+    assert member.pipeline.partitions[0] is before
     broker.topic_ids[topic] = "another"
     member.step()  # notices it
     member.turn(0.0)  # goes back
-    after = member.pipeline.tasks[0]
+    after = member.pipeline.partitions[0]
     assert after is not before
     assert after.is_active
     if topic == "t":  # the state was about the topic that is gone
@@ -217,10 +233,18 @@ def test_when_a_topic_was_recreated_partitions_are_restored_before_more_is_read(
         assert after.position == after.learned_until == 30
 
 
+def test_while_the_service_is_behind_commits_are_rare(member: Instance) -> None:
+    now = time.monotonic()
+    assert member.commits.turn(now)
+    assert not member.commits.turn(now + BEHIND_S / 2, is_behind=True)
+    assert member.commits.turn(now + BEHIND_S / 2)
+    assert member.commits.turn(now + BEHIND_S + LONG_S, is_behind=True)
+
+
 def test_while_a_rebalance_completes_a_commit_waits_and_nothing_is_read_again(
     member: Instance, broker: MemoryBroker
 ) -> None:
-    task = member.pipeline.tasks[0]
+    task = member.pipeline.partitions[0]
     member.pipeline.score_due(1e9)
     assert member.rebalance(broker.generations)
     member.step()
@@ -228,7 +252,7 @@ def test_while_a_rebalance_completes_a_commit_waits_and_nothing_is_read_again(
     member.on_assign(None, [])
     member.step()
     assert broker.offsets["t", 0] == len(broker.values(OUT)) == 35
-    assert member.pipeline.tasks[0] is task
+    assert member.pipeline.partitions[0] is task
 
 
 @pytest.mark.parametrize("refusal", [KafkaError.FENCED_INSTANCE_ID, KafkaError.ILLEGAL_GENERATION])
@@ -239,13 +263,13 @@ def test_after_a_refused_commit_nothing_is_restored_or_read_until_the_group_has_
     broker.answers["send_offsets_to_transaction"] = [abortable(refusal)]
     for _ in range(3):
         member.step()
-    assert not member.pipeline.tasks[0].is_active
+    assert not member.pipeline.partitions[0].is_active
     assert member.consumer.read("t", 0, 5) == []
     broker.offsets["t", 0] = 33  # by another owner
     member.on_assign(None, [])
     for _ in range(2):
         member.step()
-    assert member.pipeline.tasks[0].position == 33
+    assert member.pipeline.partitions[0].position == 33
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -257,7 +281,7 @@ def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_droppe
     for i in range(5):
         broker.append(("t", 0), b"p", json.dumps({"x": i, "y": 0}).encode())
     waiting = member.consumer.read("t", 0, 5)
-    before = member.pipeline.tasks[0]
+    before = member.pipeline.partitions[0]
 
     def consume(n: int, _seconds: float) -> list[Message]:
         taken = [waiting.pop(0) for _ in range(min(n, len(waiting)))]
@@ -272,7 +296,7 @@ def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_droppe
     consumer.poll = lambda seconds: next(iter(consume(1, seconds)), None)
     consumer.consume = consume
     member.run(lambda: not waiting)
-    assert member.pipeline.tasks.get(0) is not before
+    assert member.pipeline.partitions.get(0) is not before
     assert (before.position or 0) + len(before.waiting) < 40  # the last records were dropped
     if not comes_back:
         member.take(0)

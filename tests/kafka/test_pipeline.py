@@ -20,9 +20,9 @@ from pipelines import AtOnce, Patient, Recording, begin, commit, make_pipeline, 
 
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.background import TOGETHER, Background
+from fomo_stream.kafka.background import MAX_REORDERED_TASKS, BackgroundExecutor
 from fomo_stream.kafka.observer import Observer, Observers
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.partition.record import Headers, MicroBatch, Record
 
 # --- offsets
@@ -84,7 +84,7 @@ def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_
     pipeline.receive(record(0), 0.0)
     pipeline.finish([0])
     pipeline.receive_label(Record("f", 0, 0, None, None, b"{", []), lambda *_: True)
-    assert [(found.topic, found.offset) for found in pipeline.stage(TopicsSeen({}, {}))] == [("t", 1)]
+    assert [(found.topic, found.offset) for found in pipeline.stage(TopicsAnswer({}, {}))] == [("t", 1)]
     assert commit(pipeline) == {("t", 0): 1, ("f", 0): 1}
 
 
@@ -300,24 +300,27 @@ class Task:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(0, 5), max_size=20) | st.lists(st.integers(0, 5), min_size=TOGETHER, max_size=4 * TOGETHER))
+@given(
+    st.lists(st.integers(0, 5), max_size=20)
+    | st.lists(st.integers(0, 5), min_size=MAX_REORDERED_TASKS, max_size=4 * MAX_REORDERED_TASKS)
+)
 def test_the_task_that_is_needed_first_runs_first_and_none_is_overtaken_for_ever(numbers: list[int]) -> None:
     done: list[int] = []
-    with Background("tasks") as thread:
+    with BackgroundExecutor("tasks") as thread:
         begin = threading.Event()
         thread.submit(begin.wait)
         for i, number in enumerate(numbers):
             thread.submit(Task(partial(done.append, i), number))
         begin.set()
     assert sorted(done) == list(range(len(numbers)))
-    assert len(numbers) >= TOGETHER or done == sorted(done, key=lambda i: (numbers[i], i))
-    assert all(place < i + TOGETHER for place, i in enumerate(done))
+    assert len(numbers) >= MAX_REORDERED_TASKS or done == sorted(done, key=lambda i: (numbers[i], i))
+    assert all(place < i + MAX_REORDERED_TASKS for place, i in enumerate(done))
 
 
 def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:
     class Generation: ...
 
-    with Background("tasks") as thread:
+    with BackgroundExecutor("tasks") as thread:
         kept = weakref.ref(thread.submit(Generation).result())
         ended = threading.Event()
         weakref.finalize(thread.submit(Generation).result(), ended.set)

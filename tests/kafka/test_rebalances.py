@@ -19,9 +19,9 @@ from memory_service import OUT, Instance, service_broker
 
 from fomo_stream.kafka.assignment import STALLED_S
 from fomo_stream.kafka.broker.clients import make_consumer
-from fomo_stream.kafka.member import DIFFERS_S
-from fomo_stream.kafka.snapshot import not_ready
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.kafka.member import MAX_DIFFERENCE_S
+from fomo_stream.kafka.snapshot import not_ready_reasons
+from fomo_stream.settings.service_settings import ServiceSettings
 
 NUMBERS = range(4)
 NAMES = ("a", "b", "c")
@@ -122,7 +122,7 @@ def test_in_the_end_each_partition_is_served_by_one_member_and_each_record_score
             world.happens(*one)
         world.happens("records", "a")
         world.settle()
-        served = {name: set(instance.pipeline.tasks) for name, instance in world.instances.items()}
+        served = {name: set(instance.pipeline.partitions) for name, instance in world.instances.items()}
         assert sorted(number for numbers in served.values() for number in numbers) == list(NUMBERS)
         assert served == {name: client.owned for name, client in world.clients.items()}
         for number in NUMBERS:
@@ -137,18 +137,18 @@ def test_a_difference_between_client_and_service_that_lasts_is_mended_and_told(
     for what in ("rebalance", "serve", "turn"):
         world.happens(what, "a")
     instance, client = world.instances["a"], world.clients["a"]
-    assert instance.pipeline.tasks.keys() == client.owned == set(NUMBERS)
+    assert instance.pipeline.partitions.keys() == client.owned == set(NUMBERS)
     instance.pipeline.drop(2)  # a callback was not understood
     instance.turn(1.0)
-    instance.turn(1.0 + DIFFERS_S / 2)
+    instance.turn(1.0 + MAX_DIFFERENCE_S / 2)
     assert client.memberid() != ""
-    instance.turn(1.1 + DIFFERS_S)
+    instance.turn(1.1 + MAX_DIFFERENCE_S)
     assert "assignment_differs" in caplog.text
     assert "not_served=[2]" in caplog.text
     assert client.memberid() == ""
     for what in ("serve", "turn", "rebalance", "serve", "turn"):
         world.happens(what, "a")
-    assert instance.pipeline.tasks.keys() == set(NUMBERS)
+    assert instance.pipeline.partitions.keys() == set(NUMBERS)
 
 
 def test_a_partition_that_does_not_move_though_it_has_unread_records_is_told_of(
@@ -171,13 +171,13 @@ def test_a_partition_that_does_not_move_though_it_has_unread_records_is_told_of(
     for second in range(1002, 1010):
         instance.turn(float(second))
     assert "stalled topic=t partition=3 offset=1" in caplog.text
-    stalled = [reason for reason in not_ready(instance) if "has not moved for" in reason]
+    stalled = [reason for reason in not_ready_reasons(instance) if "has not moved for" in reason]
     assert len(stalled) == 1
     assert stalled[0].startswith("t[3]")
     instance.read(3, 5, 0)
     instance.score(is_due=True, is_built=True)
     instance.turn(1011.5)
-    assert not_ready(instance) == []
+    assert not_ready_reasons(instance) == []
 
 
 def follow(consumer: Any, topic: str, told: set[int]) -> None:

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 
 from fomo_stream.errors import BrokerError, FomoError, StateError
-from fomo_stream.kafka.delivery.base import Outcome
+from fomo_stream.kafka.delivery.base import CommitOutcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.restore import Restorer, to_output
 from fomo_stream.partition.partition import Waiting
-from fomo_stream.partition.position import POSITION, Position, Restored
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.partition.position import POSITION, Restored, SavedPosition
+from fomo_stream.settings.service_settings import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
 STATE = SETTINGS.state_topic
@@ -112,7 +112,7 @@ def test_the_entries_of_a_partition_are_the_last_ones_written_without_deleted_on
     broker = MemoryBroker()
     wanted: dict[int, dict[str, bytes]] = {0: {}, 1: {}}
     for position, (entries, compacted, number) in enumerate(what, start=1):
-        at = Position(position).encode()
+        at = SavedPosition(position).encode()
         write(broker, {**entries, POSITION: at}, number)
         broker.append((STATE, number), b"other/%d" % position, b"1")  # of another program, or of the group
         broker.ends[STATE, number] += 1  # the marker of a commit
@@ -161,7 +161,7 @@ def half_marked(committed: int, *entries: dict[str, bytes | None]) -> MemoryBrok
 
 
 def at(position: int) -> dict[str, bytes | None]:
-    return {POSITION: Position(position).encode()}
+    return {POSITION: SavedPosition(position).encode()}
 
 
 @pytest.mark.parametrize(
@@ -231,17 +231,17 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     broker.ends["t", 0] = 10
     last = ExactlyOnce(partial(broker.producer, "last owner"), {})
     last.start(1.0)
-    last.send(to_output(STATE, 0, POSITION, Position(4).encode()))
+    last.send(to_output(STATE, 0, POSITION, SavedPosition(4).encode()))
     broker.answers["commit_transaction"] = [TIMEOUT] * 1000
     member = MemoryConsumer(broker)
-    assert last.commit([TopicPartition("t", 0, 4)], member, member.consumer_group_metadata()) is Outcome.PENDING
+    assert last.commit([TopicPartition("t", 0, 4)], member, member.consumer_group_metadata()) is CommitOutcome.PENDING
     wait_for(lambda: broker.producers[-1].unstable, "the offsets in the transaction")
     with restorer(broker) as one:
         one.request(task(0))
         waits(one, lambda: broker.waits >= 2)
         if commits:
             broker.answers.clear()
-            wait_for(lambda: last.proceed(1.0) is Outcome.COMMITTED, "the commit")
+            wait_for(lambda: last.proceed(1.0) is CommitOutcome.COMMITTED, "the commit")
         else:
             broker.expire("last owner")
         ((_, found),) = taken(one)
@@ -275,7 +275,7 @@ def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
     broker.begins["f", 0], broker.ends["f", 0] = 2, 8
     if committed is not None:
         broker.offsets["f", 0] = committed
-    write(broker, {POSITION: Position(0, feedback_id="F").encode()})
+    write(broker, {POSITION: SavedPosition(0, feedback_id="F").encode()})
     broker.topic_ids = {"f": topic_id} if topic_id else {}
     flags = SETTINGS.model_copy(update={"feedback": feedback})
     assert restored(broker, flags=flags).feedback_start == expected_start

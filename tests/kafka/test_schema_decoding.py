@@ -25,14 +25,14 @@ from fomo_stream.errors import ConfigError, FomoError, RecordError, RegistryErro
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.registry import client as client_module
 from fomo_stream.kafka.registry import codec_for
-from fomo_stream.kafka.registry.client import MOST_BYTES, RegistryClient
+from fomo_stream.kafka.registry.client import MAX_ANSWER_BYTES, RegistryClient
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.avro import AvroWriter
-from fomo_stream.records.evolution import Evolution
+from fomo_stream.records.evolution import SchemaEvolution
 from fomo_stream.records.schema_codec import SchemaCodec
 from fomo_stream.records.wire_format import KEY_HEADER, VALUE_HEADER, without_ids
-from fomo_stream.records.writer import Kind, Registered, SchemaText
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.records.writer_schema import Kind, RegisteredWriter, SchemaText
+from fomo_stream.settings.service_settings import ServiceSettings
 
 URL = "mock://tests-of-decoding"
 READING = {"type": "record", "name": "Reading", "fields": [{"name": "flow", "type": "double"}]}
@@ -132,12 +132,12 @@ def test_waiting_changes_no_order(records: list[tuple[int, int]], answers: list[
     writer = AvroWriter(SchemaText(Kind.AVRO, json.dumps(READING)), "fomo")
     known: set[int] = set()
 
-    def find(data: bytes, headers: Any, header: str) -> tuple[Registered, bytes]:
+    def find(data: bytes, headers: Any, header: str) -> tuple[RegisteredWriter, bytes]:
         if data[0] not in known:
             raise SchemaPendingError("later")
         if data[0] == 3:
             raise RecordError("unknown_schema", "no such schema")
-        return Registered(writer, writer, {}), data[1:]
+        return RegisteredWriter(writer, writer, {}), data[1:]
 
     decoder = Decoder(SchemaCodec(find, "fomo", False, 1000, True), None)
     taken: dict[int, list[int]] = {0: [], 1: []}
@@ -163,7 +163,7 @@ def test_what_a_new_schema_changes_is_told() -> None:
         return {"name": name, "type": kind, **more}
 
     motor = field("motor", {"type": "record", "name": "Motor", "fields": [field("rpm", "int")]})
-    first, evolution = [field("flow"), motor], Evolution()
+    first, evolution = [field("flow"), motor], SchemaEvolution()
     versions: list[tuple[list[Any], dict[str, Any]]] = [
         (first, {}),
         ([*first, field("heat"), field("site", "string")], {"new_fields": "heat,site"}),
@@ -175,7 +175,7 @@ def test_what_a_new_schema_changes_is_told() -> None:
     for version, (fields, news) in enumerate(versions, 1):
         writer = AvroWriter(SchemaText(Kind.AVRO, json.dumps({**READING, "fields": fields})), "fomo")
         place = {"id": 7, "subject": "readings-value", "version": version}
-        told, *wrong = evolution.look(writer, place, ("flow", "motor.rpm"), ())
+        told, *wrong = evolution.changes_of(writer, place, ("flow", "motor.rpm"), ())
         assert (place | news).items() <= told.about.items()
         assert version == 6 or {"new_fields", "renamed", "missing_features"} & told.about.keys() == news.keys()
         assert (told.is_incompatible, told.new_fields) == (False, 2 if version == 2 else 0)
@@ -311,7 +311,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
     response: bytes, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "ANSWER_S", 0.5)
+    monkeypatch.setattr(client_module, "MAX_ANSWER_S", 0.5)
     answers.drips["/schemas/ids/7"] = response
     began = time.monotonic()
     with pytest.raises(RegistryError, match="answer"):
@@ -322,7 +322,7 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b'{"schema": "' + b"x" * MOST_BYTES + b'"}', "more than 8 MiB"),
+        (b'{"schema": "' + b"x" * MAX_ANSWER_BYTES + b'"}', "more than 8 MiB"),
         (gzip.compress(b" " * (64 << 20)), "compressed"),
         (b"[" * 100_000, "registry"),
         (b"null", "registry"),

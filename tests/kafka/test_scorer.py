@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import Recording, make_pipeline, record
 
-from fomo_stream.kafka.member import INFER_S, SchemaSearch
+from fomo_stream.kafka.member import SAMPLE_WAIT_S, SchemaSearch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import ProgressLog
@@ -103,7 +103,7 @@ def searching() -> Callable[[int, float], bool]:
     def is_over(waiting: int, now: float) -> bool:
         pipeline.n_waiting = waiting
         before = len(looks)
-        search.look(now)
+        search.proceed(now)
         return len(looks) > before
 
     return is_over
@@ -116,8 +116,8 @@ def test_a_slow_topic_gets_time_for_a_sample_and_a_fast_one_is_not_kept_waiting(
         waiting += 1
         now += gap
     if waiting < 20:
-        assert now >= 6 * INFER_S
+        assert now >= 6 * SAMPLE_WAIT_S
     elif waiting < INFER_RECORDS:
-        assert now >= min(6 * INFER_S, 19 * gap + INFER_S)
-    assert now <= 6 * INFER_S + gap
-    assert now <= 19 * gap + INFER_S + gap
+        assert now >= min(6 * SAMPLE_WAIT_S, 19 * gap + SAMPLE_WAIT_S)
+    assert now <= 6 * SAMPLE_WAIT_S + gap
+    assert now <= 19 * gap + SAMPLE_WAIT_S + gap

@@ -15,7 +15,7 @@ import fomo_stream
 import pretrain
 from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.logs import ClientLog
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 
 def test_no_file_of_arrays_may_hold_objects() -> None:

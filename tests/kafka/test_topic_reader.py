@@ -18,7 +18,7 @@ from fomo_stream.kafka.bounds import gap_notes
 from fomo_stream.kafka.broker.clients import range_now
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, Range, TopicReader, to_record
 from fomo_stream.kafka.ranges import read_range
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t")
 FAILURE = KafkaError(KafkaError._TRANSPORT, "connection refused")

@@ -9,14 +9,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.topics.setup import TopicSetup
-from fomo_stream.kafka.topics.watch import TopicReport, TopicsSeen, TopicWatch
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.kafka.topics.watch import TopicReport, TopicsAnswer, TopicWatch
+from fomo_stream.settings.service_settings import ServiceSettings
 
 HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
 
 
-def seen(topic: str, topic_id: str | None) -> TopicsSeen:
-    return TopicsSeen({} if topic_id is None else {topic: 1}, {topic: topic_id} if topic_id else {})
+def seen(topic: str, topic_id: str | None) -> TopicsAnswer:
+    return TopicsAnswer({} if topic_id is None else {topic: 1}, {topic: topic_id} if topic_id else {})
 
 
 @pytest.mark.parametrize(
@@ -38,24 +38,24 @@ def test_only_a_recreated_topic_makes_partitions_be_restored(
     report = TopicReport(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"))
     first, *later = (seen(topic, answer) for answer in answers)
     report.begin(first)
-    assert sum(report.look(answer).created for answer in later) == restarts
+    assert sum(report.compare(answer).created for answer in later) == restarts
 
 
 def test_topics_that_lack_partitions_or_are_gone_are_reasons_not_to_be_ready() -> None:
     settings = ServiceSettings(topic="t", out="o", alerts="a", dead_letters="d", feedback="f", group="g")
     sizes = dict.fromkeys(("t", "o", "a", "d", "f", settings.state_topic), 2)
     found = TopicReport(settings)
-    found.begin(TopicsSeen(sizes, {}))
+    found.begin(TopicsAnswer(sizes, {}))
     assert found.reasons() == []
-    changes = found.look(TopicsSeen(sizes | {"t": 4}, {}))
+    changes = found.compare(TopicsAnswer(sizes | {"t": 4}, {}))
     assert (changes.created, changes.resized) == (False, ("t",))
     (reason,) = found.reasons()
     assert "feedback topic f has 2 partitions fewer than t" in reason
     assert "--alter --topic f --partitions 4" in reason
     for gone in ("o", "a", "d"):
-        found.look(TopicsSeen({topic: size for topic, size in sizes.items() if topic != gone}, {}))
+        found.compare(TopicsAnswer({topic: size for topic, size in sizes.items() if topic != gone}, {}))
         assert found.reasons() == [f"topic {gone} does not exist any more"]
-    found.look(TopicsSeen(sizes, {}))
+    found.compare(TopicsAnswer(sizes, {}))
     assert found.reasons() == []
 
 

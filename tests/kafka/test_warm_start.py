@@ -13,10 +13,10 @@ from memory_service import ALERTS, DEAD, OUT, Instance, service_broker
 from pipelines import IDS
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.kafka.snapshot import not_ready
+from fomo_stream.kafka.snapshot import not_ready_reasons
 from fomo_stream.kafka.warm_start import WarmStart
-from fomo_stream.partition.position import POSITION, Input, Position, decide_resume
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.partition.position import POSITION, InputOffsets, SavedPosition, decide_resume
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
 BEGIN, START, N = 15, 140, 240
@@ -92,7 +92,7 @@ def test_how_much_is_learned_is_a_reason_for_not_being_ready() -> None:
         instance.restore()
         reasons = []
         for _ in range(6):
-            reasons += not_ready(instance)
+            reasons += not_ready_reasons(instance)
             instance.read(0, 10, 0)
             instance.score(is_due=True, is_built=True)
             instance.step()
@@ -108,7 +108,9 @@ def test_how_much_is_learned_is_a_reason_for_not_being_ready() -> None:
 def test_a_partition_that_nothing_is_known_of_begins_where_its_warm_up_does(
     low: int, committed: int | None, warm: range, start: int
 ) -> None:
-    restored, notes = decide_resume(Input(low, 20, committed, "T1", warm), {}, ServiceSettings(topic="t"), "t[0]")
+    restored, notes = decide_resume(
+        InputOffsets(low, 20, committed, "T1", warm), {}, ServiceSettings(topic="t"), "t[0]"
+    )
     assert (restored.start, restored.warm, notes) == (start, warm, [])
 
 
@@ -116,8 +118,8 @@ def test_a_partition_that_nothing_is_known_of_begins_where_its_warm_up_does(
 @pytest.mark.parametrize("committed", [None, 6, 12])
 def test_a_warm_up_that_has_ended_does_not_begin_again(is_warming_up: bool, warm: range, committed: int | None) -> None:
     """Also where the group has lost its offsets, or somebody has set them back: outputs would be missing."""
-    entries = {POSITION: Position(12, "T1", is_warming_up=is_warming_up).encode()}
-    found = Input(0, 20, committed, "T1", range(5, 9))
+    entries = {POSITION: SavedPosition(12, "T1", is_warming_up=is_warming_up).encode()}
+    found = InputOffsets(0, 20, committed, "T1", range(5, 9))
     restored, _ = decide_resume(found, entries, ServiceSettings(topic="t"), "t[0]")
     assert (restored.start, restored.warm) == (committed or 12, warm)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from made_alerts import SAID, TIME, alert, closed, event, heard, silent
 
 from fomo_stream.errors import RecordError
-from fomo_stream.notify.events import Event, iso, key_of_field, key_text, read_event
-from fomo_stream.notify.messages import Told, held_message, message_of
+from fomo_stream.notify.events import Event, iso_text, key_of_field, printable_key, read_event
+from fomo_stream.notify.messages import MessageKind, held_message, message_of
 from fomo_stream.records.result_schema import as_written
 
 # --- events
@@ -110,16 +110,16 @@ def test_whatever_a_record_holds_it_is_skipped_or_gives_a_message(
 
 
 def test_keys_and_times_are_texts() -> None:
-    assert [key_text(one) for one in (b"pump \xff", "a\nb", 7, None)] == ["pump �", "a b", "7", None]
+    assert [printable_key(one) for one in (b"pump \xff", "a\nb", 7, None)] == ["pump �", "a b", "7", None]
     found = [key_of_field({"a": {"b": 3}, "a.c": "x"}, path) for path in ("a.b", "a.c", "a", "a.b.c")]
     assert found == ["3", "x", None, None]
-    assert [iso(one) for one in (0, 1_760_000_000_123)] == ["1970-01-01T00:00:00Z", "2025-10-09T08:53:20Z"]
+    assert [iso_text(one) for one in (0, 1_760_000_000_123)] == ["1970-01-01T00:00:00Z", "2025-10-09T08:53:20Z"]
 
 
 # --- messages
 
 
-def text(kind: Told, found: Event, link: str | None = None) -> str:
+def text(kind: MessageKind, found: Event, link: str | None = None) -> str:
     made = message_of(kind, found, link)
     return f"{made.title}\n{made.text}"
 
@@ -156,7 +156,7 @@ ALERT, BARE = event(alert(7, severity="critical")), {"incident": "9"}
         ("closed", event({"status": "closed", **BARE}, None), ["ENDED: outlier in the stream"]),
     ],
 )
-def test_a_message_says_all_that_one_needs_without_holes(kind: Told, found: Event, lines: list[str]) -> None:
+def test_a_message_says_all_that_one_needs_without_holes(kind: MessageKind, found: Event, lines: list[str]) -> None:
     assert text(kind, found, "http://status").split("\n") == [
         *lines,
         f"Incident: {found.facts['incident']}",

@@ -11,7 +11,7 @@ from made_alerts import alert, closed, event, heard, silent
 
 from fomo_stream.notify import policy
 from fomo_stream.notify.messages import Message, message_of
-from fomo_stream.notify.policy import HOUR_S, Limit, Policy
+from fomo_stream.notify.policy import HOUR_S, NotificationPolicy, RateLimit
 
 OPENED, CLOSED = "opened", "closed"
 
@@ -30,13 +30,13 @@ OPENED, CLOSED = "opened", "closed"
     ],
 )
 def test_an_incident_is_told_when_it_opens_and_when_it_ends(results: list[dict[str, object]], told: list[str]) -> None:
-    made = Policy()
+    made = NotificationPolicy()
     assert [made.take(event(one, None)) for one in results] == told
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "MOST_KNOWN", 100)
-    made = Policy()
+    monkeypatch.setattr(policy, "MAX_INCIDENTS", 100)
+    made = NotificationPolicy()
     for offset in range(101):
         assert made.take(event(closed(offset, offset))) == CLOSED
     assert [made.take(event(alert(offset))) for offset in (0, 100)] == [OPENED, None], "only the last ones are known"
@@ -54,7 +54,7 @@ def held_in(one: Message) -> int:
 
 @pytest.mark.parametrize("per_hour", [1, 10])
 def test_a_target_gets_so_many_messages_an_hour_and_then_one_that_says_how_many_were_held_back(per_hour: int) -> None:
-    limit = Limit(per_hour, "http://status")
+    limit = RateLimit(per_hour, "http://status")
     for number in range(50):
         one = message(number, "critical" if number == 49 else "warning")
         assert limit.holds(one, 0.0) == (number >= per_hour)
@@ -81,7 +81,7 @@ def test_a_target_gets_so_many_messages_an_hour_and_then_one_that_says_how_many_
 )
 def test_every_message_is_told_or_counted_and_no_hour_has_more(per_hour: int, steps: list[tuple[int, float]]) -> None:
     """steps: messages that come at once, and the seconds until the next ones."""
-    limit, now, came, times, counted = Limit(per_hour), 0.0, 0, list[float](), 0
+    limit, now, came, times, counted = RateLimit(per_hour), 0.0, 0, list[float](), 0
     for count, seconds in [*steps, (0, 2 * HOUR_S), (0, 0.0)]:
         if (summary := limit.summary(now)) is not None:
             counted += held_in(summary)

@@ -13,7 +13,7 @@ from made_alerts import alert
 from fomo_stream.cli.parser import parse
 from fomo_stream.kafka.broker.topic_reader import to_record
 from fomo_stream.notify import follower
-from fomo_stream.notify.follower import Reader
+from fomo_stream.notify.follower import AlertReader
 from fomo_stream.settings.notify import NotifySettings
 
 
@@ -26,8 +26,8 @@ def received(value: bytes | None, key: bytes | None = b"pump-7", headers: Except
 
 
 @pytest.fixture
-def reader() -> Reader:
-    return Reader(parse(NotifySettings, ["--alerts", "alerts", "--dry-run"], command="notify"))
+def reader() -> AlertReader:
+    return AlertReader(parse(NotifySettings, ["--alerts", "alerts", "--dry-run"], command="notify"))
 
 
 def encoded(**changes: Any) -> bytes:
@@ -35,7 +35,7 @@ def encoded(**changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("trouble", [SystemError("returned a result"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")])
-def test_headers_that_the_client_cannot_read_count_as_none(reader: Reader, trouble: Exception) -> None:
+def test_headers_that_the_client_cannot_read_count_as_none(reader: AlertReader, trouble: Exception) -> None:
     found = reader.read(received(encoded(), headers=trouble))
     assert found is not None
     assert found.id == "sensors:0-7:opened"
@@ -51,18 +51,20 @@ def test_headers_that_the_client_cannot_read_count_as_none(reader: Reader, troub
         encoded(),
     ],
 )
-def test_what_a_result_holds_does_not_keep_its_incident_from_being_told(reader: Reader, value: bytes) -> None:
+def test_what_a_result_holds_does_not_keep_its_incident_from_being_told(reader: AlertReader, value: bytes) -> None:
     assert reader.read(received(value, b"\xff\x00")) is not None
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff", b"[" * 100_000, b"9" * 10_000, b'{"fomo": 1e999}'])
-def test_what_cannot_be_read_is_skipped(reader: Reader, value: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_is_skipped(
+    reader: AlertReader, value: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     assert reader.read(received(value)) is None
     assert "alert_skipped record=alerts[3]@7 reason=" in caplog.text
 
 
 def test_whatever_a_message_raises_is_noted_without_its_contents_and_the_next_one_is_read(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reader: AlertReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails_at_first(*given: Any) -> Any:
         monkeypatch.undo()

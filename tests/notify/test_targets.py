@@ -16,7 +16,7 @@ from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.notify import targets as module
 from fomo_stream.notify.messages import message_of
-from fomo_stream.notify.service import Service
+from fomo_stream.notify.notifier import Notifier
 from fomo_stream.notify.targets import Answer, Target, targets_of
 from fomo_stream.settings.notify import NotifySettings
 
@@ -74,7 +74,7 @@ def test_targets_at_one_host_keep_their_names_whatever_stands_beside_them() -> N
 
 def test_two_targets_never_share_a_consumer_group() -> None:
     with pytest.raises(ConfigError, match="two targets would share the consumer group alerts-notify-http-gw-2"):
-        Service(settings("--webhook", "http://gw:2/a", "--webhook", "http://gw-2/b"))
+        Notifier(settings("--webhook", "http://gw:2/a", "--webhook", "http://gw-2/b"))
 
 
 def test_a_webhook_gets_a_message_that_it_can_recognise(receiver: Receiver) -> None:

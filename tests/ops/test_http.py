@@ -16,7 +16,7 @@ from brokers import wait_for
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.ops import http
-from fomo_stream.ops.http import CONNECTIONS, MOST_BYTES, HttpServer, Sources
+from fomo_stream.ops.http import MAX_CONNECTIONS, MAX_REQUEST_BYTES, Endpoints, HttpServer
 
 LARGE = b"x" * (8 << 20)  # more than the buffers of a connection hold
 
@@ -30,8 +30,8 @@ class Told:
         self.metrics: Callable[[], bytes] = lambda: b"fomo_ready 1.0\n"
         self.status = b'{"rate": 3}'
 
-    def sources(self) -> Sources:
-        return Sources(lambda: self.live, lambda: self.ready, lambda: self.metrics(), lambda: self.status)
+    def sources(self) -> Endpoints:
+        return Endpoints(lambda: self.live, lambda: self.ready, lambda: self.metrics(), lambda: self.status)
 
 
 @pytest.fixture
@@ -127,9 +127,9 @@ def test_every_answer_can_be_asked_for_without_its_body_and_forbids_what_the_pag
         (b"GET /livez HTTP/2.0\r\n\r\n", 505),
         (b"\xff\x00 \xfe\r\n\r\n", 400),
         (b"GET /livez HTTP/1.0\r\n\r\n", 200),
-        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (MOST_BYTES // 6), 431),
-        (b"GET /" + b"x" * MOST_BYTES, 431),
-        (b"GET /livez HTTP/1.1\r\nX: " + b"x" * (MOST_BYTES - 100) + b"\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (MAX_REQUEST_BYTES // 6), 431),
+        (b"GET /" + b"x" * MAX_REQUEST_BYTES, 431),
+        (b"GET /livez HTTP/1.1\r\nX: " + b"x" * (MAX_REQUEST_BYTES - 100) + b"\r\n\r\n", 200),
     ],
 )
 def test_whatever_is_asked_for_nothing_changes_and_an_answer_repeats_nothing_of_it(
@@ -170,11 +170,11 @@ def test_silent_and_slow_clients_do_not_keep_others_from_an_answer(
     told.status = LARGE
     with HttpServer("127.0.0.1", 0, told.sources()) as server, ExitStack() as clients:
         for request in (b"", b"GET /", b"GET /status.json HTTP/1.1\r\n\r\n"):  # the last ones do not read
-            for _ in range(CONNECTIONS):
+            for _ in range(MAX_CONNECTIONS):
                 clients.enter_context(send(server, request))
         for path in ("/livez", "/metrics", "/"):
             assert ask(server, path)[0].status == 200
-        wait_for(lambda: len(connections()) <= CONNECTIONS, "the threads of closed connections to end")
+        wait_for(lambda: len(connections()) <= MAX_CONNECTIONS, "the threads of closed connections to end")
 
 
 def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(told: Told) -> None:

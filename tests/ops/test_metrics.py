@@ -17,7 +17,7 @@ from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.metric import PREFIX
-from fomo_stream.ops.metrics import METRICS, REALISED_LEAST, Metrics
+from fomo_stream.ops.metrics import METRICS, MIN_REALISED_RATE_RECORDS, Metrics
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 
@@ -64,7 +64,7 @@ def batch(*results: dict[str, Any], **more: Any) -> Observation:
 
 def test_every_metric_has_its_type_its_description_and_a_value() -> None:
     metrics = Metrics()
-    metrics.scored(batch(*[result(0.5, None) | {"suppressed": "a rule"}] * REALISED_LEAST))
+    metrics.scored(batch(*[result(0.5, None) | {"suppressed": "a rule"}] * MIN_REALISED_RATE_RECORDS))
     metrics.silence(*SILENT)
     families = {f.name: f for f in text_string_to_metric_families(metrics.exposition(snapshot(BUSY)).decode())}
     for metric in METRICS:
@@ -144,7 +144,7 @@ def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str,
 def test_the_realised_rate_is_that_of_the_last_records(batches: list[tuple[int, float]]) -> None:
     flags: list[bool] = []
     least, over = 10, 100
-    with patch.multiple("fomo_stream.ops.metrics", REALISED_LEAST=least, REALISED_OVER=over):
+    with patch.multiple("fomo_stream.ops.metrics", MIN_REALISED_RATE_RECORDS=least, REALISED_RATE_RECORDS=over):
         metrics = Metrics()
         for n, share in batches:
             results = [result(0.5, "warning" if i < share * n else None) for i in range(n)]

@@ -15,7 +15,7 @@ from test_status import EMPTY, batch, board_and_clock, outlier
 from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.observer import Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.ops.http import HttpServer, Sources
+from fomo_stream.ops.http import Endpoints, HttpServer
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ WORDS = """(node) => {
 @contextmanager
 def browse(browser: Browser, answer: Callable[[], bytes], until: str, **how: Any) -> Iterator[Page]:
     """The page, when it shows what `until` asks for."""
-    sources = Sources(lambda: [], lambda: [], lambda: b"", answer)
+    sources = Endpoints(lambda: [], lambda: [], lambda: b"", answer)
     with HttpServer("127.0.0.1", 0, sources) as server:
         page = browser.open(f"http://127.0.0.1:{server.port}/", **how)
         page.until(until)

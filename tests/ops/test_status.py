@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.ops.monitor import EVERY_S, ProgressLog
-from fomo_stream.ops.status import CHART_S, CHARTED, INCIDENTS, STEP_S, STEPS, StatusBoard
+from fomo_stream.ops.monitor import PROGRESS_S, ProgressLog
+from fomo_stream.ops.status import CHART_S, CHART_STEPS, MAX_INCIDENTS, STEP_S, STEPS, StatusBoard
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
@@ -145,7 +145,7 @@ def test_alerts_of_an_incident_are_one_entry_and_count_once() -> None:
     assert [(one["incident"], one["open"]) for one in status(board)["incidents"]] == [("0-1", True), ("3-1", False)]
     board.scored(batch(400, *(outlier(offset) for offset in range(10, 300))))
     found = json.loads(board.status(EMPTY, 0.25))
-    newest = range(299, 299 - INCIDENTS, -1)
+    newest = range(299, 299 - MAX_INCIDENTS, -1)
     assert [one["offset"] for one in found["incidents"]] == list(newest)
     alerts = found["alerts"]
     assert (alerts["outliers"], alerts["realised_rate"], alerts["requested_rate"]) == (294, 0.25, 0.01)
@@ -176,9 +176,9 @@ def test_the_chart_of_a_partition_has_its_highest_score_and_its_alerts_by_step()
             board.scored(replace(seen, results=[{**seen.results[0], "status": "ok", "missing": 0}, {"score": None}]))
     one, other = (partition["chart"] for partition in status(board, of)["partitions"])
     assert (one["score"][-4:], one["alerts"][-4:]) == ([None, 0.7, None, 0.4], [0, 1, 0, 0])
-    assert len(one["score"]) == len(one["alerts"]) == CHARTED
+    assert len(one["score"]) == len(one["alerts"]) == CHART_STEPS
     assert set(other["score"]) == {None}
-    clock.now += CHARTED * CHART_S
+    clock.now += CHART_STEPS * CHART_S
     assert set(status(board, of)["partitions"][0]["chart"]["score"]) == {None}
 
 
@@ -258,15 +258,15 @@ def test_a_line_counts_what_was_done_since_the_last_one(caplog: pytest.LogCaptur
     progress.regime_changed()
     progress.committed([0.01] * 98 + [0.2, 0.3], [], 0.01)
     progress.aborted()
-    progress.turned(1000.0 + EVERY_S - 0.1)
+    progress.turned(1000.0 + PROGRESS_S - 0.1)
     assert lines(caplog) == []
-    progress.turned(1000.0 + 2 * EVERY_S)  # late: the rate is over the whole time
+    progress.turned(1000.0 + 2 * PROGRESS_S)  # late: the rate is over the whole time
     assert lines(caplog) == [
         "progress records=120 per_second=6 outliers=3 missing=6 dead_letters=1 labels=4 regimes=1 commits=1 aborts=1 "
         "poll_to_commit_p99_ms=300"
     ]
     progress.scored(batch(5))
-    progress.turned(1000.0 + 3 * EVERY_S)
+    progress.turned(1000.0 + 3 * PROGRESS_S)
     assert lines(caplog)[1].startswith("progress records=5 per_second=0.5 outliers=0 missing=0 dead_letters=0")
-    progress.turned(1000.0 + 4 * EVERY_S)
+    progress.turned(1000.0 + 4 * PROGRESS_S)
     assert len(lines(caplog)) == 2  # no line about nothing

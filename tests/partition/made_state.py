@@ -21,7 +21,7 @@ from pipelines import Instance
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 FIRST, LAST = 1500, 1700  # the records that are scored after the state was written
 SCHEMA = Schema(("level", "total", "kind"), frozenset({"kind"}), frozenset({"total"}))

@@ -17,7 +17,7 @@ from fomo_stream.errors import StateError
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.rules import Window
+from fomo_stream.settings.rule_spec import Window
 
 DERIVE = ("count(10m)", "gap()", "sum(x,1h)", "new(kind)", "speed(lat,lon)")
 NAMES = ("x", *DERIVE)

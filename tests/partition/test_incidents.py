@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.partition.incidents import MOST_BYTES, Incidents, Notice, without_reasons
+from fomo_stream.partition.incidents import MAX_FIELD_BYTES, Incidents, Notice, without_reasons
 
 TOPIC, PARTITION, QUIET = "sensors", 3, (10, 1000)
 
@@ -174,8 +174,8 @@ def test_without_a_topic_the_offset_alone_is_the_name() -> None:
 
 def test_very_long_keys_and_reasons_are_left_out_and_damage_is_noticed() -> None:
     incidents = Incidents(QUIET, TOPIC, PARTITION)
-    result = alert(5, reasons=[{"value": "x" * MOST_BYTES}], explanation="x")
-    incidents.follow([result], alone(None).scored(slice(0, 1)), [b"k" * (MOST_BYTES + 1)], [5], 0)
+    result = alert(5, reasons=[{"value": "x" * MAX_FIELD_BYTES}], explanation="x")
+    incidents.follow([result], alone(None).scored(slice(0, 1)), [b"k" * (MAX_FIELD_BYTES + 1)], [5], 0)
     entries = {name: value for name, value in incidents.changes().items() if value is not None}
     assert sum(map(len, entries.values())) < 1000
     key, summary = (json.loads(entries["1/open"])[name] for name in ("key", "summary"))

@@ -214,7 +214,7 @@ def test_labels_finished_in_another_topic_of_that_name_are_ignored() -> None:
 
 @pytest.mark.parametrize("value", [b"{", b"[]", b'{"topic_id": "F1"}', b'{"topic_id": "F1", "finished": ["x"]}'])
 def test_a_damaged_list_of_finished_labels_is_named(value: bytes) -> None:
-    with pytest.raises(DamagedStateError, match="labels is no list of offsets"):
+    with pytest.raises(DamagedStateError, match="labels is not a list of offsets"):
         LabelQueue("F1").recover({"labels": value}, "labels")
 
 

@@ -20,7 +20,7 @@ from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 STATE = "fomo-stream-t-state"
 
@@ -133,7 +133,7 @@ def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effec
     pipeline.score_due(0.0)
     tries = 0
     while pipeline.guard.has_failed:  # what a member does then
-        assert not pipeline.tasks[0].is_active
+        assert not pipeline.partitions[0].is_active
         delivery.outputs.clear()
         for partition in pipeline.aborted({}):
             pipeline.activate(partition, Restored(0, committed=0))

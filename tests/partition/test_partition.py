@@ -14,7 +14,7 @@ from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.topics.watch import InputEnd
 from fomo_stream.model.architecture import CompiledModel
-from fomo_stream.partition.position import POSITION, Position, Restored
+from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
 
@@ -44,7 +44,7 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
             each.pipeline.score_due(0.0)
         steady.commit(nothing)
         committed |= moving.commit(entries)
-        assert Position.decode(entries[POSITION]) == Position(offset, "T1", "F1")
+        assert SavedPosition.decode(entries[POSITION]) == SavedPosition(offset, "T1", "F1")
         assert committed["t", 0] == offset
         assert moving.results() == steady.results()
         if moves:
@@ -81,7 +81,7 @@ def test_replayed_offset_is_not_learned_twice(start: int) -> None:
     other.score(start, 59)
     assert len(other.results()) == 59 - start
     other.commit(entries)
-    assert Position.decode(entries[POSITION]).offset == 60  # what is known, not what was read
+    assert SavedPosition.decode(entries[POSITION]).offset == 60  # what is known, not what was read
     other.score(59, 130)
     assert other.results()[1:] == one.results()
     assert detector_of(other.pipeline).records == sum(
@@ -225,9 +225,9 @@ def test_a_silence_is_told_again_only_where_its_commit_failed(monkeypatch: pytes
                 instance.pipeline.receive(as_record(offset)._replace(timestamp=1000 * seconds), 0.0)
                 instance.pipeline.finish([0])
                 offset += 1
-            partition = instance.pipeline.tasks[0]
+            partition = instance.pipeline.partitions[0]
             assert isinstance(partition, Running)
-            instance.pipeline.look(partition, InputEnd(1000 * seconds, {0: offset}, 1, offset), is_read=True)
+            instance.pipeline.follow_silence(partition, InputEnd(1000 * seconds, {0: offset}, 1, offset), is_read=True)
         told = [json.loads(output.value or b"")["fomo"] for output in instance.delivery.to("t-alerts")]
         instance.delivery.outputs.clear()
         return [one["status"] for one in told if "of" in one]

@@ -24,11 +24,11 @@ from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.loading import first_detector
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Waiting
-from fomo_stream.partition.position import NOTHING, Restored
-from fomo_stream.partition.rules import MOST_CHANGES, Rules, RulesLog, Schedule, matches_key
+from fomo_stream.partition.position import NOTHING_RESTORED, Restored
+from fomo_stream.partition.rules import MAX_CHANGES, Rules, RulesLog, Schedule, matches_key
 from fomo_stream.partition.running import MAINTENANCE, Running
 from fomo_stream.records.schema import Schema
-from fomo_stream.settings.rules import Rule, Window
+from fomo_stream.settings.rule_spec import Rule, Window
 
 HOUR = 3_600_000
 SPRING = datetime(2026, 3, 27)  # clocks change on the 29th in Berlin
@@ -229,7 +229,7 @@ def first() -> Detector:
     return first_detector(flags(), cheap_model(), SCHEMA)
 
 
-def running(rules: Rules, restored: Restored = NOTHING, feedback: str | None = None) -> Running:
+def running(rules: Rules, restored: Restored = NOTHING_RESTORED, feedback: str | None = None) -> Running:
     waiting = Waiting(0, flags(), feedback=feedback, rules=rules)
     waiting.restore(restored)
     return Running(waiting, first(), SCHEMA)
@@ -361,7 +361,7 @@ def test_the_log_of_rules_says_the_same_after_it_was_written(steps: list[Any]) -
         held += [held[-1]] * (offset - len(held)) + [made]
     read = RulesLog.decode(log.encode())
     assert [(one.offset, one.rules) for one in read.changes] == [(one.offset, one.rules) for one in log.changes]
-    assert len(log.changes) <= MOST_CHANGES
+    assert len(log.changes) <= MAX_CHANGES
     oldest = log.changes[0].offset
     offsets = list(range(oldest, len(held)))
     parts = list(read.parts(offsets))
@@ -455,7 +455,7 @@ def test_what_the_state_has_is_read_with_the_bounds_of_now(caplog: pytest.LogCap
     ]
     partition = Waiting(0, flags(), feedback="f", rules=Rules())
     partition.restore(Restored(0, {"rules": json.dumps(value).encode()}))
-    assert partition.rules.now.told == (kept,)
+    assert partition.rules.now.from_feedback == (kept,)
     assert [record.getMessage().split()[1] for record in caplog.records] == [
         'name="hangs"',
         'name="ends',
@@ -466,11 +466,11 @@ def test_what_the_state_has_is_read_with_the_bounds_of_now(caplog: pytest.LogCap
 def test_windows_by_feedback_are_bounded_in_number_and_size() -> None:
     rules = Rules()
     for at in range(0, 700, 100):
-        rules = rules.telling([window(f"w{at + n}", SPRING, 1 + at + n, keys=("k" * 100,)) for n in range(100)])
-    assert [one.name for one in rules.told] == [f"w{n}" for n in range(200, 700)]
-    large = rules.telling([window(f"x{n}", SPRING, 9000 + n, keys=("k" * 200,) * 70) for n in range(20)])
-    assert [one.name for one in large.told] == [f"x{n}" for n in range(20 - len(large.told), 20)]
-    assert 5 < len(large.told) < 20
+        rules = rules.with_feedback([window(f"w{at + n}", SPRING, 1 + at + n, keys=("k" * 100,)) for n in range(100)])
+    assert [one.name for one in rules.from_feedback] == [f"w{n}" for n in range(200, 700)]
+    large = rules.with_feedback([window(f"x{n}", SPRING, 9000 + n, keys=("k" * 200,) * 70) for n in range(20)])
+    assert [one.name for one in large.from_feedback] == [f"x{n}" for n in range(20 - len(large.from_feedback), 20)]
+    assert 5 < len(large.from_feedback) < 20
 
 
 def test_keys_that_were_compared_are_not_kept_whole() -> None:
@@ -486,7 +486,7 @@ def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
     begins = datetime(1970, 1, 1)
     daily: dict[str, Any] = {"repeat": "FREQ=DAILY", "timezone": "Europe/Berlin", "keys": ("*a" * 90,)}
     worst = [window(f"w{n}", begins + timedelta(minutes=n), 160, **daily) for n in range(500)]
-    made, time = Rules(told=worst), round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
+    made, time = Rules(from_feedback=worst), round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
     began = process_time()
     for n in range(20):
         made.open_windows([time + n * 97 * 24 * HOUR], [f"{n}" + "a" * 900_000])

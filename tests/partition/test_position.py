@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import BrokerError, DamagedStateError
-from fomo_stream.partition.position import POSITION, Input, Position, decide_resume
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.partition.position import POSITION, InputOffsets, SavedPosition, decide_resume
+from fomo_stream.settings.service_settings import ServiceSettings
 
 
-def expected(found: Input, position: Position | None, flags: ServiceSettings) -> tuple[int | None, int, bool]:
+def expected(
+    found: InputOffsets, position: SavedPosition | None, flags: ServiceSettings
+) -> tuple[int | None, int, bool]:
     """Offset to resume at (None: the user must decide), records learned before, whether the state is valid."""
     ids = {found.topic_id, position.topic_id} if position is not None else set()
     if position is not None and (
@@ -47,9 +49,9 @@ def test_every_combination_of_offsets_resumes_where_it_should() -> None:
     for (low, high), committed, at, (now, then), flags in itertools.product(
         kept, offsets, offsets, list(ids), every_setting
     ):
-        position = None if at is None else Position(at, then)
+        position = None if at is None else SavedPosition(at, then)
         entries = {"detector/x": b"1"} | ({} if position is None else {POSITION: position.encode()})
-        found = Input(low, high, committed, now)
+        found = InputOffsets(low, high, committed, now)
         start, learned, is_of_use = expected(found, position, flags)
         if start is None:
             with pytest.raises(BrokerError, match=r"t\[0\] has offset .*, but the broker keeps"):
@@ -70,13 +72,15 @@ def test_every_combination_of_offsets_resumes_where_it_should() -> None:
 
 
 @given(
-    st.builds(Position, st.integers(0, 2**63 - 1), *[st.text(max_size=30).filter(str.isprintable)] * 2, st.booleans())
+    st.builds(
+        SavedPosition, st.integers(0, 2**63 - 1), *[st.text(max_size=30).filter(str.isprintable)] * 2, st.booleans()
+    )
 )
-def test_a_position_survives_being_written(position: Position) -> None:
-    assert Position.decode(position.encode()) == position
+def test_a_position_survives_being_written(position: SavedPosition) -> None:
+    assert SavedPosition.decode(position.encode()) == position
 
 
 @pytest.mark.parametrize("value", [b"{", b"3", b"{}", b'{"offset": "x", "topic_id": ""}', b'{"offset": null}'])
 def test_a_damaged_position_is_named(value: bytes) -> None:
     with pytest.raises(DamagedStateError, match="position"):
-        Position.decode(value)
+        SavedPosition.decode(value)

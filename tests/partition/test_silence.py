@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.partition.gaps import NEVER, SilenceConfig
+from fomo_stream.partition.gaps import NO_LIMIT_MS, SilenceConfig
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.silence import Silence
 
@@ -200,7 +200,7 @@ def test_a_key_that_no_commit_has_had_for_long_is_known_after_a_restart() -> Non
 def test_what_nobody_was_told_of_has_no_end_after_a_restart_either() -> None:
     records = records_of([*mixed([]), (b"a", 1_000, 400), (b"b", 1_000, 1)])
     silence, log = Silence(CONFIG, "t", 0, by_records=True), dict[str, bytes]()
-    assert silence.follow(records[:-1], is_told=False) == []
+    assert silence.follow(records[:-1], is_notified=False) == []
     assert silence.open["key"] == 2
     assert restarted(silence, log).follow(records[-1:]) == []
 
@@ -253,7 +253,7 @@ class Live:
         """Each key sends so often (seconds); another partition every `others` seconds, if it does."""
         until = self.now + round(seconds * SECOND)
         due = {key: self.now + round(gap * SECOND) for key, gap in keys.items()}
-        other = self.now + round(others * SECOND) if others else NEVER
+        other = self.now + round(others * SECOND) if others else NO_LIMIT_MS
         while True:
             at = min([self.looked + LOOK, other, *due.values()])
             if at > until:
@@ -282,14 +282,14 @@ class Live:
     def _look(self) -> None:
         if self.is_broker_up and self.is_running:
             self._read()
-            self.said += [one.summary for one in self.silence.look(self.now, True, self.end + self.others_end)]
+            self.said += [one.summary for one in self.silence.poll(self.now, True, self.end + self.others_end)]
 
     def lag(self, seconds: float, keys: dict[bytes, float]) -> None:
         """The broker answers, but no record is read."""
         self.is_running = False
         for _ in range(round(seconds / 3)):
             self.run(3, keys)
-            self.said += [one.summary for one in self.silence.look(self.now, False, self.end + self.others_end)]
+            self.said += [one.summary for one in self.silence.poll(self.now, False, self.end + self.others_end)]
         self.is_running = True
 
     def restart(self, after: float = 0.0, keys: dict[bytes, float] | None = None) -> None:
@@ -428,7 +428,7 @@ def test_nothing_is_written_while_nothing_can_happen() -> None:
 def test_a_clock_that_was_ahead_once_does_not_blind_it() -> None:
     live = Live()
     live.run(3600, FAST)
-    live.silence.look(live.now + 10 * 365 * 86_400 * SECOND, True, live.end)
+    live.silence.poll(live.now + 10 * 365 * 86_400 * SECOND, True, live.end)
     live.restart()
     live.run(60, FAST)
     assert live.take() == []
@@ -461,9 +461,9 @@ def test_keys_begin_again_when_the_topic_grows_because_they_may_have_moved() -> 
     live.run(200, SLOW)
     assert live.take() == [("silent", "key", "b")]
     live.now += LOOK
-    (ended,) = live.silence.look(live.now, True, live.end, partitions=2)
+    (ended,) = live.silence.poll(live.now, True, live.end, partitions=2)
     assert plain(ended)[:3] == ("closed", "key", b"b")
-    live.silence.look(live.now + LOOK, True, live.end, partitions=2)
+    live.silence.poll(live.now + LOOK, True, live.end, partitions=2)
     records = [(b"c", live.end + second, None) for second in range(600)]
     assert live.silence.follow(records, live.now + 9999) == []
 
@@ -483,11 +483,11 @@ def test_a_record_between_the_question_and_the_answer_is_no_quiet_time() -> None
     live.run(3_600, {b"a": 10.0})
     last = live.now
     for second in range(0, 60, 3):
-        live.silence.look(last + second * SECOND, True, live.end)
+        live.silence.poll(last + second * SECOND, True, live.end)
     live.silence.follow([(b"a", live.end, last + 60_500)], last + 60_500)
-    said = live.silence.look(last + 60_400, True, live.end)
-    said += live.silence.look(last + 63_000, True, live.end + 1)
-    said += live.silence.look(last + 66_000, True, live.end + 1)
+    said = live.silence.poll(last + 60_400, True, live.end)
+    said += live.silence.poll(last + 63_000, True, live.end + 1)
+    said += live.silence.poll(last + 66_000, True, live.end + 1)
     assert [plain(one)[:2] for one in said if one.summary["of"] == "partition"] == []
 
 
@@ -497,7 +497,7 @@ def test_where_nothing_can_be_told_it_waits() -> None:
     live.run(3_600, FAST)
     told: list[Notice] = []
     for second in range(0, 1_200, 3):
-        told += live.silence.look(live.now + second * SECOND, True, live.end, can_tell=False)
+        told += live.silence.poll(live.now + second * SECOND, True, live.end, can_notify=False)
     assert told == []
-    (notice,) = live.silence.look(live.now + 1_200 * SECOND, True, live.end)
+    (notice,) = live.silence.poll(live.now + 1_200 * SECOND, True, live.end)
     assert plain(notice)[:2] == ("silent", "topic")

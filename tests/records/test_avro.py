@@ -17,10 +17,17 @@ from made_schemas import RESULT, as_json, avro_bytes, avro_schemas, comparable
 from fomo_stream.errors import RecordError
 from fomo_stream.records.avro import AvroWriter
 from fomo_stream.records.schema import Schema
-from fomo_stream.records.writer import Kind, Reference, Registered, SchemaText, WrittenFields, under_features
+from fomo_stream.records.writer_schema import (
+    Kind,
+    ReferencedSchema,
+    RegisteredWriter,
+    SchemaText,
+    WrittenFields,
+    with_current_names,
+)
 
 
-def writer_of(schema: Any, *references: Reference) -> AvroWriter:
+def writer_of(schema: Any, *references: ReferencedSchema) -> AvroWriter:
     return AvroWriter(SchemaText(Kind.AVRO, json.dumps(schema), references), "fomo")
 
 
@@ -110,14 +117,14 @@ def test_types_of_other_schemas_are_found() -> None:
         "namespace": "plant",
         "fields": [{"name": "state", "type": "State"}, {"name": "rpm", "type": "int"}],
     }
-    middle = SchemaText(Kind.AVRO, json.dumps(motor), (Reference("plant.State", "state", 1, inner),))
+    middle = SchemaText(Kind.AVRO, json.dumps(motor), (ReferencedSchema("plant.State", "state", 1, inner),))
     schema = {
         "type": "record",
         "name": "R",
         "fields": [{"name": "a", "type": "plant.Motor"}, {"name": "b", "type": ["null", "plant.State"]}],
     }
     writer = writer_of(
-        schema, Reference("plant.Motor", "motor", 1, middle), Reference("plant.State", "state", 1, inner)
+        schema, ReferencedSchema("plant.Motor", "motor", 1, middle), ReferencedSchema("plant.State", "state", 1, inner)
     )
     assert writer.read(b"\x02\x08\x02\x00") == {"a": {"state": "OFF", "rpm": 4}, "b": "ON"}
     assert writer.scored_schema().references[0].subject == "motor"
@@ -128,11 +135,11 @@ def test_a_renamed_feature_is_found_under_its_former_name() -> None:
     motor = {"type": "record", "name": "M", "fields": [{"name": "speed", "type": "int", "aliases": ["rpm"]}]}
     schema = {"type": "record", "name": "R", "fields": [{"name": "engine", "aliases": ["motor"], "type": motor}]}
     writer = writer_of(schema)
-    fields = WrittenFields(writer.read(b"\x06"), Registered(writer, writer, {}), b"\x06")
+    fields = WrittenFields(writer.read(b"\x06"), RegisteredWriter(writer, writer, {}), b"\x06")
     schema_of_stream = Schema(("motor.rpm",))
-    assert schema_of_stream.rows([under_features(fields, schema_of_stream.features)]).tolist() == [[3.0]]
+    assert schema_of_stream.rows([with_current_names(fields, schema_of_stream.features)]).tolist() == [[3.0]]
     assert fields == {"engine": {"speed": 3}}
-    assert under_features(fields, ("engine.speed",)) is fields
+    assert with_current_names(fields, ("engine.speed",)) is fields
 
 
 def test_a_value_that_is_no_record_is_refused() -> None:

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, RecordError
 from fomo_stream.kafka.registry.protoc import descriptors
-from fomo_stream.records import writer
+from fomo_stream.records import writer_schema
 from fomo_stream.records.avro import AvroWriter
-from fomo_stream.records.avro_file import MOST_BYTES, count_in_container, read_container
+from fomo_stream.records.avro_file import MAX_PART_BYTES, count_in_container, read_container
 from fomo_stream.records.json_schema import JsonSchemaWriter
 from fomo_stream.records.protobuf import ProtobufWriter
-from fomo_stream.records.writer import MOST_LEAVES, Kind, Reference, SchemaText, Writer
+from fomo_stream.records.writer_schema import MAX_LEAVES, Kind, ReferencedSchema, SchemaText, Writer
 from fomo_stream.replaying.tables import open_table
 from pretrain.evaluation.tables import read_table
 
@@ -87,7 +87,7 @@ def doubled_proto(levels: int) -> Writer:
 
 @pytest.mark.parametrize("doubled", [doubled_avro, doubled_json, doubled_proto])
 def test_fields_that_multiply_are_bounded(doubled: Callable[[int], Writer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "COMPILE_S", 60)  # tracing memory makes a slow machine slower still
+    monkeypatch.setattr(writer_schema, "COMPILE_S", 60)  # tracing memory makes a slow machine slower still
     assert len(doubled(13).leaves) == 2**13
     with cheap(), pytest.raises(RecordError, match="more than 10,000 fields") as caught:
         doubled(19)
@@ -100,7 +100,7 @@ def test_types_that_multiply_without_any_leaf_are_bounded(doubled: Callable[...,
         doubled(60, leaf)
 
 
-@pytest.mark.parametrize("n", [MOST_LEAVES, MOST_LEAVES + 1])
+@pytest.mark.parametrize("n", [MAX_LEAVES, MAX_LEAVES + 1])
 def test_the_bound_is_that_of_leaves(n: int) -> None:
     fields = [{"name": f"f{i}", "type": "int"} for i in range(n)]
     makers: list[Callable[[], Writer]] = [
@@ -109,7 +109,7 @@ def test_the_bound_is_that_of_leaves(n: int) -> None:
         lambda: proto("message R {" + "".join(f"int32 f{i} = {i + 1};" for i in range(n)) + "}"),
     ]
     for make in makers:
-        with nullcontext() if n == MOST_LEAVES else pytest.raises(RecordError, match="more than 10,000 fields"):
+        with nullcontext() if n == MAX_LEAVES else pytest.raises(RecordError, match="more than 10,000 fields"):
             assert len(make().leaves) == n
 
 
@@ -164,7 +164,7 @@ def test_few_bytes_of_a_list_become_few_values() -> None:
 
 
 def test_a_schema_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "COMPILE_S", 0.05)
+    monkeypatch.setattr(writer_schema, "COMPILE_S", 0.05)
     choices = [{"type": "null"}] * 200_000
     fields = {f"f{i}": {"$ref": "#/definitions/A"} for i in range(5000)}
     slow = {"properties": fields, "definitions": {"A": {"oneOf": choices}}}
@@ -178,7 +178,7 @@ def test_schemas_that_refer_to_each_other_are_read_once() -> None:
     texts += [{"type": "record", "name": f"S{n}", "fields": [{"name": "x", "type": f"S{n - 1}"}]} for n in range(1, 60)]
     schema = SchemaText(Kind.AVRO, json.dumps(texts[0]))
     for text in texts[1:]:  # each refers twice to the one before
-        both = tuple(Reference(f"r{i}", f"r{i}", 1, schema) for i in range(2))
+        both = tuple(ReferencedSchema(f"r{i}", f"r{i}", 1, schema) for i in range(2))
         schema = SchemaText(Kind.AVRO, json.dumps(text), both)
     with cheap():
         assert list(AvroWriter(schema, "fomo").leaves) == [".".join("x" * 60)]
@@ -232,8 +232,8 @@ def test_blocks_of_files_are_read_and_large_ones_refused(codec: str) -> None:
     assert [*read_container(file)] == [{"flow": n} for n in numbers] * 2
     file.seek(0)
     assert count_in_container(file) == 2 * len(numbers)
-    bomb = avro_file(FLOW, block, (1, CODECS[codec](bytes(MOST_BYTES + 1))), codec=codec)
-    with cheap(60, 4 * MOST_BYTES >> 20), pytest.raises(RecordError, match="more than 64 MiB"):
+    bomb = avro_file(FLOW, block, (1, CODECS[codec](bytes(MAX_PART_BYTES + 1))), codec=codec)
+    with cheap(60, 4 * MAX_PART_BYTES >> 20), pytest.raises(RecordError, match="more than 64 MiB"):
         deque(read_container(bomb), maxlen=0)
 
 
@@ -260,7 +260,7 @@ def test_what_a_file_claims_costs_nothing() -> None:
                 deque(read_container(BytesIO(avro_file(FLOW).getvalue() + b"\2" + zigzag(size))), maxlen=0)
             with pytest.raises(RecordError):
                 read_container(BytesIO(b"Obj\1\2" + zigzag(size)))
-    long = zigzag(MOST_BYTES // 2) + bytes(MOST_BYTES // 2) + zigzag(0)
+    long = zigzag(MAX_PART_BYTES // 2) + bytes(MAX_PART_BYTES // 2) + zigzag(0)
     with cheap(60, 1000):
         assert all(isinstance(one, RecordError) for one in read_container(avro_file(lists, (1, long))))
 

@@ -17,12 +17,26 @@ from hypothesis import strategies as st
 from fomo_stream.detector.keys import FORGET_DIVISOR, Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.category_codes import category_code
-from fomo_stream.records.derivations import Derivation, derivation_of, derivations_of, parts_of, split_derivations
-from fomo_stream.records.derived import CELLS, LEAST_TRIP_MS, MEMORY, MOST_ENTRIES, MOST_VALUES, PATIENCE_MS, Derived
+from fomo_stream.records.derivations import (
+    Derivation,
+    parse_derivation,
+    parse_derivations,
+    split_at_commas,
+    split_derivations,
+)
+from fomo_stream.records.derived import (
+    MAX_KNOWN_VALUES,
+    MAX_LATENESS_MS,
+    MAX_WINDOW_ENTRIES,
+    MIN_TRIP_MS,
+    RATIO_DECAY,
+    WINDOW_CELLS,
+    DerivedFeatures,
+)
 from fomo_stream.records.missing_values import Marks
 
-ALL = derivations_of(
-    parts_of(
+ALL = parse_derivations(
+    split_at_commas(
         "count(10m),gap,sum(x,24h),mean(x,7d),mean(in.y,10m),distinct(text,1h),new(text),share(text),rate(x),"
         "speed(lat,lon),change(x),ratio(part,x)"
     )
@@ -41,7 +55,7 @@ def stream(seed: int, n: int = 150) -> Stream:
     time, keyed = 1_700_000_000_000, ["a", "b", b"c", None, "ü" * 400, "\ud800"]
     for _ in range(n):
         time += rng.choice([0, 1, 1000, 60_000, 600_000, 3_600_000, 90_000_000])
-        late = rng.choice([0] * 8 + [5000, 3_600_000, PATIENCE_MS - 1, 9 * PATIENCE_MS])
+        late = rng.choice([0] * 8 + [5000, 3_600_000, MAX_LATENESS_MS - 1, 9 * MAX_LATENESS_MS])
         record: dict[str, Any] = {
             "x": rng.choice([rng.gauss(10, 5), rng.randint(0, 5), 0]),
             "in": {"y": rng.random()},
@@ -128,7 +142,7 @@ def ratio(pairs: list[tuple[Any, Any]]) -> Any:
     a, b = pairs[-1]
     if not known or known[-1] != (a, b) or len(known) < 2:
         return None
-    weights = [MEMORY**age for age in range(len(known) - 1)][::-1]
+    weights = [RATIO_DECAY**age for age in range(len(known) - 1)][::-1]
     parts, wholes = (sum(w * each[i] for w, each in zip(weights, known, strict=False)) / sum(weights) for i in (0, 1))
     return (a + parts) / (b + wholes)
 
@@ -154,7 +168,7 @@ def moved(one: Derivation, since: Past) -> float | None:
                 (math.cos(p[0]) * math.cos(p[1]), math.cos(p[0]) * math.sin(p[1]), math.sin(p[0])) for p in (a, b)
             ]
             km = 2 * 6371 * math.asin(min(1, math.dist(*points) / 2))
-            value = km * 3_600_000 / max(time - last[0], LEAST_TRIP_MS)
+            value = km * 3_600_000 / max(time - last[0], MIN_TRIP_MS)
         last = (time, values)
     return value
 
@@ -169,7 +183,7 @@ def reference(derivations: Sequence[Derivation], given: Stream, max_keys: int) -
         past, used = pasts.setdefault(name, []), [one for one in used if one != name] + [name]
         latest = next((each[0] for each in reversed(past[begins.get(name, 0) :]) if each[0] is not None), None)
         is_late = time is not None and latest is not None and time < latest
-        if time is not None and latest is not None and latest - time > 7 * PATIENCE_MS:
+        if time is not None and latest is not None and latest - time > 7 * MAX_LATENESS_MS:
             begins[name], is_late = len(past), False
         past.append((latest if is_late else time, is_late, record))
         found.append({one.name: expected(one, past, begins.get(name, 0)) for one in derivations})
@@ -191,14 +205,14 @@ def values_of(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def whole(given: Stream, max_keys: int = 100) -> list[dict[str, Any]]:
-    return values_of(Derived(ALL, max_keys, MARKS).follow(*given))
+    return values_of(DerivedFeatures(ALL, max_keys, MARKS).follow(*given))
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3, 100]))
 def test_features_are_those_of_a_plain_computation_from_all_records_before(seed: int, max_keys: int) -> None:
     given = stream(seed)
-    derived = Derived(ALL, max_keys, MARKS)
+    derived = DerivedFeatures(ALL, max_keys, MARKS)
     found = derived.follow(*given)
     for at, (own, wanted) in enumerate(zip(values_of(found), reference(ALL, given, max_keys), strict=True)):
         for name, value in wanted.items():
@@ -215,7 +229,7 @@ def test_features_are_those_of_a_plain_computation_from_all_records_before(seed:
 def test_neither_batches_nor_restarts_nor_looks_change_a_bit(seed: int, cuts: list[int], max_keys: int) -> None:
     """At each cut another one goes on from the entries of a compacted log; a look at records changes nothing."""
     given, entries = stream(seed), dict[str, bytes]()
-    derived, found = Derived(ALL, max_keys, MARKS), list[dict[str, Any]]()
+    derived, found = DerivedFeatures(ALL, max_keys, MARKS), list[dict[str, Any]]()
     bounds = sorted({0, *cuts, 150})
     for start, stop in pairwise(bounds):
         part: Any = [column[start:stop] for column in given]
@@ -232,7 +246,7 @@ def test_neither_batches_nor_restarts_nor_looks_change_a_bit(seed: int, cuts: li
                 del entries[name]
         assert entries == twin.changes()
         assert derived.changes() == {}
-        derived = Derived(ALL, max_keys, MARKS)
+        derived = DerivedFeatures(ALL, max_keys, MARKS)
         derived.recover(entries)
         assert derived.changes() == {}
     assert repr(values_of(found)) == repr(whole(given, max_keys))
@@ -240,7 +254,7 @@ def test_neither_batches_nor_restarts_nor_looks_change_a_bit(seed: int, cuts: li
 
 def test_a_copy_is_independent() -> None:
     given: Any = stream(1)
-    derived = Derived(ALL, 100, MARKS)
+    derived = DerivedFeatures(ALL, 100, MARKS)
     derived.follow(*(column[:80] for column in given))
     twin = derived.copy()
     twin.follow(*(column[80:] for column in given))
@@ -249,13 +263,14 @@ def test_a_copy_is_independent() -> None:
 
 def test_a_window_with_many_records_is_at_most_a_part_longer_and_takes_bounded_memory() -> None:
     rng = random.Random(0)
-    derived = Derived(derivations_of(["count(10m)", "sum(x,10m)", "mean(x,10m)"]), 1)
+    derived = DerivedFeatures(parse_derivations(["count(10m)", "sum(x,10m)", "mean(x,10m)"]), 1)
     times = sorted(rng.randrange(3_600_000) for _ in range(5000))
     values = [{"x": rng.random()} for _ in times]
     found = derived.follow(values, [None] * len(times), times)
     for at in range(0, len(times), 97):
         sizes = [
-            sum(time > times[at] - span for time in times[: at + 1]) for span in (600_000, 600_000 + 600_000 // CELLS)
+            sum(time > times[at] - span for time in times[: at + 1])
+            for span in (600_000, 600_000 + 600_000 // WINDOW_CELLS)
         ]
         count, total, mean = (found[at][one] for one in derived.names)
         assert sizes[0] <= count <= sizes[1]
@@ -263,18 +278,18 @@ def test_a_window_with_many_records_is_at_most_a_part_longer_and_takes_bounded_m
         assert mean == pytest.approx(total / count)
     (entry,) = derived.changes().values()
     assert entry is not None
-    assert len(entry) < 100 * MOST_ENTRIES
+    assert len(entry) < 100 * MAX_WINDOW_ENTRIES
 
 
 def test_of_very_many_values_those_seen_last_are_known() -> None:
-    derived = Derived(derivations_of(["distinct(v,1h)", "new(v)", "share(v)"]), 1)
-    n = 3 * MOST_VALUES
-    records = [{"v": at} for at in range(n)] + [{"v": n - MOST_VALUES}, {"v": 0}]
+    derived = DerivedFeatures(parse_derivations(["distinct(v,1h)", "new(v)", "share(v)"]), 1)
+    n = 3 * MAX_KNOWN_VALUES
+    records = [{"v": at} for at in range(n)] + [{"v": n - MAX_KNOWN_VALUES}, {"v": 0}]
     found = derived.follow(records, [None] * len(records), [0] * len(records))
-    assert found[-3]["distinct(v,1h)"] == MOST_VALUES
+    assert found[-3]["distinct(v,1h)"] == MAX_KNOWN_VALUES
     assert (found[-2]["new(v)"], found[-1]["new(v)"]) == (0, 1)
-    assert found[-2]["share(v)"] == pytest.approx(1 / MOST_VALUES)
-    derived = Derived(derivations_of(["share(v)"]), 1)
+    assert found[-2]["share(v)"] == pytest.approx(1 / MAX_KNOWN_VALUES)
+    derived = DerivedFeatures(parse_derivations(["share(v)"]), 1)
     texts = [{"v": "old"}] * 3000 + [{"v": "now"}] * 3000
     found = derived.follow(texts, [None] * 6000, [None] * 6000)
     assert found[2999]["share(v)"] == 1
@@ -282,7 +297,7 @@ def test_of_very_many_values_those_seen_last_are_known() -> None:
 
 
 def test_a_ratio_of_few_requests_is_near_the_usual_one() -> None:
-    derived = Derived(derivations_of(["ratio(errors, requests)"]), 1)
+    derived = DerivedFeatures(parse_derivations(["ratio(errors, requests)"]), 1)
     usual = [{"errors": 2, "requests": 1000}] * 50
     records = [*usual, {"errors": 1, "requests": 40}, {"errors": 25, "requests": 1000}, {"errors": 0, "requests": 0}]
     found = [one["ratio(errors,requests)"] for one in derived.follow(records, [None] * 53, [None] * 53)]
@@ -303,7 +318,7 @@ def test_a_ratio_of_few_requests_is_near_the_usual_one() -> None:
         ("count", "write it as count(10m)"),
         ("sum(24h)", "write it as sum(amount, 24h)"),
         ("speed(lat)", "write it as speed(lat, lon)"),
-        ("count(10)", "10 is no duration; write a number and a unit: 90s, 30m, 12h, 7d or 2w"),
+        ("count(10)", "10 is not a duration; write a number and a unit: 90s, 30m, 12h, 7d or 2w"),
         ("count(0.5s)", "at least 1s"),
         ("sum(x,99999d)", "at most 366d"),
         ("sum(x,24h", "there is no such function"),
@@ -312,22 +327,22 @@ def test_a_ratio_of_few_requests_is_near_the_usual_one() -> None:
 )
 def test_what_is_no_feature_is_refused_with_what_to_write(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        derivation_of(text)
+        parse_derivation(text)
 
 
 def test_a_feature_is_given_once() -> None:
     with pytest.raises(ValueError, match=r"count\(10m\) and count\(600s\): give each feature once"):
-        derivations_of(["count(10m)", "gap()", "count(600s)"])
+        parse_derivations(["count(10m)", "gap()", "count(600s)"])
 
 
 @given(st.text(max_size=30))
 def test_any_text_means_a_feature_or_is_refused(text: str) -> None:
     for one in split_derivations(text):
         try:
-            found = derivation_of(one)
+            found = parse_derivation(one)
         except ValueError:
             continue
-        assert derivation_of(found.name) == found
+        assert parse_derivation(found.name) == found
 
 
 def test_commas_between_parentheses_separate_nothing() -> None:
@@ -336,7 +351,7 @@ def test_commas_between_parentheses_separate_nothing() -> None:
         "sum(a, 24h)",
         "mean(T (C), 1h)",
     )
-    assert derivation_of("mean(T (C), 1h)").fields == ("T (C)",)
+    assert parse_derivation("mean(T (C), 1h)").fields == ("T (C)",)
 
 
 @pytest.mark.parametrize(
@@ -344,4 +359,4 @@ def test_commas_between_parentheses_separate_nothing() -> None:
 )
 def test_a_damaged_state_is_refused(entries: dict[str, bytes]) -> None:
     with pytest.raises(DamagedStateError, match="derived features"):
-        Derived(derivations_of(["gap()"]), 1).recover(entries)
+        DerivedFeatures(parse_derivations(["gap()"]), 1).recover(entries)

@@ -15,7 +15,7 @@ from random_records import flat, records
 
 from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
 from fomo_stream.records.category_codes import category_code
-from fomo_stream.records.explanation import EARLIER, number_text, reasons_of, sentence
+from fomo_stream.records.explanation import MIN_EARLIER_EXCESS, explanation_of, number_text, reasons_of
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
@@ -134,7 +134,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("words", "reasons", "changed"), CASES)
 def test_a_reason_in_words(words: str, reasons: list[Reason], changed: dict[str, Any]) -> None:
-    assert sentence(reasons, SCHEMA, RECORD | changed) == words
+    assert explanation_of(reasons, SCHEMA, RECORD | changed) == words
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_only_facts_are_said_where_reasons_mean_little(
     facts: str, reasons: list[Reason], record: dict[str, Any]
 ) -> None:
     for earlier in (0.0, 10.0):
-        assert sentence(reasons, SCHEMA, record, earlier, False) == f"no outlier; most unusual: {facts}"
+        assert explanation_of(reasons, SCHEMA, record, earlier, False) == f"no outlier; most unusual: {facts}"
     after_others = f"the records before it were odd, which raises its score; most unusual: {facts}"
-    assert sentence(reasons, SCHEMA, record, EARLIER) == after_others
-    assert "before it were odd" not in sentence(reasons, SCHEMA, record, EARLIER - 0.01)
+    assert explanation_of(reasons, SCHEMA, record, MIN_EARLIER_EXCESS) == after_others
+    assert "before it were odd" not in explanation_of(reasons, SCHEMA, record, MIN_EARLIER_EXCESS - 0.01)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_only_facts_are_said_where_reasons_mean_little(
     ],
 )
 def test_names_in_a_sentence(name: str, shown: str) -> None:
-    assert sentence([reason()], Schema((name, "x")), {name: 9.8}) == f"{shown} is 9.8, {USUALLY}"
+    assert explanation_of([reason()], Schema((name, "x")), {name: 9.8}) == f"{shown} is 9.8, {USUALLY}"
 
 
 @pytest.mark.parametrize("value", [9.8, 1e70, -1e308, 5e-324, 7, True, 2**62, 0.1 + 0.2])
 def test_the_value_of_a_reason_is_the_one_of_the_record(value: float) -> None:
-    assert sentence([INSIDE], Schema(("pressure",)), RECORD) == f"pressure is 9.8, {BETWEEN}"  # it has no others
+    assert explanation_of([INSIDE], Schema(("pressure",)), RECORD) == f"pressure is 9.8, {BETWEEN}"  # it has no others
     for own in (value, np.asarray(value)[()]):
         (made,) = reasons_of([reason(value=min(value, 1e60))], SCHEMA, {"pressure": own})
         assert (made["value"], type(made["value"])) == (value, type(value))
@@ -186,8 +186,11 @@ KEYS[b"\xff\x00;"] = '"\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER};"'
 @pytest.mark.parametrize(("key", "shown"), KEYS.items(), ids=[shown[:10] for shown in KEYS.values()])
 def test_the_sentence_names_the_key_for_which_a_value_is_unusual(key: bytes | str | None, shown: str) -> None:
     one = reason()
-    assert sentence([one._replace(scope="key")], SCHEMA, RECORD, key=key) == f"pressure is 9.8, for {shown} {USUALLY}"
-    assert sentence([one], SCHEMA, RECORD, key=key) == f"pressure is 9.8, {USUALLY}"
+    assert (
+        explanation_of([one._replace(scope="key")], SCHEMA, RECORD, key=key)
+        == f"pressure is 9.8, for {shown} {USUALLY}"
+    )
+    assert explanation_of([one], SCHEMA, RECORD, key=key) == f"pressure is 9.8, {USUALLY}"
     assert reasons_of([one._replace(scope="key")], SCHEMA, RECORD)[0]["scope"] == "key"
 
 
@@ -237,7 +240,7 @@ def test_no_record_makes_the_words_fail(
     case: tuple[dict[str, Any], Schema, list[Reason]], earlier: float, is_outlier: bool
 ) -> None:
     record, schema, reasons = case
-    text = sentence(reasons, schema, record, earlier, is_outlier)
+    text = explanation_of(reasons, schema, record, earlier, is_outlier)
     assert text
     assert len(text) < 1000
     assert text.isprintable()
@@ -259,7 +262,7 @@ def test_any_category_can_be_written(value: Any) -> None:
     schema = Schema(("state",), frozenset({"state"}))
     idle = Reason(0, Cause.CATEGORY, 0.2, category_code("idle"), math.nan, math.nan, math.nan, 0.1)
     ((made,), record) = reasons_of([idle], schema, {"state": value}), {"state": value}
-    text = sentence([idle], schema, record)
+    text = explanation_of([idle], schema, record)
     assert text.isprintable()
     assert len(text) < 100
     assert len(encode({}, {"reasons": [made]})) < 1000

@@ -24,8 +24,15 @@ from fomo_stream.records.cells import number_in
 from fomo_stream.records.csv_rows import CsvRows, Row
 from fomo_stream.records.files import RecordFile, read_rows
 from fomo_stream.records.lines import LineSource, plain_text
+from fomo_stream.records.result_writers import (
+    CSV_FIELDS,
+    EXPLAINED_FIELDS,
+    CsvWriter,
+    JsonWriter,
+    OutputForm,
+    csv_columns,
+)
 from fomo_stream.records.schema import Schema
-from fomo_stream.records.writers import CSV_FIELDS, EXPLAINED_FIELDS, CsvWriter, Form, JsonWriter, csv_columns
 
 
 class Trickle(io.BytesIO):
@@ -72,7 +79,7 @@ REFUSED |= {"binary": bytes(range(256)) * 40}
 
 @pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
 def test_other_formats_are_refused(data: bytes) -> None:
-    with pytest.raises(SchemaError, match="no text in UTF-8"):
+    with pytest.raises(SchemaError, match="not text in UTF-8"):
         raw_lines(data, 512)
 
 
@@ -356,7 +363,7 @@ def test_rows_of_a_file_are_in_the_order_of_the_schema_and_a_file_that_does_not_
 UNSCORED: dict[str, Any] = dict.fromkeys(CSV_FIELDS) | {"outlier": False}
 
 
-def written(data: bytes, form: Form, outliers: tuple[int, ...] = (), **more: Any) -> bytes:
+def written(data: bytes, form: OutputForm, outliers: tuple[int, ...] = (), **more: Any) -> bytes:
     """The output for a file whose lines of these indices are outliers."""
     out = io.BytesIO()
     table = RecordFile(io.BytesIO(data), skip_lines=0)
@@ -373,7 +380,7 @@ cells = st.text(st.characters(codec="utf-8") | st.sampled_from('",;\n\r \t'), ma
 def test_cells_are_the_same_and_in_the_same_lines(rows: list[list[str]], delimiter: str) -> None:
     text = io.StringIO()
     csv.writer(text, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([["a", "b"], *rows])
-    output = written(text.getvalue().encode(), Form()).decode()
+    output = written(text.getvalue().encode(), OutputForm()).decode()
     again = list(csv.reader(io.StringIO(output, newline=""), delimiter=delimiter))
     assert [row[:2] for row in again] == [["a", "b"], *rows]
     assert {len(row) for row in again} == {2 + len(CSV_FIELDS)}
@@ -386,7 +393,7 @@ odd_lines = st.lists(st.sampled_from(["1,2", "", "  ", "3,4,5", "6", '"', "NA,-"
 @given(odd_lines, st.integers(0, 2))
 def test_output_lines_have_the_numbers_of_input_lines(rows: list[str], blank: int) -> None:
     data = "\n".join([*[""] * blank, "a,b", *rows, *["1,2"] * 13]).encode()
-    output = written(data, Form()).decode().split("\n")[:-1]
+    output = written(data, OutputForm()).decode().split("\n")[:-1]
     n = data.count(b"\n") + (not data.endswith(b"\n"))
     assert len(output) == n
     for line, source in zip(output, data.decode().split("\n"), strict=False):
@@ -394,7 +401,7 @@ def test_output_lines_have_the_numbers_of_input_lines(rows: list[str], blank: in
 
 
 def test_blank_json_lines_keep_their_place() -> None:
-    output = written(b'\n{"a": 1}\n\n \n{"a": 2}\n', Form(scores_only=True))
+    output = written(b'\n{"a": 1}\n\n \n{"a": 2}\n', OutputForm(scores_only=True))
     assert [bool(line) for line in output.split(b"\n")] == [False, True, False, False, True, False]
 
 
@@ -407,7 +414,7 @@ def test_blank_json_lines_keep_their_place() -> None:
     ],
 )
 def test_only_outliers_are_written_with_the_header_and_their_lines(data: bytes, outlier: int, number: int) -> None:
-    output = written(data, Form(scores_only=True, outliers_only=True), outliers=(outlier,)).decode()
+    output = written(data, OutputForm(scores_only=True, outliers_only=True), outliers=(outlier,)).decode()
     if data.lstrip().startswith(b"a,b"):
         (row,) = csv.DictReader(io.StringIO(output, newline=""))
         assert (row["fomo_outlier"], row["fomo_line"]) == ("true", str(number))
@@ -417,29 +424,29 @@ def test_only_outliers_are_written_with_the_header_and_their_lines(data: bytes, 
 
 
 def test_the_output_is_utf_8_and_a_row_with_too_many_cells_loses_none() -> None:
-    output = written("höhe;b\r\n1;ü\r\n".encode("cp1252"), Form()).decode()
+    output = written("höhe;b\r\n1;ü\r\n".encode("cp1252"), OutputForm()).decode()
     assert output.startswith("höhe;b;fomo_score;")
     assert "\n1;ü;" in output
-    _, long, short = csv.reader(io.StringIO(written(b"a,b\n1,2,3,4\n1\n", Form()).decode()))
+    _, long, short = csv.reader(io.StringIO(written(b"a,b\n1,2,3,4\n1\n", OutputForm()).decode()))
     assert (long[:2], short[:2]) == (["1", "2,3,4"], ["1", ""])
     assert len(long) == len(short)
 
 
 def test_reasons_are_names_and_a_sentence() -> None:
     reasons = [{"feature": "flow", "with": "rpm"}, {"feature": "rpm"}, {"feature": "load"}]
-    output = written(b"a\n1\n", Form(is_explained=True), reasons=reasons, explanation="flow is 3, usually 5")
+    output = written(b"a\n1\n", OutputForm(is_explained=True), reasons=reasons, explanation="flow is 3, usually 5")
     (row,) = csv.DictReader(io.StringIO(output.decode()))
     assert (row["fomo_reasons"], row["fomo_explanation"]) == ("flow; rpm; load", "flow is 3, usually 5")
-    plain = written(b"a\n1\n", Form(), reasons=reasons).decode().partition("\n")[0]
+    plain = written(b"a\n1\n", OutputForm(), reasons=reasons).decode().partition("\n")[0]
     assert not {f"fomo_{name}" for name in EXPLAINED_FIELDS} & set(plain.split(","))
 
 
-FORMS = [Form(is_explained=True), Form(), Form(outliers_only=True)]
+FORMS = [OutputForm(is_explained=True), OutputForm(), OutputForm(outliers_only=True)]
 
 
 @pytest.mark.parametrize("earlier", FORMS)
 @pytest.mark.parametrize("now", FORMS)
-def test_results_of_an_earlier_run_are_replaced_whatever_its_flags_were(earlier: Form, now: Form) -> None:
+def test_results_of_an_earlier_run_are_replaced_whatever_its_flags_were(earlier: OutputForm, now: OutputForm) -> None:
     once = written(b"a,b\n1,2\n", earlier, outliers=(0,))
     assert written(once, now, outliers=(0,)) == written(b"a,b\n1,2\n", now, outliers=(0,))
     assert set(once.decode().partition("\n")[0].split(",")) <= {"a", "b", *csv_columns("fomo")}

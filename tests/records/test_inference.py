@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from random_records import flat, scalars
 
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import NoFeaturesError, TooManyFeaturesError, infer_schema, input_notes, misleading
+from fomo_stream.records.inference import (
+    NoFeaturesError,
+    TooManyFeaturesError,
+    infer_schema,
+    input_notes,
+    misleading_columns,
+)
 from fomo_stream.records.schema import Schema
 
 
@@ -328,7 +334,7 @@ def test_nothing_is_said_of_columns_that_measure(seed: int, n: int, missing: flo
     rows = np.column_stack([make(rng, n) for make in MEASURED.values()]).astype(np.float64)
     rows[:, 0] *= unit  # of a measurement of any unit
     rows[rng.random(rows.shape) < missing] = np.nan
-    assert misleading(list(MEASURED), rows) == []
+    assert misleading_columns(list(MEASURED), rows) == []
 
 
 @given(st.integers(0, 2**32), st.integers(200, 3000))
@@ -343,9 +349,9 @@ def test_columns_that_name_records_or_only_grow_are_found_and_those_known_are_no
         "load": rng.normal(0, 1, n),
     }
     rows = np.column_stack(list(columns.values())).astype(np.float64)
-    found = misleading(list(columns), rows)
+    found = misleading_columns(list(columns), rows)
     assert [one.split(" (")[0] for one in found] == ["'order_id'", "0", "'shuffled'", "'at'", "'sold'"]
-    assert misleading(list(columns), rows, known=range(5)) == []
+    assert misleading_columns(list(columns), rows, skip=range(5)) == []
 
 
 def test_named_features_that_mislead_are_noted_and_inferred_ones_need_no_note() -> None:

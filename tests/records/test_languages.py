@@ -14,7 +14,7 @@ from made_schemas import RESULT, avro_bytes, proto_class
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.registry.protoc import descriptors
 from fomo_stream.records import avro, json_schema, protobuf
-from fomo_stream.records.writer import Kind, SchemaText, Writer
+from fomo_stream.records.writer_schema import Kind, SchemaText, Writer
 
 
 def record(*fields: Any, name: str = "R") -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_an_earlier_result_is_replaced(kind: Kind) -> None:
     assert (both["fomo"]["score"], both["second"]["score"]) == (0.99, 0.25)
 
 
-@pytest.mark.parametrize("empty", [avro.EMPTY, json_schema.EMPTY, protobuf.empty_schema()])
+@pytest.mark.parametrize("empty", [avro.EMPTY_SCHEMA, json_schema.EMPTY_SCHEMA, protobuf.empty_schema()])
 def test_an_output_may_hold_a_result_alone(empty: SchemaText) -> None:
     writer = writer_of(empty)
     scored = writer.scored(b"{}" if empty.kind is Kind.JSON else b"", RESULT)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import SchemaError
 from fomo_stream.records.inference import infer_schema, input_notes
-from fomo_stream.records.missing_values import Suspects
+from fomo_stream.records.missing_values import MarkCandidates
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.commands import ScoreSettings
 
@@ -95,7 +95,7 @@ def with_value(column: str, value: float, every: int, first: int = 3) -> NDArray
 
 def notes(values: NDArray[np.float64], name: str = "x") -> list[str]:
     """At the first 200 records, and at the end."""
-    suspects = Suspects([name], values[:200, None])
+    suspects = MarkCandidates([name], values[:200, None])
     found = list(suspects.notes("the first "))
     for at in range(200, len(values), 100):
         suspects.follow(values[at : at + 100, None])

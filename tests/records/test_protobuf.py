@@ -16,7 +16,7 @@ from made_schemas import RESULT, proto_class
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.registry.protoc import descriptors
 from fomo_stream.records.protobuf import RESULT_NUMBER, ProtobufWriter, message_indexes
-from fomo_stream.records.writer import Kind, SchemaText
+from fomo_stream.records.writer_schema import Kind, SchemaText
 
 PROTO3 = """
 // A comment first.

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fomo_stream.detector.results import Results, Status
-from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, Judgement
+from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, BlockJudgement
 from fomo_stream.replaying.measures.measure import measure
-from fomo_stream.replaying.measures.recorder import Recorder, Spec
+from fomo_stream.replaying.measures.recorder import MeasureSpec, Recorder
 from fomo_stream.replaying.measures.summary import summary
-from fomo_stream.replaying.output import plain
+from fomo_stream.replaying.report_files import json_value
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -91,7 +91,7 @@ def block(
         labels=np.full(n, UNKNOWN, np.int8) if labels is None else np.asarray(labels, np.int8),
         rows=np.zeros((n, 0)) if rows is None else rows,
         results=results(named[own], alerts[own]),
-        judgements={name: Judgement(score, alerts[name]) for name, score in named.items()},
+        judgements={name: BlockJudgement(score, alerts[name]) for name, score in named.items()},
         fields=[{"n": int(offset)} for offset in offsets] if fields is None else fields,
         **more,
     )
@@ -148,10 +148,10 @@ def explained(one: Block, columns: Sequence[int], said: str = "{} is 9, usually 
     return replace(one, outputs=outputs)
 
 
-def spec_of(blocks: list[Block], **more: Any) -> Spec:
+def spec_of(blocks: list[Block], **more: Any) -> MeasureSpec:
     features = tuple(f"f{i}" for i in range(blocks[0].rows.shape[1]))
     given = {"features": features, "alert_rate": 0.01, "has_labels": True, "axis": "time", **more}
-    return Spec(tuple(blocks[0].judgements), **given)
+    return MeasureSpec(tuple(blocks[0].judgements), **given)
 
 
 def measured(*partitions: list[Block], **more: Any) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def made_report(
         },
     }
     report["summary"] = summary(report)
-    content: dict[str, Any] = plain(report)
+    content: dict[str, Any] = json_value(report)
     return content
 
 

@@ -20,10 +20,10 @@ from fomo_stream.model.checkpoint import save_model
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.output import join_parts
-from fomo_stream.replaying.partition import Job, Outcome
+from fomo_stream.replaying.partition_run import Job, PartitionOutcome
 from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.progress import Progress
+from fomo_stream.replaying.report_files import join_parts
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.settings.replay import ReplaySettings
 
@@ -112,7 +112,7 @@ class CtrlC(Progress):
             self._send()
 
 
-def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1) -> list[Outcome]:
+def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1) -> list[PartitionOutcome]:
     progress = progress or Progress()
     numbers = plan.source.partitions
     folder = Path(tempfile.mkdtemp(dir=NOTES.name))
@@ -125,7 +125,7 @@ def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1
     return outcomes
 
 
-def report_of(plan: Plan, outcomes: list[Outcome]) -> dict[str, Any]:
+def report_of(plan: Plan, outcomes: list[PartitionOutcome]) -> dict[str, Any]:
     """The report without its times."""
     report = make_report(plan, outcomes, datetime.now(UTC))
     del report["timing"]

@@ -17,7 +17,7 @@ from memory_source import cheap_checkpoint
 
 from fomo_stream.cli.main import main
 from fomo_stream.cli.parser import parse
-from fomo_stream.replaying.advice import SMALL, Found, Part, advise, alerts_in, proposals
+from fomo_stream.replaying.advice import RANGE_SHARES, PartitionAlerts, Suggestions, advise, alerts_in, proposals
 from fomo_stream.settings.replay import ReplaySettings
 
 N = 2000
@@ -89,7 +89,7 @@ SETTINGS = ReplaySettings(file=Path("month.csv"), incident_quiet=50)
 DAY = 86_400_000
 
 
-def part(deviations: list[float], features: str = "a", labels: Any = None, every_ms: int = DAY) -> Part:
+def part(deviations: list[float], features: str = "a", labels: Any = None, every_ms: int = DAY) -> PartitionAlerts:
     """Alerts a hundred records apart, each of one of these features with a usual range of 10."""
     n = 100 * len(deviations)
     outputs: list[dict[str, Any]] = [{} for _ in range(n)]
@@ -103,19 +103,19 @@ def part(deviations: list[float], features: str = "a", labels: Any = None, every
     rows = np.zeros(n, spec_of([made]).row)
     rows["offset"], rows["time"], rows["label"] = made.offsets, made.times, made.labels
     rows["alert"][:, 0] = made.results.outlier
-    return Part(rows, alerts_in(made, 0))
+    return PartitionAlerts(rows, alerts_in(made, 0))
 
 
 def test_the_smallest_share_that_leaves_few_incidents_is_taken() -> None:
-    given = [0.4 + share * 10 for share in SMALL for _ in range(20)]  # each share leaves out 20 more
+    given = [0.4 + share * 10 for share in RANGE_SHARES for _ in range(20)]  # each share leaves out 20 more
     made = [part(given[::2]), part(given[1::2])]  # of two partitions
     for most in (2.0, 1.5, 0.85, 0.1):
         advice = advise(made, SETTINGS.model_copy(update={"incidents_per_day": most}), 100)
-        left = [sum(one > share * 10 for one in given) / 100 for share in (0.0, *SMALL)]
-        fits = [share for share, rate in zip((0.0, *SMALL), left, strict=True) if rate <= most]
+        left = [sum(one > share * 10 for one in given) / 100 for share in (0.0, *RANGE_SHARES)]
+        fits = [share for share, rate in zip((0.0, *RANGE_SHARES), left, strict=True) if rate <= most]
         assert advice.share == (fits[0] if fits else 0.0)  # rules that are not enough would only lose faults
         assert advice.before["incidents"] == len(given)
-        assert advice.a_day == pytest.approx(left[(0.0, *SMALL).index(advice.share)])
+        assert advice.a_day == pytest.approx(left[(0.0, *RANGE_SHARES).index(advice.share)])
         assert {rule.features for rule in advice.rules} == ({("a[*]",)} if advice.share else set())
 
 
@@ -136,7 +136,7 @@ def test_the_feature_behind_most_incidents_is_named_first_and_a_lower_rate_last(
     every_hour = DAY // 24 + 1000  # so that those of b, two of five, are not all at the same hour
     made = [part([9.0] * 60, "cabba", labels=labels, every_ms=every_hour)]
     settings = SETTINGS.model_copy(update={"time": "at", "exclude": ("x",), "alert_rate": 0.01})
-    words = proposals(settings, Found(rising={"b"}), advise(made, settings, 2.5, has_labels=True), True)
+    words = proposals(settings, Suggestions(rising={"b"}), advise(made, settings, 2.5, has_labels=True), True)
     assert words[:2] == [
         "24.0 incidents a day are left, and 1.25 were asked for.",
         "Of 48 incidents without a labelled fault, 24 are about a* first.",
@@ -151,7 +151,7 @@ def test_a_feature_that_is_odd_in_the_same_hour_of_each_day_gets_a_window_that_t
     tmp_path: Path,
 ) -> None:
     settings = SETTINGS.model_copy(update={"time": "at", "timezone": "Europe/Berlin", "incidents_per_day": 0.5})
-    words = proposals(settings, Found(rising={"a*"}), advise([part([9.0] * 20)], settings, 20), False)
+    words = proposals(settings, Suggestions(rising={"a*"}), advise([part([9.0] * 20)], settings, 20), False)
     begin = words.index("  maintenance:")
     (tmp_path / "found.yaml").write_text("\n".join(line[2:] for line in words[begin : begin + 6]))
     read = parse(ReplaySettings, ["--file", "month.csv", "--config", str(tmp_path / "found.yaml")])

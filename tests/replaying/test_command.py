@@ -21,9 +21,9 @@ from fomo_stream.replaying import command
 from fomo_stream.replaying.api import replay
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.command import replay_settings, run_replay
-from fomo_stream.replaying.output import check_outputs, write_whole
 from fomo_stream.replaying.progress import Progress
-from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.replay_result import ReplayResult
+from fomo_stream.replaying.report_files import check_outputs, write_whole
 from fomo_stream.replaying.tables import InMemory
 from fomo_stream.settings.replay import ReplaySettings
 

@@ -14,9 +14,9 @@ from scipy.signal import lfilter
 from scipy.special import ndtr
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.assembly import settings_of
+from fomo_stream.replaying.assembly import report_settings
 from fomo_stream.replaying.comparison import compare_files, is_paired
-from fomo_stream.replaying.measures.intervals import FEWEST_WINDOWS, REPLICATES, difference, interval
+from fomo_stream.replaying.measures.intervals import MIN_WINDOWS, REPLICATES, difference, interval
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 
@@ -98,11 +98,11 @@ def test_a_better_detector_is_found_and_pairs_tell_more() -> None:
 
 def test_few_windows_have_wider_intervals_or_none() -> None:
     replicates = np.random.default_rng(4).normal(size=REPLICATES)
-    few, many = interval(replicates, FEWEST_WINDOWS), interval(replicates, 128)
+    few, many = interval(replicates, MIN_WINDOWS), interval(replicates, 128)
     assert few
     assert many
     assert few[0] < many[0] < many[1] < few[1]
-    assert interval(replicates, FEWEST_WINDOWS - 1) is None
+    assert interval(replicates, MIN_WINDOWS - 1) is None
     assert interval(np.where(np.arange(REPLICATES) % 5 == 0, np.nan, replicates), 128) is None
 
 
@@ -212,6 +212,6 @@ def test_other_files_are_refused_in_one_sentence(
     "running", [{"log_level": "info"}, {"bootstrap": "b:1"}, {"jobs": 2}, {"suggest": Path("x.yaml")}], ids=str
 )
 def test_where_and_how_a_replay_runs_makes_it_no_other_replay(running: dict[str, Any]) -> None:
-    plain, other = (settings_of(load(ReplaySettings, {"topic": "t", **more})) for more in ({}, running))
+    plain, other = (report_settings(load(ReplaySettings, {"topic": "t", **more})) for more in ({}, running))
     assert plain == other
-    assert settings_of(load(ReplaySettings, {"topic": "t", "alert_rate": 0.2})) != plain
+    assert report_settings(load(ReplaySettings, {"topic": "t", "alert_rate": 0.2})) != plain

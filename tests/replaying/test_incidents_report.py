@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import fomo_stream
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import Snapshot
-from fomo_stream.ops.status import INCIDENTS, StatusBoard
+from fomo_stream.ops.status import MAX_INCIDENTS, StatusBoard
 from fomo_stream.partition.incidents import Incidents
-from fomo_stream.replaying.advice import Part, alerts_in
+from fomo_stream.replaying.advice import PartitionAlerts, alerts_in
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, Block
-from fomo_stream.replaying.measures.alerts import TOP
-from fomo_stream.replaying.measures.incidents import AROUND, POINTS
-from fomo_stream.replaying.measures.recorder import WORST
+from fomo_stream.replaying.measures.incident_metrics import MAX_PICTURE_POINTS, MIN_RECORDS_AROUND
+from fomo_stream.replaying.measures.recorder import MAX_WORST
+from fomo_stream.replaying.measures.top_alerts import MAX_TOP_ALERTS
 
 N = 2000
 
@@ -50,11 +50,11 @@ def test_a_picture_has_the_records_around_the_incident_and_their_extremes(first:
     (picture,) = shown["pictures"]
     assert (picture["feature"], picture["range"]) == ("f1", [2.0, 4.0])
     places = np.array(picture["x"]) // 1000
-    room = max(AROUND, size)
+    room = max(MIN_RECORDS_AROUND, size)
     low, high = max(0, first - room), min(N, last + 1 + room)
     assert (np.diff(places) > 0).all()
     assert low <= places[0] <= places[-1] < high
-    assert len(places) == high - low if high - low <= POINTS else len(places) <= POINTS + 1
+    assert len(places) == high - low if high - low <= MAX_PICTURE_POINTS else len(places) <= MAX_PICTURE_POINTS + 1
     np.testing.assert_allclose(np.array(picture["value"], float), rows[places, 1], rtol=1e-4)
     around = rows[low:high, 1]
     if np.isfinite(around).any():
@@ -134,8 +134,8 @@ def test_all_that_count_incidents_find_the_same(made: Block, quiet: tuple[int, i
     assert (found["median_records"], found["most_records"]) == (
         (median_low(sizes), sizes[-1]) if sizes else (None, None)
     )
-    assert len(found["worst"]) == min(WORST, len(sizes))
-    assert len(report["alerts"]) == min(TOP, len(members))
+    assert len(found["worst"]) == min(MAX_WORST, len(sizes))
+    assert len(report["alerts"]) == min(MAX_TOP_ALERTS, len(members))
 
     series, labels = made.results.series, made.labels
     spans = [(slice(its[0], its[-1] + 1), its[0]) for its in members.values()]
@@ -145,7 +145,7 @@ def test_all_that_count_incidents_find_the_same(made: Block, quiet: tuple[int, i
 
     rows = np.zeros(len(made), spec_of([made]).row)
     rows["series"], rows["begins"] = series, made.results.begins
-    assert Part(rows, alerts_in(made, 0)).count(quiet)["incidents"] == len(members)
+    assert PartitionAlerts(rows, alerts_in(made, 0)).count(quiet)["incidents"] == len(members)
 
     board = StatusBoard()
     outliers = [Outlier({}, output, key) for output, key in zip(outputs, made.keys, strict=True) if output["outlier"]]
@@ -153,5 +153,5 @@ def test_all_that_count_incidents_find_the_same(made: Block, quiet: tuple[int, i
         board.scored(Observation("t", 0, outputs, outliers[start : start + 100], 0, 0))
     snapshot = Snapshot("running", (), "t", None, "g", None, "m", "numba", (), 0.01, ())
     shown = json.loads(board.status(snapshot))["incidents"]
-    if len(members) <= INCIDENTS:
+    if len(members) <= MAX_INCIDENTS:
         assert sorted(one["alerts"] for one in shown) == sorted(map(len, members.values()))

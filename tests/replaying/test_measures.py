@@ -17,12 +17,12 @@ from sklearn import metrics as sklearn_metrics
 
 from fomo_stream.errors import FomoError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block
-from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts
 from fomo_stream.replaying.measures.intervals import resamples
-from fomo_stream.replaying.measures.quality import counts, ranking_metrics
+from fomo_stream.replaying.measures.quality import class_counts, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
-from fomo_stream.replaying.measures.segments import GAP
+from fomo_stream.replaying.measures.segments import MAX_GAP
 from fomo_stream.replaying.measures.summary import summary
+from fomo_stream.replaying.measures.top_alerts import MAX_RECORD_CHARACTERS, MAX_TOP_ALERTS, TopAlerts
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -49,7 +49,7 @@ def ranked(draw: st.DrawFn) -> tuple[Float, Bool]:
 @given(ranked())
 def test_auroc_and_average_precision_are_those_of_scikit_learn(case: tuple[Float, Bool]) -> None:
     scores, labels = case
-    values = ranking_metrics(*counts(scores, labels))
+    values = ranking_metrics(*class_counts(scores, labels))
     assert values["auroc"][0] == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores))
     assert values["average_precision"][0] == pytest.approx(sklearn_metrics.average_precision_score(labels, scores))
 
@@ -149,7 +149,7 @@ def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], si
     for a in range(0, len(scores), size):
         made = block(logits[a : a + size], first=a, alerts=scores[a : a + size] > 2)
         kept.add(replace(made, results=replace(made.results, score=scores[a : a + size])))
-    expected = sorted((-s, -logit, i) for i, (s, logit) in enumerate(numbers) if s > 2)[:TOP]
+    expected = sorted((-s, -logit, i) for i, (s, logit) in enumerate(numbers) if s > 2)[:MAX_TOP_ALERTS]
     assert [(-a["score"], -a["logit"], a["offset"]) for a in kept.alerts] == expected
     assert all(a["record"] == f'{{"n":{a["offset"]}}}' for a in kept.alerts)
 
@@ -162,7 +162,7 @@ def test_alerts_are_listed_as_the_service_writes_them_and_counted_by_their_first
     )
     report = measured([explained(one, [2, 0, 2, -1])], [explained(other, [1, 1, 1, 2])])
     json.loads(json.dumps(report).encode("ascii"))
-    assert all(len(alert["record"]) == TEXT_LENGTH for alert in report["alerts"])
+    assert all(len(alert["record"]) == MAX_RECORD_CHARACTERS for alert in report["alerts"])
     assert [tuple(one.values()) for one in report["reasons"]] == [("f1", 3), ("f2", 3), ("f0", 1)]
     said = {(alert["partition"], alert["offset"]): alert["explanation"] for alert in report["alerts"]}
     assert (said[0, 4], said[0, 0]) == (None, "f2 is 9, usually 3 (2 to 4)")
@@ -226,7 +226,7 @@ def expected_segments(records: list[Record]) -> list[tuple[int, int, int, int | 
         if label != OUTLIER:
             continue
         between = [label for label, _ in records[segments[-1][-1] + 1 : i]] if segments else []
-        if segments and INLIER not in between and len(between) <= GAP:
+        if segments and INLIER not in between and len(between) <= MAX_GAP:
             segments[-1].append(i)
         else:
             segments.append([i])

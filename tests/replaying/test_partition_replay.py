@@ -14,9 +14,9 @@ from pipelines import cheap_model
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.loading import first_detector
-from fomo_stream.replaying import partition as module
+from fomo_stream.replaying import partition_run as module
 from fomo_stream.replaying.blocks import Block
-from fomo_stream.replaying.partition import OWN, Clock, PartitionReplay
+from fomo_stream.replaying.partition_run import OWN_DETECTOR, MonotonicTimes, PartitionReplay
 from fomo_stream.replaying.plan import Plan
 
 ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "severity")
@@ -54,9 +54,11 @@ def test_results_are_those_of_the_detector(block: int, batch_size: int) -> None:
     assert np.concatenate([one.offsets for one in blocks]).tolist() == offsets
     assert_same(Results.concatenate([one.results for one in blocks]), results)
     for one in blocks:
-        np.testing.assert_array_equal(one.judgements[OWN].score, one.results.score)
+        np.testing.assert_array_equal(one.judgements[OWN_DETECTOR].score, one.results.score)
         for name in ("score", "alert"):
-            np.testing.assert_array_equal(getattr(one.judgements["twin"], name), getattr(one.judgements[OWN], name))
+            np.testing.assert_array_equal(
+                getattr(one.judgements["twin"], name), getattr(one.judgements[OWN_DETECTOR], name)
+            )
         assert [(sample(at).fields, sample(at).label) for at in one.offsets.tolist()] == list(
             zip(one.fields, one.labels.tolist(), strict=True)
         )
@@ -87,7 +89,7 @@ stamps_of_records = st.lists(
 
 @given(stamps_of_records, st.integers(0, 60))
 def test_times_never_descend_and_stay_within_the_range(stamps: list[int | None], split: int) -> None:
-    clock = Clock(NOW, START)
+    clock = MonotonicTimes(NOW, START)
     parts = [clock.times(stamps[:split])[0], clock.times(stamps[split:])[0]]
     times = np.concatenate(parts).tolist()
     assert times == sorted(times)
@@ -100,7 +102,7 @@ def test_times_never_descend_and_stay_within_the_range(stamps: list[int | None],
 def test_a_time_outside_of_the_range_moves_no_other_record() -> None:
     good = [START + SECOND * at for at in range(9)]
     stamps: list[int | None] = [None, *good, NOW + 1, None, good[-1] + 5 * SECOND, 5]
-    times, odd = Clock(NOW).times(stamps)
+    times, odd = MonotonicTimes(NOW).times(stamps)
     assert times.tolist() == [good[0], *good, good[-1], good[-1], good[-1] + 5 * SECOND, good[-1] + 5 * SECOND]
     assert odd == 4
-    assert Clock(NOW, START).times([None, 0])[0].tolist() == [START, START]
+    assert MonotonicTimes(NOW, START).times([None, 0])[0].tolist() == [START, START]

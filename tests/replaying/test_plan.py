@@ -14,7 +14,7 @@ from fomo_stream.kafka.bounds import Range
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.command import make_plan
 from fomo_stream.replaying.plan import Plan
-from fomo_stream.replaying.topics import topic_start
+from fomo_stream.replaying.topic_source import topic_start
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 
@@ -106,7 +106,7 @@ def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:
         ({"features": ("flow", "rpm")}, "has no column rpm"),
         ({"features": ("flow", "bad"), "label": "bad"}, "is a feature and the --label"),
         ({"categorical": ("bad",), "label": "bad"}, "is a feature and the --label"),
-        ({"time": "bad", "features": ("flow",)}, "is no time"),
+        ({"time": "bad", "features": ("flow",)}, "is not a time"),
         ({"labels_file": Path("/absent/labels.csv")}, "cannot read /absent/labels.csv"),
     ],
 )

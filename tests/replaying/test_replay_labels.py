@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
-from fomo_stream.replaying.labels import Labels, LabelTable, read_label_file
-from fomo_stream.replaying.topics import last_before
+from fomo_stream.replaying.ground_truth import Labels, LabelTable, read_label_file
+from fomo_stream.replaying.topic_source import last_before
 
 ONE = {0: (0, 100)}
 

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.measures.summary import DAY_MS, summary
-from fomo_stream.replaying.output import json_text, plain
+from fomo_stream.replaying.replay_result import PAGE, ReplayResult, html_text
 from fomo_stream.replaying.report.terminal import ranked, terminal_text
-from fomo_stream.replaying.results import PAGE, ReplayResult, html_text
+from fomo_stream.replaying.report_files import json_text, json_value
 
 MARKER = "<script>alert(1)</script>'\"\x1b[31m"
 START = 1_759_276_800_000  # 2025-10-01
@@ -49,8 +49,8 @@ values = st.recursive(
 
 @given(values)
 def test_rounding_gives_json_with_six_digits_and_changes_nothing_twice(value: Any) -> None:
-    once = plain(value)
-    assert plain(once) == once
+    once = json_value(value)
+    assert json_value(once) == once
     text = json_text(once)
     assert json.loads(text.encode()) == once  # also halves of characters
     assert "<" not in text

@@ -235,7 +235,7 @@ def save(**arrays: Any) -> bytes:
         ("rows.npz", save(X=np.array([["a"]])), "has the type"),
         ("rows.npz", save(X=np.zeros((2, 3)), names=np.array(["a"])), "one text for each of the 3"),
         ("rows.npz", save(X=np.zeros((2, 2)), names=np.array(["a", "a"])), "two columns named 'a'"),
-        ("rows.avro", b"text", "it is no Avro file"),
+        ("rows.avro", b"text", "it is not an Avro file"),
         ("rows.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 9000, mtime=0)[:-20], "cannot read"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from blocks import HOSTILE, made_report, with_nulls
 from browser import Browser, Page
 
-from fomo_stream.replaying.results import html_text
+from fomo_stream.replaying.replay_result import html_text
 
 pytestmark = pytest.mark.slow
 IS_SHOWN = "document.documentElement.dataset.shownMs"

@@ -20,8 +20,15 @@ from sklearn.neighbors import NearestNeighbors
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.rarity import is_calibrated
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.blocks import Judgement
-from fomo_stream.replaying.detectors.rivals import NAMED, CompleteRows, Neighbours, OwnScores, Rival, check_rivals
+from fomo_stream.replaying.blocks import BlockJudgement
+from fomo_stream.replaying.detectors.rivals import (
+    KNOWN_RIVALS,
+    CompleteRows,
+    ConformalAlerts,
+    NearestNeighbours,
+    Rival,
+    check_rivals,
+)
 from fomo_stream.replaying.detectors.variants import variants
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
@@ -96,9 +103,9 @@ def rival(spec: str, n_features: int = 3, config: DetectorConfig = CONFIG) -> Ri
     return Rival(spec, [f"x{i}" for i in range(n_features)], config, ())
 
 
-def judged(one: Rival, rows: Float, splits: list[int]) -> Judgement:
+def judged(one: Rival, rows: Float, splits: list[int]) -> BlockJudgement:
     parts = [one.judge(part) for part in np.split(rows, splits)]
-    return Judgement(np.concatenate([p.score for p in parts]), np.concatenate([p.alert for p in parts]))
+    return BlockJudgement(np.concatenate([p.score for p in parts]), np.concatenate([p.alert for p in parts]))
 
 
 def splits_of(n: int) -> st.SearchStrategy[list[int]]:
@@ -143,7 +150,7 @@ def test_scores_of_river_are_those_of_its_recommended_pipelines() -> None:
 def test_neighbours_are_those_that_scikit_learn_finds(seed: int, size: int, n: int) -> None:
     config = DetectorConfig(context_size=size, min_context=10)
     rows = CompleteRows(3).complete(rows_of(n, seed=seed))
-    found = Neighbours(3, config).judge(rows)
+    found = NearestNeighbours(3, config).judge(rows)
     assert np.isnan(found[:10]).all()
     for i in range(10, n):
         step = i // STEP * STEP
@@ -164,7 +171,7 @@ def test_alerts_compare_with_the_scores_before_the_last_step(
 ) -> None:
     config = DetectorConfig(alert_rate=0.5, calibration_size=size)
     every = np.array(scores)
-    own = OwnScores(config)
+    own = ConformalAlerts(config)
     parts = [own.judge(part) for part in np.split(every, data.draw(splits_of(len(every))))]
     alert = np.concatenate([j.alert for j in parts])
     for i, score in enumerate(scores):
@@ -218,7 +225,7 @@ def test_mistakes_are_found_before_anything_is_made(spec: str, words: str) -> No
 
 
 def test_good_names_are_accepted_and_each_only_once() -> None:
-    check_rivals([*NAMED, "rivals_here:Distance", "rivals_here:gives_nothing", "river.anomaly:HalfSpaceTrees"])
+    check_rivals([*KNOWN_RIVALS, "rivals_here:Distance", "rivals_here:gives_nothing", "river.anomaly:HalfSpaceTrees"])
     with pytest.raises(ConfigError, match="names knn twice"):
         check_rivals(["knn", "knn"])
     with pytest.raises(ConfigError, match="gives a Nothing, which has none of the methods score_one/learn_one"):

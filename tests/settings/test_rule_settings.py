@@ -12,8 +12,8 @@ import pytest
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.rules import Rule, Window, check_names, table_of
-from fomo_stream.settings.sources import read_again
+from fomo_stream.settings.rule_spec import Rule, Window, check_names, parse_table
+from fomo_stream.settings.sources import reload_settings
 
 YAML = """\
 time: at
@@ -79,7 +79,7 @@ def test_both_kinds_of_files_say_the_same(tmp_path: Path) -> None:
 
 MISTAKES = [
     ("only: falls", "only: fals", 8, "rules[1].only: 'fals' is not one of rises, falls; did you mean falls?"),
-    ("only: falls", "olny: falls", 8, "rules[1].olny: there is no such field; did you mean only?"),
+    ("only: falls", "olny: falls", 8, "rules[1].olny: unknown field; did you mean only?"),
     ("ignore: 5%", "ignore: a bit", 11, "rules[2].ignore: write an amount"),
     ("ignore: 5%", "ignore: 5%\n    only: rises", 9, "it has only and ignore"),
     ("    ignore: 5%\n", "", 9, "it has none of them"),
@@ -92,8 +92,8 @@ MISTAKES = [
     ("2026-03-28T05:00", "next week", 16, "maintenance[1].to: write a time as 2026-10-01"),
     ("FREQ=DAILY", "every day", 17, "maintenance[1].repeat: write it as iCalendar does"),
     ("FREQ=DAILY", "FREQ=DAILY;BYDAY=XX", 14, "write it as iCalendar does"),
-    ("Europe/Berlin", "Europe/Berlni", None, "there is no time zone Europe/Berlni; did you mean Europe/Berlin?"),
-    ("time: at", "tmie: at", 1, "there is no setting tmie; did you mean time?"),
+    ("Europe/Berlin", "Europe/Berlni", None, "unknown time zone Europe/Berlni; did you mean Europe/Berlin?"),
+    ("time: at", "tmie: at", 1, "unknown setting tmie; did you mean time?"),
     ("small moves", "range", None, "two rules are called range"),
     ("time: at", "- time", None, "it cannot be read as YAML|cannot be read as YAML"),
 ]
@@ -114,7 +114,7 @@ def test_a_mistake_in_toml_has_a_line_too(tmp_path: Path) -> None:
     said = refusal(tmp_path, TOML.replace('only = "falls"', 'only = "fals"'), "fomo.toml")
     assert f"--config {tmp_path}/fomo.toml line 8: rules[1].only: 'fals' is not one of" in said
     said = refusal(tmp_path, TOML.replace('ignore = "5%"', 'ignroe = "5%"'), "fomo.toml")
-    assert "line 13: rules[2].ignroe: there is no such field; did you mean ignore?" in said
+    assert "line 13: rules[2].ignroe: unknown field; did you mean ignore?" in said
 
 
 def test_flags_are_rules_too() -> None:
@@ -136,7 +136,7 @@ def test_flags_are_rules_too() -> None:
         (["--valid", "a=:"], "it has no limit"),
         (["--explain", "none", "--only-rises", "a"], "leave --explain none out"),
         (["--exclude", "a", "--features", "a,b"], "--exclude a is named by another flag"),
-        (["--timezone", "Berlin"], "there is no time zone Berlin"),
+        (["--timezone", "Berlin"], "unknown time zone Berlin"),
         (["--calendar", "/nowhere.ics"], "--calendar /nowhere.ics: cannot be read"),
     ],
 )
@@ -147,9 +147,9 @@ def test_mistakes_in_flags_are_said(flags: list[str], words: str) -> None:
 
 def test_a_window_without_a_zone_may_say_so() -> None:
     about = {"name": "w", "from": "2026-10-01T10:00", "to": "2026-10-01T11:00"}
-    assert table_of(Window, {**about, "timezone": ""}) == table_of(Window, about)
-    with pytest.raises(ValueError, match="timezone: there is no time zone Berlin"):
-        table_of(Window, {**about, "timezone": "Berlin"})
+    assert parse_table(Window, {**about, "timezone": ""}) == parse_table(Window, about)
+    with pytest.raises(ValueError, match="timezone: unknown time zone Berlin"):
+        parse_table(Window, {**about, "timezone": "Berlin"})
 
 
 # --- calendars
@@ -222,8 +222,8 @@ def test_a_calendar_that_cannot_be_used_is_said(tmp_path: Path, text: str, words
 def test_patterns_are_bounded_in_number_and_size() -> None:
     for keys in (["k"] * 1001, ["k" * 201], ["k" * 200] * 501):
         with pytest.raises(ValueError, match=r"at most 1000 items|at most 200 characters|more than 100,000 characters"):
-            table_of(Rule, {"name": "r", "ignore": 1, "keys": keys})
-    tables = [table_of(Rule, {"name": f"{n}", "ignore": 1, "keys": ["k" * 200] * 100}) for n in range(30)]
+            parse_table(Rule, {"name": "r", "ignore": 1, "keys": keys})
+    tables = [parse_table(Rule, {"name": f"{n}", "ignore": 1, "keys": ["k" * 200] * 100}) for n in range(30)]
     with pytest.raises(ValueError, match="the rules together have more than 400,000 characters"):
         check_names(tables, "rules")
 
@@ -234,8 +234,8 @@ def test_patterns_are_bounded_in_number_and_size() -> None:
 def test_settings_can_be_read_again(tmp_path: Path) -> None:
     settings = of_file(tmp_path, YAML, "fomo.yaml", "--alert-rate", "0.02")
     (tmp_path / "fomo.yaml").write_text(YAML.replace("only: falls", "only: rises"))
-    again = read_again(settings)
+    again = reload_settings(settings)
     assert (settings.rules[0].only, again.rules[0].only, again.alert_rate) == ("falls", "rises", 0.02)
     (tmp_path / "fomo.yaml").write_text(YAML.replace("only: falls", "only: up"))
     with pytest.raises(ConfigError, match=r"line 8: rules\[1\]\.only"):
-        read_again(settings)
+        reload_settings(settings)

@@ -1,1 +1,1 @@
-"""What the service asks of the brokers, below everything else in `kafka`."""
+"""Requests of the service to the brokers, below everything else in `kafka`."""

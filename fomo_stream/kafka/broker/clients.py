@@ -1,4 +1,4 @@
-"""Kafka clients and their configuration, and what their errors mean to a user. Every client is made here."""
+"""Kafka clients and their configuration, and their errors as a user can understand them. Makes every client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError
 from fomo_stream.logs import ClientLog, quiet_clients
 from fomo_stream.settings.flags import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 NOT_PERMITTED = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -26,19 +26,20 @@ NOT_PERMITTED = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 )
 NO_LEADER = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
-ASK_AGAIN_S = 0.1  # between two questions about a partition whose leader is not known yet
-AGAIN = "check that all brokers run, and try again"
-LARGEST_MESSAGE_BYTES = 64 << 20
-START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
+LEADER_RETRY_S = 0.1  # between two requests about a partition whose leader is not known yet
+RETRY_REMEDY = "check that all brokers run, and try again"
+MAX_MESSAGE_BYTES = 64 << 20
+START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, with imports
 REFRESH_MS = 10_000  # a client sees new partitions within this time
 HEARTBEAT_MS = 1000  # members learn of a rebalance by the answer to a heartbeat
-LEAST_FETCH_MS, MOST_FETCH_MS = 10, 500  # requests are not sent more often than this; the client's own default
-# The client may return a value and set an exception. Python's own call in a loop does not look; this one always does.
+MIN_FETCH_MS, MAX_FETCH_MS = 10, 500  # between requests; the second is the client's own default
+# The client may return a value and also set an exception. A method call in a Python loop does not check for that; this
+# call always does.
 HEADERS = methodcaller("headers")
 
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:
-    """Settings that every client needs to reach the broker."""
+    """Return the settings that every client needs to reach the broker."""
     return {
         "bootstrap.servers": settings.bootstrap,
         "client.id": "fomo-stream",
@@ -49,12 +50,12 @@ def client_config(settings: BrokerFlags) -> dict[str, Any]:
 
 
 def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
-    """The group's consumer: rebalances cooperatively, and stores or commits no offset by itself.
+    """Make the group's consumer. It rebalances cooperatively, and does not store or commit offsets by itself.
 
     The broker answers a fetch as soon as it has a record. But a partition that is read again (it was restored, paused,
-    or enough of it was in memory) is only in the next fetch, so both waits are bounded by the latency that is wanted.
+    or enough of it was in memory) is only in the next fetch. So the requested latency bounds both waits.
     """
-    wait_ms = round(min(max(settings.max_latency_ms, LEAST_FETCH_MS), MOST_FETCH_MS))
+    wait_ms = round(min(max(settings.max_latency_ms, MIN_FETCH_MS), MAX_FETCH_MS))
     usual = {
         "fetch.wait.max.ms": wait_ms,
         "fetch.queue.backoff.ms": wait_ms,
@@ -66,23 +67,23 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
     if settings.kafka.get("group.protocol") != "consumer":
         usual["heartbeat.interval.ms"] = max(1, min(HEARTBEAT_MS, session_timeout_ms(settings) // 3))
     own = {} if settings.instance_id is None else {"group.instance.id": settings.instance_id}
-    # The start offset is always given (`restore`); if it is no longer retained, --on-lost-offset decides.
+    # `restore` always sets the start offset; if the broker does not retain it any more, --on-lost-offset decides.
     return _member(settings, usual, {"auto.offset.reset": "error", **own, **callbacks})
 
 
 def make_follower(settings: BrokerFlags) -> Consumer:
-    """A consumer of the group that reads a topic of few records, such as alerts, with little memory."""
+    """Make a consumer of the group for a topic with few records, such as alerts. It needs little memory."""
     usual = {
         "queued.min.messages": 1000,
         "queued.max.messages.kbytes": 4 << 10,
         "fetch.max.bytes": 4 << 20,
         "fetch.message.max.bytes": 1 << 20,
     }
-    return _member(settings, usual, {"auto.offset.reset": "earliest"})  # the start is always given
+    return _member(settings, usual, {"auto.offset.reset": "earliest"})  # the caller always sets the start
 
 
 def _member(settings: BrokerFlags, usual: Mapping[str, Any], fixed: Mapping[str, Any]) -> Consumer:
-    """A consumer of the group: it rebalances cooperatively, and stores or commits no offset by itself."""
+    """Make a consumer of the group. It rebalances cooperatively, and does not store or commit offsets by itself."""
     config: dict[str, Any] = {**usual, **client_config(settings), **fixed, "group.id": settings.group}
     config |= {"isolation.level": "read_committed", "enable.auto.commit": False, "enable.auto.offset.store": False}
     if config.get("group.protocol") != "consumer":  # with it (KIP-848) the broker assigns, and refuses a strategy
@@ -91,17 +92,17 @@ def _member(settings: BrokerFlags, usual: Mapping[str, Any], fixed: Mapping[str,
 
 
 def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
-    """An idempotent producer: its retries neither repeat nor reorder records.
+    """Make an idempotent producer: its retries neither repeat nor reorder records.
 
-    transactional_id: of its transactions; None: it has none. The broker aborts a transaction that is left open
+    transactional_id: of its transactions; None: no transactions. The broker aborts a transaction that is left open
     after transaction.timeout.ms; by default that is when the group gives the partitions to others.
     """
     config = {
         "linger.ms": 5,  # a commit does not wait for it
-        # A new transaction has to wait until the broker has recorded the end of the last one.
-        "retry.backoff.ms": 10,
+        # A new transaction waits until the broker has recorded the end of the last one. Later retries wait longer.
+        "retry.backoff.ms": 1,
         "partitioner": "murmur2_random",  # the same partition for a key as with a Java client
-        "message.max.bytes": LARGEST_MESSAGE_BYTES,
+        "message.max.bytes": MAX_MESSAGE_BYTES,
         "queue.buffering.max.kbytes": 1 << 20,
         "message.timeout.ms": 0,  # without transactions: no limit
         **client_config(settings),
@@ -115,7 +116,7 @@ def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **
 
 
 def wait_until_connected(producer: Any, seconds: float) -> None:
-    """Wait for the connection of a new producer: without one it would ask for its id again only after half a second.
+    """Wait for the connection of a new producer. Without it, the producer asks for its id half a second later.
 
     Raises KafkaException.
     """
@@ -123,7 +124,7 @@ def wait_until_connected(producer: Any, seconds: float) -> None:
 
 
 def session_timeout_ms(settings: BrokerFlags) -> int:
-    """Milliseconds that the group waits for an instance that sends no heartbeat."""
+    """Return the milliseconds that the group waits for an instance that does not send heartbeats."""
     text = settings.kafka.get("session.timeout.ms", str(SESSION_TIMEOUT_MS))
     if not text.isdigit():
         raise ConfigError(f"--kafka.session.timeout.ms must be a number of milliseconds, not {text!r}")
@@ -131,11 +132,11 @@ def session_timeout_ms(settings: BrokerFlags) -> int:
 
 
 def make_reader(settings: BrokerFlags, isolation: str = "read_committed", on_lost: str = "earliest") -> Consumer:
-    """A consumer that is no member of the group and commits nothing by itself, to read partitions to their end.
+    """Make a consumer outside of the group, to read partitions to their end. It does not commit by itself.
 
     isolation: read_committed, or read_uncommitted for records that are written without transactions, so that reading
-    them does not wait for transactions of others. on_lost: where to read on if the next record is no longer retained,
-    or `error`.
+    does not wait for transactions of others. on_lost: where to continue if the next record is no longer retained, or
+    `error`.
     """
     config = {
         **client_config(settings),
@@ -159,7 +160,7 @@ def make_admin(settings: BrokerFlags, **callbacks: Any) -> AdminClient:
 
 
 def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
-    """An admin client, and the topics of the broker. Raises BrokerError when none answers within START_TIMEOUT_S."""
+    """Return an admin client, and the topics. Raises BrokerError if no broker answers within START_TIMEOUT_S."""
     last_error: deque[str] = deque(maxlen=1)
     admin = make_admin(settings, error_cb=lambda error: last_error.append(error.str()))
     with quiet_clients():
@@ -175,10 +176,10 @@ def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
 
 
 def range_now(client: Any, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
-    """First retained offset and end of a partition; with read_committed, the end is before the first open transaction.
+    """Return the first retained offset and the end of a partition; read_committed: before the first open transaction.
 
-    A partition that was just created, or whose leader moves, has no leader that answers for a moment: it is asked
-    again until `timeout_s` have passed. Raises KafkaException.
+    For a moment, a partition that was just created, or whose leader moves, has no leader that answers. So the request
+    is repeated until `timeout_s` have passed. Raises KafkaException.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -188,11 +189,11 @@ def range_now(client: Any, partition: TopicPartition, timeout_s: float) -> tuple
         except KafkaException as error:
             if error.args[0].code() not in NO_LEADER or time.monotonic() >= deadline:
                 raise
-            time.sleep(ASK_AGAIN_S)
+            time.sleep(LEADER_RETRY_S)
 
 
 def headers_of(message: Any) -> list[tuple[str, bytes | None]]:
-    """The headers of a message; none where a name is not UTF-8, which the client cannot read."""
+    """Return the headers of a message; empty if a name is not UTF-8, which the client cannot read."""
     try:
         return HEADERS(message) or []
     except (SystemError, UnicodeDecodeError):
@@ -216,10 +217,12 @@ def _without_secrets(report: Callable[[KafkaError], None], error: KafkaError) ->
     report(error if text == error.str() else KafkaError(error.code(), text, fatal=error.fatal()))
 
 
-def explained(error: KafkaException | KafkaError, what: str, remedy: str = AGAIN, permit: str = "") -> BrokerError:
-    """The error for a request that failed.
+def broker_error(
+    error: KafkaException | KafkaError, what: str, remedy: str = RETRY_REMEDY, permit: str = ""
+) -> BrokerError:
+    """Return the error for a request that failed.
 
-    what: that failed. remedy: what to do if permissions are not the cause; permit: what to do if they are.
+    what: the failed request. remedy: if permissions are not the cause; permit: the remedy if they are.
     """
     reason = error.args[0] if isinstance(error, KafkaException) else error
     if reason.code() in NOT_PERMITTED:
@@ -228,9 +231,9 @@ def explained(error: KafkaException | KafkaError, what: str, remedy: str = AGAIN
 
 
 @contextmanager
-def explaining(what: str, remedy: str = AGAIN, permit: str = "") -> Iterator[None]:
-    """Raise an `explained` error in place of a KafkaException."""
+def broker_errors(what: str, remedy: str = RETRY_REMEDY, permit: str = "") -> Iterator[None]:
+    """Turn a KafkaException into a `broker_error`."""
     try:
         yield
     except KafkaException as error:
-        raise explained(error, what, remedy, permit) from None
+        raise broker_error(error, what, remedy, permit) from None

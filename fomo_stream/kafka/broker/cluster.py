@@ -1,4 +1,4 @@
-"""Questions to the brokers about topics and the group, and changes to topics."""
+"""Requests to the brokers about topics and the group, and changes of topics."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import Any, NamedTuple
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, explained, make_admin, make_reader
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, broker_error, connect, make_admin, make_reader
 from fomo_stream.logs import kv
 from fomo_stream.settings.flags import BrokerFlags
-from fomo_stream.settings.topics import TopicFlags
+from fomo_stream.settings.topic_flags import TopicFlags
 
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-ATTEMPTS, ATTEMPT_S = 4, 1.5  # to have topics described, and to wait for each
+ATTEMPTS, ATTEMPT_S = 4, 1.5  # to describe topics, and the wait for each attempt
 NO_ID = str(Uuid(0, 0))  # of topics on brokers before 2.8
-GROUP_ANSWER_S, NOT_READY_S = 3.0, 0.2  # to wait for an answer about the group; between two questions
+GROUP_ANSWER_S, GROUP_RETRY_S = 3.0, 0.2  # the wait for an answer about the group; between two requests
 NOT_READY = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
 
 FOREVER_MS = 2**63 - 1
 
-Place = tuple[str, int]  # topic and partition
+PartitionId = tuple[str, int]  # topic and partition
 
 
 class Ends(NamedTuple):
-    readable: int  # offset of the first record that readers of committed records do not get, or will be written next
+    readable: int  # offset of the first record that readers of committed records do not get yet
     end: int  # offset of the record that will be written next
 
 
 class TopicLimits(NamedTuple):
-    """What a topic takes: bytes of a record, and how far its time may be before or after the broker's clock."""
+    """The limits of a topic: bytes of a record, and how far its time may differ from the broker's clock."""
 
-    most_bytes: int
+    max_bytes: int
     needs_key: bool = False
     before_ms: int = FOREVER_MS
     after_ms: int = FOREVER_MS
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> TopicLimits:
-        """The limits in the configuration of a topic."""
+        """Read the limits from the configuration of a topic."""
         times = [FOREVER_MS, FOREVER_MS]
         if config.get("message.timestamp.type") != "LogAppendTime":  # then the broker sets the time
             either = config.get("message.timestamp.difference.max.ms", FOREVER_MS)  # until Kafka 3.6
@@ -71,7 +71,7 @@ class Cluster:
         self._reader.close()
 
     def partitions(self, topics: Collection[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """Number of partitions of the topics that exist, and their ids where the broker has ids."""
+        """Return the number of partitions of the topics that exist, and their ids where the broker has ids."""
         if not self.has_controller:
             answers = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
             return {topic: len(about.partitions) for topic, about in answers.items() if about.error is None}, {}
@@ -83,7 +83,7 @@ class Cluster:
         return partitions, {topic: topic_id for topic, topic_id in ids.items() if topic_id != NO_ID}
 
     def create(self, topics: Mapping[str, Mapping[str, str]], count: int) -> dict[str, str]:
-        """Create `topics`, by name with their configuration, each with `count` partitions; returns why some failed."""
+        """Create `topics`, by name with their configuration, with `count` partitions; return why some failed."""
         if not topics:
             return {}
         if not self.has_controller:  # the embedded broker creates a topic when a producer asks for it
@@ -97,7 +97,7 @@ class Cluster:
         return {topic: why.str() for topic, why in failed.items() if why.code() != KafkaError.TOPIC_ALREADY_EXISTS}
 
     def grow(self, topics: Collection[str], count: int) -> dict[str, str]:
-        """Give topics `count` partitions; returns why some failed: another instance was faster, or not permitted."""
+        """Give topics `count` partitions; return why some failed: another instance was faster, or not permitted."""
         if not topics:
             return {}
         new = [NewPartitions(topic, count) for topic in topics]
@@ -105,52 +105,55 @@ class Cluster:
         return {topic: why.str() for topic, why in failed.items()}
 
     def configs(self, names: Collection[str], kind: ResourceType = ResourceType.TOPIC) -> dict[str, dict[str, str]]:
-        """The configuration of topics (or of one broker), without those whose configuration this user may not read."""
-        if not names:  # the client refuses to ask about none
+        """Return the configuration of topics (or of a broker), without those that this user may not read."""
+        if not names:  # the client refuses an empty request
             return {}
-        found = {}
+        configs = {}
         resources = [ConfigResource(kind, name) for name in names]
         for resource, answer in self.admin.describe_configs(resources, request_timeout=3.0).items():
             try:
-                found[resource.name] = {name: entry.value for name, entry in answer.result().items()}
+                configs[resource.name] = {name: entry.value for name, entry in answer.result().items()}
             except KafkaException as error:
                 log.debug(kv("config_unavailable", of=resource.name, reason=error.args[0].str()))
-        return found
+        return configs
 
     def limits(self, topics: Collection[str]) -> dict[str, TopicLimits]:
         configs = self.configs(topics) if self.has_controller else {}
         return {topic: TopicLimits.of(config) for topic, config in configs.items()}
 
     def has_open_transaction(self, partition: TopicPartition) -> bool:
-        """Whether a partition has records of a transaction that is neither committed nor aborted."""
+        """Return whether a partition has records of a transaction that is neither committed nor aborted."""
         place = partition.topic, partition.partition
-        if (its := self.ends([place]).get(place)) is None:
+        if (answer := self.ends([place]).get(place)) is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of {place[0]}[{place[1]}] is not known"))
-        return its.readable < its.end
+        return answer.readable < answer.end
 
-    def ends(self, places: Collection[Place]) -> dict[Place, Ends]:
+    def ends(self, places: Collection[PartitionId]) -> dict[PartitionId, Ends]:
         """The ends of partitions, where the broker reports them."""
         levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
         readable, end = (self.offsets(places, OffsetSpec.latest(), level) for level in levels)
         return {place: Ends(readable[place], end[place]) for place in readable.keys() & end.keys()}
 
     def offsets(
-        self, places: Iterable[Place], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    ) -> dict[Place, int]:
-        """The offsets of partitions, without those that the broker does not answer about."""
-        found = {}
-        wanted = {TopicPartition(*place): spec for place in places}
-        asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
-        for partition, answer in asked.items():
+        self,
+        places: Iterable[PartitionId],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[PartitionId, int]:
+        """Return the offsets of partitions, without those for which the broker does not answer."""
+        offsets = {}
+        requests = {TopicPartition(*place): spec for place in places}
+        answers = self.admin.list_offsets(requests, isolation_level=isolation, request_timeout=ANSWER_S)
+        for partition, answer in answers.items():
             try:
-                found[partition.topic, partition.partition] = answer.result().offset
+                offsets[partition.topic, partition.partition] = answer.result().offset
             except KafkaException as error:
                 log.debug(kv("offset_unknown", topic=partition.topic, reason=error.args[0].str()))
-        return found
+        return offsets
 
 
 def _failures(answers: Mapping[str, Any]) -> dict[str, KafkaError]:
-    """The errors of those requests that failed."""
+    """Return the errors of the requests that failed."""
     failed = {}
     for name, answer in answers.items():
         try:
@@ -161,12 +164,12 @@ def _failures(answers: Mapping[str, Any]) -> dict[str, KafkaError]:
 
 
 def describe_topics(admin: Any, topics: Collection[str]) -> tuple[dict[str, Any], frozenset[str]]:
-    """The broker's descriptions of the topics that exist, and the names of those that this user may not describe.
+    """Return descriptions of the topics that exist, and the names of those that this user may not describe.
 
     Raises KafkaException.
     """
-    # The client asks the broker that the metadata name as controller. This may be any broker, so also one that hangs:
-    # other metadata may name another one.
+    # The client asks the broker that its metadata name as controller. This may be any broker, also one that hangs. New
+    # metadata may name another broker, so fetch them before each new attempt.
     for _ in range(ATTEMPTS - 1):
         try:
             return _described(admin, topics)
@@ -196,45 +199,45 @@ def _described(admin: Any, topics: Collection[str]) -> tuple[dict[str, Any], fro
 # --- the group
 
 
-def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
-    """The broker's description of the group: members and, if asked for, permissions. Raises KafkaException.
+def describe_group(settings: BrokerFlags, **options: Any) -> Any:
+    """Return the broker's description of the group: members and, if requested, permissions. Raises KafkaException.
 
-    A coordinator that answers that it is not ready, as for the first group of a new cluster, is asked again.
+    The request is repeated if the coordinator is not ready, as for the first group of a new cluster.
     """
     deadline = time.monotonic() + GROUP_ANSWER_S
     while True:
         try:
-            return _ask(settings, **options)
+            return _describe_group_once(settings, **options)
         except KafkaException as error:
             if error.args[0].code() not in NOT_READY or time.monotonic() >= deadline:
                 raise
-        time.sleep(NOT_READY_S)
+        time.sleep(GROUP_RETRY_S)
 
 
-def _ask(settings: BrokerFlags, **options: Any) -> Any:
-    """Ask once. The client is made for this one question: one whose coordinator did not answer crashes the process when
-    it is used again (https://github.com/confluentinc/librdkafka/issues/4605).
+def _describe_group_once(settings: BrokerFlags, **options: Any) -> Any:
+    """Ask once, with a client of its own: a client whose coordinator did not answer crashes the process when it is used
+    again (https://github.com/confluentinc/librdkafka/issues/4605).
     """
     admin = make_admin(settings)
-    asked = admin.describe_consumer_groups([settings.group], request_timeout=GROUP_ANSWER_S, **options)
+    answers = admin.describe_consumer_groups([settings.group], request_timeout=GROUP_ANSWER_S, **options)
     try:
-        return asked[settings.group].result()
+        return answers[settings.group].result()
     finally:
-        del admin, asked  # or the traceback of an error would keep the client alive
+        del admin, answers  # or the traceback of an error would keep the client alive
 
 
 def count_members(settings: TopicFlags) -> int:
-    """Number of members of the group that read the input, or nothing yet: others may read another topic.
+    """Return the number of members that read the input, or do not read yet: others may read another topic.
 
     Raises BrokerError when the broker does not answer.
     """
     try:
-        members = ask_about_group(settings).members
+        members = describe_group(settings).members
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
         what = f"the broker does not list the members of group {settings.group}"
         remedy = "check that the group coordinator answers and that this user may describe the group"
-        raise explained(error, what, remedy) from None
-    read = [{one.topic for one in member.assignment.topic_partitions} for member in members]
+        raise broker_error(error, what, remedy) from None
+    read = [{assigned.topic for assigned in member.assignment.topic_partitions} for member in members]
     return sum(not topics or settings.topic in topics for topics in read)

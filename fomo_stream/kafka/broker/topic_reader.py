@@ -1,4 +1,4 @@
-"""Reading partitions of a topic to their end, and the offsets that a group has committed."""
+"""Read partitions of a topic to their end, and the offsets that a group has committed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Range = tuple[int, int | None]
 
 
 class NoProgressError(Exception):
-    """No message came for too long, or the caller stopped the read, before the end was reached."""
+    """No message came for too long, or the caller stopped the read, before the end."""
 
 
 class TopicReader:
-    """Reads topics with a client of `make_reader`, which has the same isolation and on_lost.
+    """Read topics with a client of `make_reader`, which has the same isolation and on_lost.
 
     is_stopped: called between two messages; True ends the read. on_lost: with `error`, KafkaException with the code
     _AUTO_OFFSET_RESET is raised even where errors are retried.
@@ -36,7 +36,7 @@ class TopicReader:
         is_stopped: Callable[[], bool] = lambda: False,
         on_lost: str = "earliest",
     ) -> None:
-        self._how = settings, isolation, on_lost
+        self._client_options = settings, isolation, on_lost
         self._is_stopped = is_stopped
         self._client: Consumer | None = None
 
@@ -50,7 +50,7 @@ class TopicReader:
     def client(self) -> Consumer:
         """The consumer; a read that makes no progress replaces it."""
         if self._client is None:
-            self._client = make_reader(*self._how)
+            self._client = make_reader(*self._client_options)
         return self._client
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class TopicReader:
     def read(
         self, topic: str, ranges: Mapping[int, Range], patience_s: float, retry_errors: bool = False
     ) -> Iterator[Any]:
-        """Messages of each partition in `ranges`, in order within a partition.
+        """Yield the messages of each partition in `ranges`, in order within a partition.
 
         Ends when all ranges are read: compaction may have removed their last records, so the broker's end-of-partition
         event counts as well as the last offset. Raises NoProgressError, which names the last error, after `patience_s`
@@ -83,11 +83,11 @@ class TopicReader:
         deadline = time.monotonic() + patience_s
         while unread:
             if time.monotonic() >= deadline or self._is_stopped():
-                # After a broker outage an old client may wait long; a new client asks again.
+                # After an outage, an old client may wait for answers that never come; a new client asks at once.
                 self.close()
                 raise NoProgressError(reason)
             message = self.client.poll(POLL_S)
-            # An error that concerns no partition has no topic; its partition means nothing.
+            # An error about the whole client has no topic, and the number of its partition is without meaning.
             if message is None or (message.topic() is not None and message.partition() not in unread):
                 continue
             error = message.error()
@@ -104,14 +104,14 @@ class TopicReader:
             deadline = time.monotonic() + patience_s  # the caller's own time does not count
 
     def range_now(self, topic: str, number: int, timeout_s: float) -> tuple[int, int]:
-        """First retained offset and end (`clients.range_now`)."""
+        """Return the first retained offset and the end (`clients.range_now`)."""
         return range_now(self.client, TopicPartition(topic, number), timeout_s)
 
     def committed(self, partitions: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-        """The group's committed offsets; the broker answers only when no open transaction can change them."""
-        found: list[TopicPartition] = self.client.committed(list(partitions), timeout=timeout_s)
-        raise_partition_error(found)
-        return found
+        """Return the group's committed offsets. The broker answers only when no open transaction can change them."""
+        offsets: list[TopicPartition] = self.client.committed(list(partitions), timeout=timeout_s)
+        raise_partition_error(offsets)
+        return offsets
 
 
 def raise_partition_error(partitions: Sequence[TopicPartition]) -> None:
@@ -133,7 +133,7 @@ def to_record(message: Message) -> Record:
         message.topic(),
         message.partition(),
         message.offset(),
-        timestamp if kind and timestamp >= 0 else None,  # -1: none was given
+        timestamp if kind and timestamp >= 0 else None,  # -1: the record has no timestamp
         message.key(),
         message.value(),
         headers_of(message),

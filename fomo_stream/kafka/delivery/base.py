@@ -1,6 +1,6 @@
 """Delivery: outputs sent between two commits are committed together with the consumed offsets.
 
-There are two kinds: `exactly_once` and `at_least_once`. `Delivery` has the steps that both take.
+There are two kinds: `exactly_once` and `at_least_once`. `Delivery` has their common steps.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.broker.cluster import TopicLimits
-from fomo_stream.kafka.delivery.transactions import SLICE_S, Call, Commit
+from fomo_stream.kafka.delivery.transactions import SLICE_S, BlockingCall, Commit
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.record import Headers, Record
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 64 << 20  # in one commit
+MAX_COMMIT_BYTES = 64 << 20  # in one commit
 OVERHEAD_BYTES = 200  # of a record without its headers, and of a batch that holds only this record
 REPORT_TRIES = 10
 
@@ -43,21 +43,21 @@ class Output:
     source: Record | None = None
 
     def size(self) -> int:
-        """Its size in bytes in a batch of its own, or a little less."""
+        """Return its size in bytes in a batch of its own, or a little less."""
         size = len(self.value or b"") + len(self.key or b"") + OVERHEAD_BYTES
         for name, value in self.headers:
             size += len(name) + len(value or b"") + 10
         return size
 
 
-class Outcome(Enum):
+class CommitOutcome(Enum):
     COMMITTED = auto()
     PENDING = auto()  # not known yet: call `proceed` again
     FAILED = auto()  # the offsets were not committed: `abort`, and read again
-    REFUSED = auto()  # likewise, because the broker does not accept the membership
+    REFUSED = auto()  # as FAILED, because the broker does not accept the membership
 
 
-# The broker will never accept these bytes. After any other error the same output may succeed later.
+# After these errors the broker will never accept the same bytes. After any other error they may succeed later.
 PERMANENT = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG_SIZE,
@@ -74,17 +74,17 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
+        self._refused: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
         self.is_searching = False  # a batch was refused; searching for the output
         self.sends_singly = False  # the producer in use sends each output in a batch of its own
         self.has_found = False  # a refused output was identified since the last commit or abort
 
     def of(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
-        """How often `topic` has refused an output about this record since the last commit, and the last reason."""
-        return self._found.get((topic, source.where()), (0, None)) if self._found else (0, None)
+        """Return how often `topic` refused an output of this record since the last commit, and the last reason."""
+        return self._refused.get((topic, source.where()), (0, None)) if self._refused else (0, None)
 
     def add(self, output: Output, error: KafkaError) -> None:
-        """A batch with this output failed.
+        """Note that a batch with this output failed.
 
         Raises BrokerError if the output is refused permanently and has no source record: only a person can repair that.
         """
@@ -97,18 +97,18 @@ class Refusals:
             what = f"topic {output.topic} refuses a record ({error.str()})"
             raise BrokerError(what, "check that topic's configuration")
         self.has_found = True
-        self._found[output.topic, output.source.where()] = (self.of(output.topic, output.source)[0] + 1, error)
+        self._refused[output.topic, output.source.where()] = (self.of(output.topic, output.source)[0] + 1, error)
 
     def committed(self) -> bool:
-        """A commit succeeded. Returns whether the search is over, and a producer that sends batches is needed."""
-        self._found.clear()
+        """Note a commit. Return whether the search is over, so that a producer that sends batches is needed."""
+        self._refused.clear()
         if self.sends_singly:
             self.is_searching = False
         return self.sends_singly
 
 
 class Delivery(ABC):
-    """Sends outputs through one producer, and commits, as a state machine.
+    """Send outputs through one producer, and commit, as a state machine.
 
     1. **Open.** `send` produces outputs; the first of a commit begins it (`begin`).
     2. **Commit.** `commit`, then `proceed` while the outcome is PENDING: each call takes the next `_step`. Outputs sent
@@ -117,9 +117,9 @@ class Delivery(ABC):
     4. **FAILED** or **REFUSED.** `abort`, until it returns True: everything since the last commit is undone (`_undo`);
        its records must be read again. Back to 1. `abort` can come instead of 2, too.
 
-    make_producer: called with additional settings; returns a Producer. limits: what topics take, where known; they may
-    change. most: maximum number of outputs in a commit. compresses: batches may be smaller than their records, so only
-    the broker knows which sizes it takes.
+    make_producer: called with additional settings; returns a Producer. limits: of topics, where known; they may
+    change. max_outputs: in a commit. compresses: batches may be smaller than their records, so only the broker knows
+    which sizes it accepts.
     """
 
     _producer: Any
@@ -128,21 +128,21 @@ class Delivery(ABC):
         self,
         make_producer: Callable[..., Any],
         limits: Mapping[str, TopicLimits],
-        most: int = 10_000,
+        max_outputs: int = 10_000,
         compresses: bool = False,
     ) -> None:
         self._make_producer, self._limits = make_producer, limits
-        self._most, self._compresses = most, compresses
+        self._max_outputs, self._compresses = max_outputs, compresses
         self._round = 0
         self._failure: KafkaError | None = None  # of the first output since the last commit that failed
         self.refusals = Refusals()
         self._commit: Commit | None = None  # under way
-        self._call: Call | None = None  # that takes a step of the commit
+        self._call: BlockingCall | None = None  # a step of the commit in its own thread
         self._later: list[Output] = []  # sent during a commit
         self._bytes = 0
         self._throttle = Throttle()
         self.sent = 0  # outputs since the last commit
-        self.trouble = ""  # why nothing can be committed at the moment
+        self.trouble = ""  # why commits fail at the moment; empty: they work
         self._use_new_producer()
 
     def send(self, *outputs: Output) -> None:
@@ -168,7 +168,7 @@ class Delivery(ABC):
                 self._failed(self._round, output, error.args[0])
 
     def _produce(self, output: Output) -> None:
-        """Hand an output to the client; waits while its queue is full. Raises KafkaException when it refuses."""
+        """Hand an output to the client, and wait while its queue is full. Raises KafkaException if it refuses."""
         for _ in range(100):
             try:
                 self._producer.produce(
@@ -187,26 +187,29 @@ class Delivery(ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether enough was sent for one commit."""
-        return self.sent + len(self._later) >= self._most or self._bytes >= MOST_BYTES
+        """Return whether enough was sent for one commit."""
+        return self.sent + len(self._later) >= self._max_outputs or self._bytes >= MAX_COMMIT_BYTES
 
     @property
     def has_failed(self) -> bool:
-        """Whether the next commit will fail for certain."""
+        """Return whether the next commit will fail for certain."""
         return self._failure is not None
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit has begun whose outcome is not known."""
+        """Return whether a commit has begun whose outcome is not known."""
         return self._commit is not None
 
     def refusal(self, output: Output) -> str:
-        """Why its topic will not take an output; empty if it will, as far as known."""
+        """Return why its topic will refuse an output; empty if it will accept it, as far as known.
+
+        An output that is known to be refused costs a dead letter; a refusal by the broker costs an abort of the commit.
+        """
         if (limits := self._limits.get(output.topic)) is None:
             return ""
         if limits.needs_key and output.key is None:
             return "it is compacted, so it takes no records without a key"
-        if not self._compresses and output.size() > limits.most_bytes:
+        if not self._compresses and output.size() > limits.max_bytes:
             return f"it takes no records of {output.size()} bytes"
         return ""
 
@@ -214,11 +217,11 @@ class Delivery(ABC):
         """Refresh the client's number of partitions of a topic after it has changed; else outputs are refused."""
         try:
             self._producer.list_topics(topic, timeout=SLICE_S)
-        except KafkaException as error:  # then a commit fails, and is tried again
+        except KafkaException as error:  # then a commit fails, and is repeated
             log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
 
-    def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> Outcome:
-        """Commit the outputs sent, with these offsets of the group of which `consumer` is a member.
+    def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> CommitOutcome:
+        """Commit the outputs sent, with these offsets of the group of `consumer`.
 
         member: the membership under which it owns the partitions (`Membership.now`).
         """
@@ -226,16 +229,16 @@ class Delivery(ABC):
         self._commit = Commit(list(offsets), consumer, member)
         return self.proceed()
 
-    def proceed(self, seconds: float = 0.0) -> Outcome:
+    def proceed(self, seconds: float = 0.0) -> CommitOutcome:
         """Continue the commit under way, and wait at most `seconds` for its outcome. Raises FencedError when fenced."""
         assert self._commit is not None
         if self._failure is not None and self._call is None and not self._commit.offsets_sent:
-            outcome = Outcome.FAILED  # once the offsets were sent, the client has to end the commit
+            outcome = CommitOutcome.FAILED  # after the offsets were sent, only the client can end the commit
         else:
             outcome = self._step(self._commit, seconds)
-        if outcome is not Outcome.PENDING:
+        if outcome is not CommitOutcome.PENDING:
             self._commit = self._call = None
-        if outcome is Outcome.COMMITTED:
+        if outcome is CommitOutcome.COMMITTED:
             if self.refusals.committed():
                 self._use_new_producer()
             later = self._forget()
@@ -247,9 +250,10 @@ class Delivery(ABC):
 
         With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
         """
-        with suppress(KafkaException):  # a fatal error, which `_undo` meets, too
+        with suppress(KafkaException):  # a fatal error, which `_undo` gets, too
             self._producer.poll(0)
-            # If the client only said that it has failed before, a report on its way says why, and of which output.
+            # _STATE only means that an earlier output failed. Its report, with the reason, is still on its way. Without
+            # this wait, the abort would drop it, the refused output would stay unknown, and every commit would fail.
             for _ in range(REPORT_TRIES):
                 if self._failure is None or self._failure.code() != KafkaError._STATE:
                     break
@@ -272,7 +276,7 @@ class Delivery(ABC):
         """Give up everything that is not committed."""
 
     @abstractmethod
-    def _step(self, commit: Commit, seconds: float) -> Outcome:
+    def _step(self, commit: Commit, seconds: float) -> CommitOutcome:
         """Take the next step of a commit, and wait at most `seconds` for it. Raises FencedError."""
 
     @abstractmethod
@@ -285,21 +289,21 @@ class Delivery(ABC):
         self._producer = self._make_producer(error_cb=self._log, **{"delivery.report.only.error": True, **options})
 
     def _log(self, error: KafkaError) -> None:
-        """An error of the client as a whole: it recovers by itself, or the next commit fails."""
+        """Log an error of the whole client: it recovers by itself, or the next commit fails."""
         if self._throttle.allow(error.name()) is not None:
             log.warning(kv("delivery_trouble", name=error.name(), reason=error.str()))
 
-    def _not_a_member(self, error: KafkaError) -> Outcome:
-        """The outcome where the broker does not accept the membership, which is ordinary while a group rebalances."""
+    def _not_a_member(self, error: KafkaError) -> CommitOutcome:
+        """Return the outcome for a membership that the broker refuses, which is normal while a group rebalances."""
         log.info(kv("commit_refused", reason=error.str(), effect="no commit until the group has assigned partitions"))
-        return Outcome.REFUSED
+        return CommitOutcome.REFUSED
 
     def _report(self, error: KafkaError) -> None:
         self.trouble = f"nothing can be committed: {error.str()}"
         self._log(error)
 
     def _forget(self) -> list[Output]:
-        """Begin anew; returns the outputs that were sent during the commit."""
+        """Begin the next commit. Return the outputs that were sent during the last one."""
         self._round += 1  # delivery reports of outputs sent before are ignored
         self._failure = None
         self.refusals.has_found = False
@@ -308,7 +312,7 @@ class Delivery(ABC):
         return later
 
     def _failed(self, round_: int, output: Output, error: KafkaError | None, _message: Any = None) -> None:
-        """The client's report of an output that was sent in this round."""
+        """Take the client's report of an output that was sent in this round."""
         if error is None or round_ != self._round:
             return
         if self._failure is None or self._failure.code() == KafkaError._STATE:

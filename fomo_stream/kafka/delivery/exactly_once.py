@@ -1,4 +1,4 @@
-"""Delivery by transactions: a consumer that reads committed records sees all of a commit or nothing."""
+"""Delivery in transactions: a consumer that reads committed records sees all of a commit or nothing."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker.cluster import TopicLimits
-from fomo_stream.kafka.delivery.base import Delivery, Outcome
-from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, Call, Commit, Transactions
+from fomo_stream.kafka.delivery.base import CommitOutcome, Delivery
+from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, BlockingCall, Commit, Transactions
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
-ASLEEP_S = 5.0  # if a call lasted longer than this, this process was suspended; the broker was not at fault
-HUNG_S = 4.0  # to wait for a call that does not end
+ASLEEP_S = 5.0  # a call that lasted longer means that this process was suspended, not that the broker failed
+HUNG_S = 4.0  # the wait for a call that does not end
 
 
 class ExactlyOnce(Delivery):
-    """Puts everything between two commits into one transaction.
+    """Put everything between two commits into one transaction.
 
     The producer is new, then ready (`is_started`), then open (`_is_open`) from the first output to the end of a commit
-    or an abort. A new one takes its place when a commit hangs, when an output is refused, and when the broker has
-    ended its transaction in an outage; the abort that follows starts it, which aborts what the old one left open.
+    or an abort. A new producer replaces it when a commit hangs, when an output is refused, and when the broker has
+    ended its transaction in an outage. The abort that follows starts the new one. With the same transactional id, that
+    also aborts the transaction that the old one left open.
     """
 
     _transactions: Transactions  # of the producer in use
@@ -56,29 +57,29 @@ class ExactlyOnce(Delivery):
             self._failure = self._failure or error.args[0]
         self._is_open = True
 
-    def _step(self, commit: Commit, seconds: float) -> Outcome:
-        call = self._call = self._call or Call(partial(self._transactions.commit, commit, SLICE_S, SLICE_S))
+    def _step(self, commit: Commit, seconds: float) -> CommitOutcome:
+        call = self._call = self._call or BlockingCall(partial(self._transactions.commit, commit, SLICE_S, SLICE_S))
         if not call.wait(seconds):
             if call.waited < HUNG_S:
-                return Outcome.PENDING
-            # When the group's coordinator is gone, the call may never end:
-            # https://github.com/confluentinc/librdkafka/issues/5456. A new producer fences the old one off, so that it
-            # can send nothing more.
+                return CommitOutcome.PENDING
+            # If the group's coordinator is gone, the call in librdkafka may never end:
+            # https://github.com/confluentinc/librdkafka/issues/5456. Therefore a new producer takes over. It fences off
+            # the old one, which then cannot commit any more.
             log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
             self._use_new_producer()
-            return Outcome.FAILED
+            return CommitOutcome.FAILED
         self._call = None
         try:
             call.result()
         except KafkaException as error:
             return self._outcome_of(error.args[0], call)
         if self._failure is not None:
-            return Outcome.FAILED
+            return CommitOutcome.FAILED
         self._is_open = self._outage = False
-        return Outcome.COMMITTED
+        return CommitOutcome.COMMITTED
 
-    def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
-        """The meaning of an error in a commit. Raises FencedError when the instance has to end."""
+    def _outcome_of(self, error: KafkaError, call: BlockingCall) -> CommitOutcome:
+        """Return the outcome of a commit with this error. Raises FencedError when the instance has to end."""
         if error.code() in NOT_A_MEMBER and not error.fatal():
             return self._not_a_member(error)
         self._report(error)
@@ -86,8 +87,8 @@ class ExactlyOnce(Delivery):
             self._give_up_or_start_over(error)
         elif error.retriable() and not error.txn_requires_abort():
             self._outage |= call.seconds < ASLEEP_S
-            return Outcome.PENDING
-        return Outcome.FAILED
+            return CommitOutcome.PENDING
+        return CommitOutcome.FAILED
 
     def _undo(self) -> None:
         if (self.refusals.is_searching or self.refusals.has_found) and self._transactions.is_started:
@@ -103,7 +104,7 @@ class ExactlyOnce(Delivery):
         except KafkaException as error:
             self._outage |= error.args[0].retriable() and monotonic() - began < ASLEEP_S
             if error.args[0].fatal():
-                if is_new:  # a refused client does not try again by itself
+                if is_new:  # a client that was refused does not try again by itself
                     self._use_new_producer()
                     self._not_before = began + SLICE_S
                 else:
@@ -116,7 +117,7 @@ class ExactlyOnce(Delivery):
         self._transactions = Transactions(self._producer)
 
     def _give_up_or_start_over(self, error: KafkaError) -> None:
-        """The broker accepts no more transactions from this producer.
+        """Handle a fatal error: the broker refuses further transactions of this producer.
 
         Either another instance has the same --instance-id, or a transaction was open for too long: then this process
         was suspended, and other instances have its partitions. But if the broker did not answer before, a new producer

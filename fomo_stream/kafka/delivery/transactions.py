@@ -1,4 +1,4 @@
-"""Kafka transactions of one producer: started, begun, committed with offsets, aborted; and calls that may block."""
+"""Kafka transactions of one producer (start, begin, commit with offsets, abort), and calls that may block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained, wait_until_connected
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, wait_until_connected
 
-# No answer, or not yet: the same call may succeed later.
+# The broker did not answer, or not yet: the same call may succeed later.
 NO_ANSWER = (
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
@@ -39,20 +39,20 @@ NOT_A_MEMBER = (
     KafkaError.FENCED_MEMBER_EPOCH,
 )
 
-SLICE_S = 1.0  # no call blocks for longer, because the main loop must go on
-# A start waits for longer than the brokers need to go on without one of them that hangs (broker.session.timeout.ms, by
-# default 9 s): until then, a hanging broker that has a copy of the log of transactions holds up every write to it.
+SLICE_S = 1.0  # the longest time that a call may block, as the main loop must go on
+# A start waits longer than the brokers need to exclude one that hangs (broker.session.timeout.ms, by default 9 s).
+# Until then, a hanging broker with a copy of the transaction log delays every write to that log.
 START_S = 15.0
 
 
-class Call:
-    """Runs a function that may block in its own thread, so that the caller need not wait if it never ends."""
+class BlockingCall:
+    """Run a function that may block in its own thread, so that the caller does not hang if it never ends."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._done = threading.Event()
         self._error: Exception | None = None
-        self._began = self._looked = monotonic()
-        self.waited = 0.0  # seconds, without the time in which this process itself was suspended
+        self._began = self._checked_at = monotonic()
+        self.waited = 0.0  # seconds, without the time during which this process was suspended
         threading.Thread(target=self._run, args=[function], name="fomo-commit", daemon=True).start()
 
     def _run(self, function: Callable[[], None]) -> None:
@@ -67,24 +67,24 @@ class Call:
         return monotonic() - self._began
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended; waits for at most `seconds`."""
+        """Wait at most `seconds`, and return whether the call has ended."""
         done, now = self._done.wait(seconds), monotonic()
-        self.waited, self._looked = self.waited + min(now - self._looked, 2 * SLICE_S), now
+        self.waited, self._checked_at = self.waited + min(now - self._checked_at, 2 * SLICE_S), now
         return done
 
     def result(self) -> None:
-        """Raise the error that it raised, if any."""
+        """Raise the error of the function, if it raised one."""
         if self._error is not None:
             raise self._error
 
 
 @dataclass
 class Commit:
-    """Offsets to commit for the group of which `consumer` is a member."""
+    """Offsets to commit for the group of `consumer`, which is a member."""
 
     offsets: list[TopicPartition]
     consumer: Any
-    member: Any  # the membership under which the partitions are owned: after a rebalance the broker refuses it
+    member: Any  # the membership that owns the partitions: after a rebalance the broker refuses it
     offsets_sent: bool = False  # as part of the transaction; without transactions: and not answered yet
 
 
@@ -96,7 +96,7 @@ class Transactions:
         self.is_started = False
 
     def start(self, seconds: float) -> None:
-        """Fence off earlier producers of the same transactional id, and abort the transaction that one left open."""
+        """Fence off earlier producers of the same transactional id, and abort the transaction that they left open."""
         self._producer.init_transactions(seconds)
         self.is_started = True
 
@@ -122,8 +122,8 @@ class Transactions:
     def commit(self, commit: Commit, offsets_s: float, commit_s: float) -> None:
         """Commit the produced records together with the offsets.
 
-        offsets_s, commit_s: to wait for each answer. After a retriable error it can be called again with the same
-        `commit`, and continues where it stopped.
+        offsets_s, commit_s: the longest wait for each answer. After a retriable error, call it again with the same
+        `commit`: it continues where it stopped.
         """
         if commit.offsets and not commit.offsets_sent:
             self._producer.send_offsets_to_transaction(commit.offsets, commit.member, offsets_s)
@@ -131,7 +131,7 @@ class Transactions:
         self._producer.commit_transaction(commit_s)
 
     def abort(self, seconds: float) -> None:
-        """Abort the open transaction, of this producer or, if this one has not started, of the one before."""
+        """Abort the open transaction of this producer or, if it has not started, of the one before."""
         if self.is_started:
             self._producer.abort_transaction(seconds)
         else:
@@ -140,7 +140,7 @@ class Transactions:
 
 def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
     if error.retriable() or error.code() in NO_ANSWER:
-        return explained(
+        return broker_error(
             error,
             "the broker does not answer when asked for transactions",
             "nothing is lost; check that all brokers run, and restart the instance; if the broker never answers, check "
@@ -158,6 +158,6 @@ def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
         operation, where = "Write", f"--transactional-id {resource}"
     permit = f"permit it with kafka-acls.sh --add --allow-principal User:NAME --operation {operation} {where}"
     if error.code() in NOT_PERMITTED:
-        return explained(error, f"{operation} on {ids}", permit=permit)
+        return broker_error(error, f"{operation} on {ids}", permit=permit)
     remedy = "if the broker does not support transactions, use --delivery at-least-once"
-    return explained(error, "the broker takes no transactions", remedy)
+    return broker_error(error, "the broker takes no transactions", remedy)

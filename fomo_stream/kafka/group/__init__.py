@@ -1,1 +1,1 @@
-"""What a group agrees on: `log` holds it, `agreement` compares the settings, `schema` the features."""
+"""The agreement of a group: `group_log` holds it, `agreement` compares the settings, `agreed_schema` the features."""

@@ -14,11 +14,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fomo_stream.errors import AgreementError, ConfigError
 from fomo_stream.kafka.broker.cluster import count_members
-from fomo_stream.kafka.group.log import Entry, GroupLog
+from fomo_stream.kafka.group.group_log import GroupLog, LogEntry
 from fomo_stream.logs import kv
 from fomo_stream.settings.flags import REMEMBERED
 from fomo_stream.settings.sources import AGREED, extra_of, option
-from fomo_stream.settings.topics import OutputFlags, TopicFlags
+from fomo_stream.settings.topic_flags import OutputFlags, TopicFlags
 from fomo_stream.threads import usable_processors
 from fomo_stream.wording import counted
 
@@ -31,17 +31,17 @@ _FLAGS = {option(field)[2:]: extra_of(about) for field, about in OutputFlags.mod
 # The schema agrees on the features.
 STATE_SETTINGS = (*(n for n, about in _FLAGS.items() if about["scope"] == "state" and n != "features"), *REMEMBERED)
 CHANGEABLE_SETTINGS = tuple(n for n, about in _FLAGS.items() if about["scope"] in AGREED[1:])
-# The flags that decide about a setting: its own, and those that say so.
-DECIDED_BY = {
+# By setting: the flags that decide it, which are its own and those whose `decides` names it.
+GROUP_SETTINGS = {
     name: {name, *(flag for flag, about in _FLAGS.items() if name in about["decides"])}
     for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
 }
-# Groups that agreed before there was a setting have its default.
+# A group that agreed before a setting existed has its default.
 _DEFAULTS = {
     option(field)[2:]: list(about.default) if isinstance(about.default, tuple) else about.default
     for field, about in OutputFlags.model_fields.items()
 }
-# Names in messages, where the value is not just that of a flag.
+# Names in messages of settings that are more than the value of a flag.
 _IN_WORDS = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --context-size)",
     "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --context-size)",
@@ -52,8 +52,8 @@ Values = dict[str, Any]
 AnyTopic = TypeVar("AnyTopic", bound=TopicFlags)
 
 
-class Difference(NamedTuple):
-    """A setting whose value in the group is another one than here, as a user would write them."""
+class SettingDifference(NamedTuple):
+    """A setting with one value in the group and another one here, as a user would write them."""
 
     name: str
     agreed: str
@@ -65,10 +65,10 @@ class Difference(NamedTuple):
 
 
 class Agreement(Generic[AnyTopic]):
-    """Agrees with the group on the settings.
+    """Agree with the group on the settings.
 
-    model: name and digest of the checkpoint. kernel: what computes it, "numba" or "torch". is_given: whether a flag,
-    by its name, is given; of settings whose flags are not given, the group's values are used. Calls raise BrokerError
+    model: name and digest of the checkpoint. kernel: "numba" or "torch". is_given: returns whether the user gave a
+    flag; settings without a given flag take the group's values. Calls raise BrokerError
     if the broker does not answer in time.
     """
 
@@ -88,7 +88,7 @@ class Agreement(Generic[AnyTopic]):
         self.is_new = False  # the group has not run with these settings before
 
     def join(self) -> AnyTopic:
-        """Agree with the group before joining it; returns the settings, with the group's categorical fields.
+        """Agree with the group before joining it. Return the settings, with the group's categorical fields.
 
         Raises AgreementError, which names the differences, when the group has agreed on other settings. While a group
         has no members, CHANGEABLE_SETTINGS can be changed.
@@ -100,12 +100,12 @@ class Agreement(Generic[AnyTopic]):
         if differences := self._compare(agreed):
             agreed = self._change(entry, agreed)
             self.is_new = True
-            changes = {one.name.replace("-", "_"): f"{one.agreed} -> {one.own}" for one in differences}
+            changes = {item.name.replace("-", "_"): f"{item.agreed} -> {item.own}" for item in differences}
             log.warning(kv("group_settings_changed", group=self._settings.group, **changes))
         return self._settings.model_copy(update={"categorical": tuple(agreed["categorical"])})
 
-    def update(self) -> list[Difference]:
-        """Change the group's settings to these, for a group that has run before; returns what has changed.
+    def update(self) -> list[SettingDifference]:
+        """Change the settings of a group that has run before to these, and return the changes.
 
         Raises AgreementError as `join` does, and if the group has not run before; ConfigError if a topic would have two
         roles, or no score would be written.
@@ -125,11 +125,11 @@ class Agreement(Generic[AnyTopic]):
         return changes
 
     def agreed(self) -> Values:
-        """The group's settings by name; empty if the group has agreed on nothing yet."""
+        """Return the group's settings by name; empty if the group has not agreed on any yet."""
         return self._current()[1]
 
-    def compare(self) -> list[Difference]:
-        """The settings that differ from the group's. They are none if the group has agreed on nothing yet."""
+    def compare(self) -> list[SettingDifference]:
+        """Return the settings that differ from the group's; empty if the group has not agreed on any yet."""
         return self._compare(agreed) if (agreed := self.agreed()) else []
 
     def check(self) -> None:
@@ -144,9 +144,9 @@ class Agreement(Generic[AnyTopic]):
         if differences := self.compare():
             self._check_change(differences)
 
-    def _check_change(self, differences: list[Difference]) -> None:
+    def _check_change(self, differences: list[SettingDifference]) -> None:
         """Raise AgreementError unless this instance may change these settings."""
-        lasting = [one for one in differences if one.name in STATE_SETTINGS]
+        lasting = [item for item in differences if item.name in STATE_SETTINGS]
         self._refuse(lasting, "use the group's, choose another --group, or forget what was learned with --reset-state")
         if members := count_members(self._settings):
             remedy = (
@@ -156,38 +156,41 @@ class Agreement(Generic[AnyTopic]):
             )
             self._refuse(differences, remedy)
 
-    def _change(self, replaced: Entry, agreed: Values) -> Values:
-        """Change the group's settings to these; returns them. Raises AgreementError if they may not be changed."""
+    def _change(self, replaced: LogEntry, agreed: Values) -> Values:
+        """Change the group's settings to these, and return them. Raises AgreementError if they may not be changed."""
         self._check_change(self._compare(agreed))
         _, now = self._propose(replaced, {**self._own(agreed), "categorical": agreed["categorical"]})
         self._refuse(self._compare(now), "another instance was faster; use the group's, or choose another --group")
         return now
 
-    def _refuse(self, differences: list[Difference], remedy: str) -> None:
-        """Raise AgreementError if there are any."""
+    def _refuse(self, differences: list[SettingDifference], remedy: str) -> None:
+        """Raise AgreementError if there are differences."""
         if differences:
-            what = "; ".join(f"{one.in_words} is {one.agreed} in the group, {one.own} here" for one in differences)
+            what = "; ".join(f"{item.in_words} is {item.agreed} in the group, {item.own} here" for item in differences)
             raise AgreementError(f"group {self._settings.group} has agreed on other settings: {what}", remedy)
 
-    def _compare(self, agreed: Values) -> list[Difference]:
+    def _compare(self, agreed: Values) -> list[SettingDifference]:
         before = _DEFAULTS | agreed
         return [
-            Difference(name, shown(before.get(name, "not recorded")), shown(own))
+            SettingDifference(name, setting_text(before.get(name, "not recorded")), setting_text(own))
             for name, own in self._own(agreed).items()
             # without categorical fields here, the group's are used
             if own != before.get(name) and (name != "categorical" or own)
         ]
 
-    def _propose(self, replaced: Entry | None, values: Values) -> tuple[Entry, Values]:
-        """Record these settings in place of another entry; returns the valid entry and its settings."""
+    def _propose(self, replaced: LogEntry | None, values: Values) -> tuple[LogEntry, Values]:
+        """Record these settings as the successor of an entry. Return the valid entry and its settings."""
         self._log.append(KIND, {"replaces": replaced and replaced.key.decode(), "settings": values})
         entry, agreed = self._current()
         if entry is None:
             raise self._log.not_kept()
         return entry, agreed
 
-    def _current(self) -> tuple[Entry | None, Values]:
-        """The valid entry, and its settings: of those that replace the same one, the first is valid."""
+    def _current(self) -> tuple[LogEntry | None, Values]:
+        """Return the valid entry, and its settings. If several replace the same entry, the first is valid.
+
+        Kafka orders the log, so all instances choose the same entry without a lock.
+        """
         current, agreed = None, {}
         for entry in self._log.entries(KIND):
             with self._log.understanding():
@@ -197,7 +200,7 @@ class Agreement(Generic[AnyTopic]):
         return current, agreed
 
     def _own(self, agreed: Mapping[str, Any]) -> Values:
-        """This instance's values of the settings that it has; the group's where no flag is given that decides."""
+        """Return this instance's values of its settings; the group's where no deciding flag is given."""
         settings = with_agreed(self._settings, {name: agreed[name] for name in agreed if not self._is_given(name)})
         config = settings.detector_config()
         computed = {
@@ -210,14 +213,14 @@ class Agreement(Generic[AnyTopic]):
             "remembered-scores": config.history_scores,
         }
         flags = {option(field)[2:]: getattr(settings, field) for field in type(settings).model_fields}
-        agreeable = {name: value for name, value in flags.items() if name in DECIDED_BY}  # so not the rules
+        agreeable = {name: value for name, value in flags.items() if name in GROUP_SETTINGS}  # rules may differ
         own = {name: sorted(v) if isinstance(v, tuple) else v for name, v in agreeable.items()} | computed
-        kept = {name for name in agreed if not any(map(self._is_given, DECIDED_BY.get(name, ())))}
-        return {name: agreed[name] if name in kept else own[name] for name in DECIDED_BY if name in own}
+        kept = {name for name in agreed if not any(map(self._is_given, GROUP_SETTINGS.get(name, ())))}
+        return {name: agreed[name] if name in kept else own[name] for name in GROUP_SETTINGS if name in own}
 
 
 def with_agreed(settings: AnyTopic, agreed: Mapping[str, Any]) -> AnyTopic:
-    """`settings` with the group's values of these settings, where a field of the same name holds them."""
+    """Return `settings` with the group's values, where a field has the name of a setting."""
     fields = {name.replace("-", "_"): tuple(v) if isinstance(v, list) else v for name, v in agreed.items()}
     update = {name: value for name, value in fields.items() if name in type(settings).model_fields}
     if "context_size" in update:
@@ -225,8 +228,8 @@ def with_agreed(settings: AnyTopic, agreed: Mapping[str, Any]) -> AnyTopic:
     return settings.model_copy(update=update)
 
 
-def shown(value: Any) -> str:
-    """A value as a user would write it.
+def setting_text(value: Any) -> str:
+    """Return a value as a user would write it.
 
     >>> shown(["a", "b"]), shown(None), shown(True), shown("x")
     ('a,b', 'none', 'true', 'x')

@@ -1,1 +1,1 @@
-"""The topics of the service: checked and created before the start, and looked at from then on."""
+"""The topics of the service: checked and created before the start, and watched from then on."""

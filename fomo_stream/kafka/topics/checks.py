@@ -1,7 +1,7 @@
-"""What keeps an instance from starting, as far as topics and settings show it. Pure.
+"""Checks of topics and settings that can prevent a start. Pure.
 
-Each check gives a `Finding`. A start raises the first that is a problem (`require`); `fomo-stream doctor` shows all,
-and findings of its own about what works but should be otherwise.
+Each check returns a `Finding`. A start raises the first problem (`require`); `fomo-stream doctor` shows all findings,
+and adds those about things that work but should be changed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fomo_stream.errors import FomoError, TopicError
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 # Small segments, compacted soon: a restart reads little more than the entries in use.
 STATE_TOPIC_CONFIG = {
@@ -25,9 +25,9 @@ RESULT_BYTES = 64 << 10  # room for the result in an output record
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found, and what to do if it is not well.
+    """The finding of a check, and the remedy if it is bad.
 
-    error: with which a start ends; None if it does not end because of this. is_known: whether it could be found out.
+    error: it ends a start; None: the start goes on. is_known: False if the check was not possible.
     """
 
     what: str
@@ -37,12 +37,12 @@ class Finding:
 
     @classmethod
     def problem(cls, error: FomoError) -> Finding:
-        """Of a check that fails with this error."""
+        """Make the finding of a check that fails with this error."""
         return cls(error.what, error.remedy, error)
 
     @classmethod
     def of(cls, check: Callable[[], object], what: str) -> Finding:
-        """Of a check that raises its error. what: if it raises none."""
+        """Make the finding of a check that may raise an error. what: the finding without an error."""
         try:
             check()
         except FomoError as error:
@@ -62,42 +62,44 @@ class Finding:
 
 
 def input_topic(settings: ServiceSettings, partitions: Mapping[str, int]) -> Finding:
-    """Whether the input exists. partitions: of each topic that exists."""
+    """Check that the input exists. partitions: their number, of each topic that exists."""
     topic = settings.topic
     if topic in partitions:
         return Finding(f"{topic} exists")
     what = f"there is no topic {topic} on {settings.bootstrap}"
-    return Finding.problem(TopicError(what, f"check --topic, or create it: {create(settings, topic, 4)}"))
+    return Finding.problem(TopicError(what, f"check --topic, or create it: {create_command(settings, topic, 4)}"))
 
 
 def state_topic(settings: ServiceSettings, config: Mapping[str, str]) -> Finding:
-    """Whether the state topic keeps old entries. config: of that topic, as far as it is known."""
+    """Check that the state topic keeps old entries. config: of that topic, as far as it is known."""
     topic, policy = settings.state_topic, config.get("cleanup.policy", "compact")
     if policy == "compact":
         return Finding(f"{topic} is compacted")
     what = f"topic {topic} has cleanup.policy={policy}, which would delete what was learned"
-    return Finding.problem(TopicError(what, f"set it to compact: {alter(settings, topic, 'cleanup.policy=compact')}"))
+    command = alter_command(settings, topic, "cleanup.policy=compact")
+    return Finding.problem(TopicError(what, f"set it to compact: {command}"))
 
 
 def feedback_topic(settings: ServiceSettings, partitions: Mapping[str, int]) -> Finding:
-    """Whether the feedback topic has as many partitions as the input: a label has to be in its record's partition.
+    """Check that the feedback topic has as many partitions as the input: a label is in its record's partition.
 
-    partitions: of each topic that exists.
+    partitions: their number, of each topic that exists.
     """
     topic, feedback = settings.topic, settings.feedback
     if feedback is None or not {topic, feedback} <= partitions.keys() or partitions[feedback] == partitions[topic]:
         return Finding("labels are in the partitions of their records")
-    count, wanted = partitions[feedback], partitions[topic]
-    remedy = f"add some: {grow(settings, feedback, wanted)}" if count < wanted else "name another one with --feedback"
+    count, needed = partitions[feedback], partitions[topic]
+    command = grow_command(settings, feedback, needed)
+    remedy = f"add some: {command}" if count < needed else "name another one with --feedback"
     what = (
-        f"feedback topic {feedback} has {count} partitions, topic {topic} has {wanted}; they need equally many, "
+        f"feedback topic {feedback} has {count} partitions, topic {topic} has {needed}; they need equally many, "
         "because a label is in the partition of its record"
     )
     return Finding.problem(TopicError(what, remedy))
 
 
 def without_effect(settings: ServiceSettings) -> Iterator[Finding]:
-    """Settings that have no effect in this combination."""
+    """Yield the settings that have no effect in this combination."""
     if settings.admit == "feedback" and settings.feedback is None and settings.seed_context is None:
         what = "--admit feedback without --feedback or --seed-context: nothing is learned after the warm-up"
         yield Finding(what, "name a --feedback topic, or use another --admit")
@@ -106,18 +108,18 @@ def without_effect(settings: ServiceSettings) -> Iterator[Finding]:
         yield Finding(what, "leave it out, or leave out --feedback")
 
 
-def create(settings: ServiceSettings, topic: str, partitions: int) -> str:
+def create_command(settings: ServiceSettings, topic: str, partitions: int) -> str:
     compact = " --config cleanup.policy=compact" if topic == settings.state_topic else ""
-    return f"{_topics(settings)} --create --topic {topic} --partitions {partitions}{compact}"
+    return f"{_topics_command(settings)} --create --topic {topic} --partitions {partitions}{compact}"
 
 
-def grow(settings: ServiceSettings, topic: str, partitions: int) -> str:
-    return f"{_topics(settings)} --alter --topic {topic} --partitions {partitions}"
+def grow_command(settings: ServiceSettings, topic: str, partitions: int) -> str:
+    return f"{_topics_command(settings)} --alter --topic {topic} --partitions {partitions}"
 
 
-def alter(settings: ServiceSettings, topic: str, config: str) -> str:
+def alter_command(settings: ServiceSettings, topic: str, config: str) -> str:
     return f"kafka-configs.sh --bootstrap-server {settings.bootstrap} --alter --topic {topic} --add-config {config}"
 
 
-def _topics(settings: ServiceSettings) -> str:
+def _topics_command(settings: ServiceSettings) -> str:
     return f"kafka-topics.sh --bootstrap-server {settings.bootstrap}"

@@ -1,4 +1,4 @@
-"""Prepares the topics before an instance joins its group: checks them, creates missing ones, resets the state."""
+"""Prepare the topics before an instance joins its group: check them, create missing ones, reset the state."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, explaining, range_now
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, broker_error, broker_errors, range_now
 from fomo_stream.kafka.broker.cluster import Cluster, count_members
 from fomo_stream.kafka.broker.permissions import check_permissions, service_needs
 from fomo_stream.kafka.topics.checks import (
     RESULT_BYTES,
     STATE_TOPIC_CONFIG,
-    create,
+    create_command,
     feedback_topic,
     input_topic,
     state_topic,
 )
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
 
 class TopicSetup:
-    """Checks and creates the topics of a service.
+    """Check and create the topics of a service.
 
     `begin` handles the topics needed for the agreement, `finish` those named by the agreed settings.
     """
@@ -41,7 +41,7 @@ class TopicSetup:
     def begin(self, check_owner: Callable[[], object] = lambda: None) -> None:
         """Check the input topic, and create the state topic if it is missing; with --reset-state, delete it first.
 
-        check_owner: raises an error if the state topic is of another group or input. Raises BrokerError, within about
+        check_owner: raises an error if another group or input owns the state topic. Raises BrokerError, within about
         10 s, when the broker does not answer, a topic is missing, or the state topic is not compacted.
         """
         settings, watch, cluster = self._settings, self._watch, self._cluster
@@ -49,22 +49,22 @@ class TopicSetup:
         if cluster.has_controller:
             check_permissions(settings, cluster.admin, service_needs(settings))
         deadline = time.monotonic() + START_TIMEOUT_S
-        seen = watch.look()
-        while seen.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
-            seen = watch.look()
-        if seen.trouble:
+        answer = watch.poll()
+        while answer.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
+            answer = watch.poll()
+        if answer.trouble:
             remedy = f"check that topic {settings.topic} may be described and read"
             if watch.is_temporary:
                 remedy = "nothing is lost; check that all brokers run, and restart the instance"
-            raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble})", remedy)
-        input_topic(settings, seen.partitions).require()
+            raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({answer.trouble})", remedy)
+        input_topic(settings, answer.partitions).require()
         if settings.reset_state:
             if settings.state_topic in cluster.partitions([settings.state_topic])[0]:
                 check_owner()
             self._reset_state()
         watch.topics = (*watch.topics, settings.state_topic)
         self._create_missing({settings.state_topic: STATE_TOPIC_CONFIG})
-        with explaining(f"the configuration of topic {settings.state_topic} is not known"):
+        with broker_errors(f"the configuration of topic {settings.state_topic} is not known"):
             config = cluster.configs([settings.state_topic]) if cluster.has_controller else {}
         state_topic(settings, config.get(settings.state_topic, {})).require()
 
@@ -76,36 +76,36 @@ class TopicSetup:
         """
         settings = self._settings
         inherited = self._inherited_config()
-        wanted = [*settings.outputs, settings.feedback]
-        self._create_missing({topic: inherited for topic in wanted if topic is not None})
+        topics = [*settings.outputs, settings.feedback]
+        self._create_missing({topic: inherited for topic in topics if topic is not None})
         if is_known:
             self._watch.grow()
-        feedback_topic(settings, self._watch.seen.partitions).require()
-        self._watch.look_at_limits()
+        feedback_topic(settings, self._watch.answer.partitions).require()
+        self._watch.poll_limits()
 
-    def _create_missing(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
+    def _create_missing(self, topics: Mapping[str, Mapping[str, str]]) -> None:
         """Create these topics if they are missing, with their configuration and as many partitions as the input has."""
         watch = self._watch
-        watch.look()
-        count = watch.seen.partitions.get(self._settings.topic, 1)
-        missing = [topic for topic in wanted if topic not in watch.seen.partitions]
-        reasons = self._cluster.create({topic: wanted[topic] for topic in missing}, count)
+        watch.poll()
+        count = watch.answer.partitions.get(self._settings.topic, 1)
+        missing = [topic for topic in topics if topic not in watch.answer.partitions]
+        reasons = self._cluster.create({topic: topics[topic] for topic in missing}, count)
         deadline = time.monotonic() + START_TIMEOUT_S / 2
         while missing and time.monotonic() < deadline:
-            watch.look()
-            missing = [topic for topic in missing if topic not in watch.seen.partitions]
+            watch.poll()
+            missing = [topic for topic in missing if topic not in watch.answer.partitions]
             watch.wait(0.1 if missing else 0)
         if missing:
             topic = missing[0]
             what = (
                 f"topic {topic} is missing and could not be created ({reasons.get(topic, 'it did not appear in time')})"
             )
-            raise TopicError(what, f"create it: {create(self._settings, topic, count)}")
+            raise TopicError(what, f"create it: {create_command(self._settings, topic, count)}")
 
     def _inherited_config(self) -> dict[str, str]:
-        """The input's retention and its limits on times and record sizes, with room for the result; empty if they are
-        not readable.
+        """Return the input's retention and its limits on times and record sizes, with room for the result.
 
+        It is empty if they cannot be read.
         Outputs carry the input's timestamps: a shorter retention would delete them as soon as they are written.
         """
         topic, cluster = self._settings.topic, self._cluster
@@ -130,7 +130,7 @@ class TopicSetup:
             admin.delete_topics([topic], request_timeout=START_TIMEOUT_S)[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise explained(error, f"--reset-state: topic {topic} cannot be deleted") from None
+                raise broker_error(error, f"--reset-state: topic {topic} cannot be deleted") from None
         deadline = time.monotonic() + START_TIMEOUT_S
         while topic in admin.list_topics(timeout=START_TIMEOUT_S).topics and time.monotonic() < deadline:
             self._watch.wait(0.1)
@@ -155,4 +155,4 @@ def start_at_latest(consumer: Consumer, topic: str, partitions: int) -> None:
         refused = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
         if error.args[0].code() not in refused:
             what = f"the start of group offsets on {topic} could not be committed"
-            raise explained(error, what, "check that the group may be written, or use --start earliest") from None
+            raise broker_error(error, what, "check that the group may be written, or use --start earliest") from None

@@ -1,1 +1,1 @@
-"""Other detectors in the same pass: those of other libraries (`rivals`), and ours with other settings (`variants`)."""
+"""Other detectors in the same pass: of other libraries (`rivals`), and ours with other settings (`variants`)."""

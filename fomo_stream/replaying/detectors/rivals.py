@@ -1,4 +1,4 @@
-"""Other detectors, run over the same rows: each row is scored, then learned, in order (prequentially)."""
+"""Runs other detectors over the same rows: each row is scored, then learned, in order (prequentially)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scipy.spatial.distance import cdist
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.rarity import is_calibrated, p_values
 from fomo_stream.errors import ConfigError
-from fomo_stream.logs import kv, place_of
-from fomo_stream.replaying.blocks import Judgement
+from fomo_stream.logs import kv, raised_at
+from fomo_stream.replaying.blocks import BlockJudgement
 from fomo_stream.wording import did_you_mean
 
 log = logging.getLogger(__name__)
@@ -28,45 +28,46 @@ Float = NDArray[np.float64]
 
 RIVER, PYSAD, ROWS = ("score_one", "learn_one"), ("score_partial", "fit_partial"), ("judge",)
 PROTOCOLS = (RIVER, PYSAD, ROWS)
-KNN, TREES, SVM = NAMED = ("knn", "river.HalfSpaceTrees", "river.OneClassSVM")
-WARM_UP = {TREES: 250}  # records whose scores say nothing: all are 0 until the first window is full
-LARGEST_SCORE = 1e300  # larger ones are cut to this size
-LARGEST = 1e100  # values are cut to this size, so that their squares are finite
-NEAREST = 5
-ROUNDING = 1e-12  # a smaller deviation, relative to the mean, is that of a constant column
+KNN, TREES, SVM = KNOWN_RIVALS = ("knn", "river.HalfSpaceTrees", "river.OneClassSVM")
+WARM_UP_RECORDS = {TREES: 250}  # first records to ignore: their scores are 0 until the first window is full
+MAX_SCORE = 1e300  # larger scores are cut to this size
+MAX_VALUE = 1e100  # larger values are cut to this size, so that their squares are finite
+N_NEIGHBOURS = 5
+ROUNDING = 1e-12  # a column with a smaller deviation, relative to its mean, counts as constant
 
 
 class Rival:
-    """Another detector: its scores, and p-values and alerts from its own earlier scores.
+    """Another detector: its scores, and alerts by p-values among its own earlier scores.
 
     A score does not depend on how rows are split over calls.
     """
 
     def __init__(self, spec: str, features: Sequence[str], config: DetectorConfig, categorical: Sequence[int]) -> None:
         self.name = spec
-        self._features, self._own, self._records = features, OwnScores(config), 0
+        self._features, self._own, self._records = features, ConformalAlerts(config), 0
         self._whole = CompleteRows(len(features), categorical)
-        self._detector = _made(spec, len(features), config)
-        self._protocol = next((one for one in PROTOCOLS if all(hasattr(self._detector, name) for name in one)), None)
+        self._detector = _make_rival(spec, len(features), config)
+        protocols = (names for names in PROTOCOLS if all(hasattr(self._detector, name) for name in names))
+        self._protocol = next(protocols, None)
         if self._protocol is None:
             lacks = "none of the methods " + ", ".join("/".join(methods) for methods in PROTOCOLS)
             raise ConfigError(f"--compare {spec} gives a {type(self._detector).__name__}, which has {lacks}")
 
-    def judge(self, rows: Float) -> Judgement:
+    def judge(self, rows: Float) -> BlockJudgement:
         """Score each of the next n rows (n, d), raw, NaN = missing, then learn it. Raises ConfigError if it fails."""
         try:
             with np.errstate(all="ignore"):
                 scores = np.array(self._scores(rows.copy()), dtype=np.float64)
             why = "" if scores.shape == (len(rows),) else f"scores of {len(rows)} rows have the shape {scores.shape}"
-        except (Exception, SystemExit) as error:  # the text of its error may hold values
+        except (Exception, SystemExit) as error:  # its text is not shown, because it may hold values
             log.debug(kv("detector_failed", name=self.name), exc_info=True)
-            why = f"{type(error).__name__} at {place_of(error)}; --log-level debug shows more"
+            why = f"{type(error).__name__} at {raised_at(error)}; --log-level debug shows more"
         if why:
             first, last = self._records + 1, self._records + len(rows)
             which = f"{self.name} failed among records {first:,} to {last:,} of a partition"
             raise ConfigError(f"{which}: {why}; leave it out of --compare, or correct it")
-        scores = np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
-        scores[: max(0, WARM_UP.get(self.name, 0) - self._records)] = np.nan
+        scores = np.clip(scores, -MAX_SCORE, MAX_SCORE)
+        scores[: max(0, WARM_UP_RECORDS.get(self.name, 0) - self._records)] = np.nan
         self._records += len(rows)
         return self._own.judge(scores)
 
@@ -86,7 +87,7 @@ class Rival:
         return scores
 
 
-class OwnScores:
+class ConformalAlerts:
     """Compares each score with the last `window_size` scores before the last step (split conformal).
 
     A step is every `STEP` records, as in our own detector. So a result does not depend on how records are split over
@@ -101,31 +102,31 @@ class OwnScores:
         self._since: list[Float] = []  # scores since the last step
         self._records = 0  # since the last step, with those without a score
 
-    def judge(self, scores: Float) -> Judgement:
-        """The judgements of the next n records from their scores (n,); NaN: no score, which no window keeps."""
+    def judge(self, scores: Float) -> BlockJudgement:
+        """Judge the next n records by their scores (n,); NaN: no score, which does not enter the window."""
         alert = np.zeros(len(scores), dtype=bool)
         start = 0
         while start < len(scores):
             part = slice(start, start + STEP - self._records)
-            found, has_score = scores[part], ~np.isnan(scores[part])
+            part_scores, has_score = scores[part], ~np.isnan(scores[part])
             if is_calibrated(len(self._ascending), self._alert_rate):
-                alert[part] = has_score & (p_values(found, self._ascending) <= self._alert_rate)
-            self._since.append(found[has_score])
-            self._records += len(found)
-            start += len(found)
+                alert[part] = has_score & (p_values(part_scores, self._ascending) <= self._alert_rate)
+            self._since.append(part_scores[has_score])
+            self._records += len(part_scores)
+            start += len(part_scores)
             if self._records == STEP:
                 self._step()
-        return Judgement(scores, alert)
+        return BlockJudgement(scores, alert)
 
     def _step(self) -> None:
-        """The scores since the last step join the window, and the oldest leave it."""
+        """Add the scores since the last step to the window, and remove the oldest."""
         self._recent = np.concatenate([self._recent, *self._since])[-self._size :]
         self._ascending = np.sort(self._recent)
         self._since, self._records = [], 0
 
 
 class CompleteRows:
-    """Fills rows in, from the rows before each: the result does not depend on how rows are split over calls.
+    """Fills gaps in rows from earlier rows; the result does not depend on how rows are split over calls.
 
     A missing value becomes the mean of the column so far (0 before its first value). A category becomes the share of
     earlier records with the same value.
@@ -136,30 +137,30 @@ class CompleteRows:
         self._categories: dict[int, Counter[float]] = {column: Counter() for column in categorical}
 
     def complete(self, rows: Float) -> Float:
-        """The next rows (n, d) without gaps; NaN = missing."""
-        rows = np.clip(rows, -LARGEST, LARGEST)
+        """Return the next rows (n, d) without gaps; NaN = missing."""
+        rows = np.clip(rows, -MAX_VALUE, MAX_VALUE)
         for column in self._categories:
             rows[:, column] = self._shares(column, rows[:, column])
-        known = ~np.isnan(rows)
-        # cumsum adds one row after the other, so the same numbers come out of any split
-        total = np.cumsum(np.vstack([self._total, np.where(known, rows, 0.0)]), axis=0)
-        count = np.cumsum(np.vstack([self._count, known]), axis=0)
+        is_known = ~np.isnan(rows)
+        # cumsum adds one row after the other, so any split of the rows gives the same numbers
+        total = np.cumsum(np.vstack([self._total, np.where(is_known, rows, 0.0)]), axis=0)
+        count = np.cumsum(np.vstack([self._count, is_known]), axis=0)
         self._total, self._count = total[-1], count[-1]
         mean = total[:-1] / np.maximum(count[:-1], 1.0)
-        return np.where(known, rows, mean)
+        return np.where(is_known, rows, mean)
 
     def _shares(self, column: int, codes: Float) -> Float:
-        counts, shares, known = self._categories[column], np.full(len(codes), np.nan), self._count[column]
+        counts, shares, n = self._categories[column], np.full(len(codes), np.nan), self._count[column]
         for i, code in enumerate(codes.tolist()):
             if code == code:
-                shares[i] = counts[code] / max(1.0, known)
+                shares[i] = counts[code] / max(1.0, n)
                 counts[code] += 1
-                known += 1
+                n += 1
         return shares
 
 
-class Neighbours:
-    """The score of a row is its mean Euclidean distance to the 5 nearest of the `context_size` rows before it.
+class NearestNeighbours:
+    """Scores a row by its mean Euclidean distance to the 5 nearest of the `context_size` rows before it.
 
     Columns are z-scored: less the mean and divided by the standard deviation of the last `context_size` rows before
     the last step, where a step is every `STEP` rows; a constant column is not divided. Only the scaling waits for a
@@ -169,14 +170,14 @@ class Neighbours:
 
     def __init__(self, n_features: int, config: DetectorConfig) -> None:
         self._size = config.context_size
-        self._nearest = min(NEAREST, config.context_size)
+        self._nearest = min(N_NEIGHBOURS, config.context_size)
         self._warm_up = max(config.min_context, self._nearest)
-        self._records = 0  # all before the next one
-        self._rows = np.empty((0, n_features))  # raw: the last rows before the last step, and those since
+        self._records = 0  # rows so far
+        self._rows = np.empty((0, n_features))  # raw: the last rows before the last step, and the rows since
         self._mean, self._scale = np.zeros(n_features), np.ones(n_features)
 
     def judge(self, rows: Float) -> Float:
-        """The scores (n,) of the next rows (n, d), without missing values; NaN while warming up."""
+        """Return the scores (n,) of the next rows (n, d), which have no missing values; NaN during the warm-up."""
         scores = [np.empty(0)]
         while len(rows):
             part, rows = np.split(rows, [STEP - self._records % STEP])
@@ -188,7 +189,7 @@ class Neighbours:
         return np.concatenate(scores)
 
     def _distances(self, rows: Float) -> Float:
-        """Of the next rows (n, d), which end with the step at the latest."""
+        """Return the scores of the next rows (n, d), which must not go beyond the present step."""
         before = self._records + np.arange(len(rows))
         place = len(self._rows) + np.arange(len(rows))[:, None]
         self._rows, self._records = np.concatenate([self._rows, rows]), self._records + len(rows)
@@ -204,43 +205,41 @@ class Neighbours:
 
 
 def check_rivals(specs: Sequence[str]) -> None:
-    """Raise ConfigError, in one sentence, if one of these is not known; makes none of them."""
+    """Raise ConfigError, in one sentence, if one of these is unknown; make none of them."""
     for i, spec in enumerate(specs):
         if spec in specs[:i]:
             raise ConfigError(f"--compare names {spec} twice; name each once")
-        if spec not in NAMED:
+        if spec not in KNOWN_RIVALS:
             _factory(spec)
 
 
-def _made(spec: str, n_features: int, config: DetectorConfig) -> Any:
-    """The detector that a word of `--compare` names. Raises ConfigError, in one sentence, if it cannot be made."""
+def _make_rival(spec: str, n_features: int, config: DetectorConfig) -> Any:
+    """Make the detector that a word of `--compare` names. Raises ConfigError, in one sentence, if that fails."""
     if spec == KNN:
-        return Neighbours(n_features, config)
-    if spec in NAMED:
+        return NearestNeighbours(n_features, config)
+    if spec in KNOWN_RIVALS:
         from river import anomaly, preprocessing
 
         if spec == TREES:  # it expects values from 0 to 1
             return preprocessing.MinMaxScaler() | anomaly.HalfSpaceTrees(seed=config.seed)
         return preprocessing.StandardScaler() | anomaly.OneClassSVM()
     factory, seed = _factory(spec), config.seed % 2**32
-    given = {"n_features": n_features, "seed": seed, "random_state": seed}
+    arguments = {"n_features": n_features, "seed": seed, "random_state": seed}
     try:
-        taken = list(signature(factory).parameters)
+        parameters = list(signature(factory).parameters)
     except (TypeError, ValueError):  # compiled functions may have no signature
-        taken = []
+        parameters = []
     try:
-        return factory(**{name: value for name, value in given.items() if name in taken})
+        return factory(**{name: value for name, value in arguments.items() if name in parameters})
     except Exception as error:  # the factory is not ours
         raise ConfigError(f"--compare {spec} failed: {_in_words(error)}; leave it out, or correct it") from error
 
 
 def _factory(spec: str) -> Callable[..., Any]:
-    """The object that `module:factory` names; the module may lie in the current directory."""
+    """Return the object that `module:factory` names; the module may lie in the current directory."""
     if ":" not in spec:
-        known = did_you_mean(spec, NAMED) or f"; name {', '.join(NAMED)}"
-        raise ConfigError(
-            f"--compare {spec}: there is no such detector{known}; or write module:factory for one of your own"
-        )
+        hint = did_you_mean(spec, KNOWN_RIVALS) or f"; name {', '.join(KNOWN_RIVALS)}"
+        raise ConfigError(f"--compare {spec}: unknown detector{hint}; or write module:factory for one of your own")
     folder = os.getcwd()
     if folder not in sys.path and "" not in sys.path:
         sys.path.insert(0, folder)  # as `python -m` does
@@ -254,5 +253,5 @@ def _factory(spec: str) -> Callable[..., Any]:
 
 
 def _in_words(error: Exception) -> str:
-    """An exception of foreign code, in one line."""
+    """Return an exception of foreign code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

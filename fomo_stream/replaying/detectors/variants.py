@@ -12,64 +12,64 @@ from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
 
-MOST = 32  # detectors at the same time
-# The settings of a detector that takes the same rows as the first one.
-NAMES = ("alert_rate", "context_size", "min_context", "views", "lags", "admit", "adapt_after", "seed", "model")
+MAX_VARIANTS = 32  # detectors at the same time
+# Settings that can vary while detectors take the same rows.
+VARIED = ("alert_rate", "context_size", "min_context", "views", "lags", "admit", "adapt_after", "seed", "model")
 
 
 def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
-    """Name and settings of each combination of the values in `settings.grid`, in their order.
+    """Return name and settings of each combination of the values in `settings.grid`, in their order.
 
-    A name is such as "alert_rate=0.001 context_size=5000". A combination that equals the settings themselves is left
-    out. Raises ConfigError, in one sentence, for an unknown name or an invalid value.
+    A name is, for example, "alert_rate=0.001 context_size=5000". A combination that equals the settings themselves is
+    left out. Raises ConfigError, in one sentence, for an unknown name or an invalid value.
     """
-    grid = _values(settings.grid)
-    if (count := prod(map(len, grid.values()))) > MOST:
-        raise ConfigError(f"--grid names {count:,} combinations, at most {MOST} fit in one replay; name fewer values")
+    grid = _parse_grid(settings.grid)
+    if (count := prod(map(len, grid.values()))) > MAX_VARIANTS:
+        raise ConfigError(f"--grid names {count:,} combinations; at most {MAX_VARIANTS} fit in one replay: name fewer")
     made: dict[str, ReplaySettings] = {}
     for combination in product(*grid.values()) if grid else ():
-        variant = _with(settings, dict(zip(grid, combination, strict=True)))
-        if any(getattr(variant, name) != getattr(settings, name) for name in NAMES):
-            made.setdefault(" ".join(f"{name}={_shown(getattr(variant, name))}" for name in grid), variant)
+        variant = _with_values(settings, dict(zip(grid, combination, strict=True)))
+        if any(getattr(variant, name) != getattr(settings, name) for name in VARIED):
+            made.setdefault(" ".join(f"{name}={_value_text(getattr(variant, name))}" for name in grid), variant)
     return list(made.items())
 
 
-def _values(words: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each setting as they are written."""
+def _parse_grid(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each setting as they are written."""
     grid: dict[str, list[str]] = {}
     for word in " ".join(words).split():
-        given, equals, text = word.partition("=")
+        written, equals, text = word.partition("=")
         values = [value for value in text.split(",") if value]
         if not equals or not values:
             raise ConfigError(f"--grid {word}: write a setting and its values, such as alert_rate=0.01,0.001")
-        name = given.lstrip("-").replace("-", "_")
-        if name not in NAMES:
-            known = (
-                did_you_mean(name, NAMES) or f"; it may name {', '.join(NAMES)}; replay once for each value of others"
+        name = written.lstrip("-").replace("-", "_")
+        if name not in VARIED:
+            hint = (
+                did_you_mean(name, VARIED) or f"; it may name {', '.join(VARIED)}; replay once for each value of others"
             )
-            raise ConfigError(f"--grid {given}: it takes no such setting{known}")
+            raise ConfigError(f"--grid {written}: it does not take this setting{hint}")
         if name in grid:
             raise ConfigError(f"--grid names {name} twice; write all its values in one word: {name}=A,B")
         grid[name] = list(dict.fromkeys(values))
     return grid
 
 
-def _with(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings:
-    """The settings with some values replaced. Values are checked and explained as those of the flags themselves."""
+def _with_values(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings:
+    """Return the settings with some values replaced, which are checked and explained like values of flags."""
     changed = {name: value.replace("+", ",") if name == "views" else value for name, value in values.items()}
     every = {name: getattr(settings, name) for name in type(settings).model_fields if name != "config"}
-    least = type(settings).model_fields["min_context"].default
-    if not settings.is_given("min_context") and settings.min_context == min(least, settings.context_size):
+    default = type(settings).model_fields["min_context"].default
+    if not settings.is_given("min_context") and settings.min_context == min(default, settings.context_size):
         every.pop("min_context")  # the default, which follows the size of the context
     try:
         checked = load(type(settings), {**every, **changed})
         checked.detector_config()
     except ConfigError as error:
         raise ConfigError(f"--grid: {error}") from None
-    return settings.model_copy(update={name: getattr(checked, name) for name in NAMES})
+    return settings.model_copy(update={name: getattr(checked, name) for name in VARIED})
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "+".join(value) if isinstance(value, tuple) else str(value)

@@ -1,1 +1,1 @@
-"""Measures of a replay: workers note their records in files, and numbers are computed from all of them at the end."""
+"""Measures a replay: workers note their records in files, and at the end metrics are computed from all of them."""

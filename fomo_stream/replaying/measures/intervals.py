@@ -1,6 +1,6 @@
-"""Intervals by a block bootstrap over windows.
+"""Confidence intervals by a block bootstrap over windows.
 
-Records that follow each other are alike, so whole windows of time are resampled, with replacement (non-overlapping
+Consecutive records depend on each other, so whole windows of time are resampled, with replacement (non-overlapping
 block bootstrap, Carlstein 1986). Percentile intervals are too narrow for few windows, so their levels are those of the
 expanded percentile interval (Hesterberg 2015, What Teachers Should Know About the Bootstrap).
 """
@@ -17,42 +17,42 @@ from scipy import special
 Float = NDArray[np.float64]
 
 REPLICATES = 500
-FEWEST_WINDOWS = 8  # windows that count for a metric, fewer give no interval
+MIN_WINDOWS = 8  # windows with data for a metric; fewer give no interval
 _SEED = 20250117
 
 
 def resamples(n_windows: int) -> Float:
-    """How often each window is drawn in each replicate (n_windows, REPLICATES): the same for every call."""
-    draws = np.random.RandomState(_SEED).randint(0, n_windows, (REPLICATES, n_windows))  # its numbers never change
+    """Return how often each window is drawn in each replicate (n_windows, REPLICATES): the same for every call."""
+    draws = np.random.RandomState(_SEED).randint(0, n_windows, (REPLICATES, n_windows))  # stable over versions
     rows = np.arange(REPLICATES)[:, None] * n_windows + draws
     counts = np.bincount(rows.reshape(-1), minlength=REPLICATES * n_windows)
     return counts.reshape(REPLICATES, n_windows).T.astype(np.float64)
 
 
 def interval(replicates: Float, n_windows: int) -> tuple[float, float] | None:
-    """The 95 % interval of replicates (r,) of a metric, to which n_windows windows contribute.
+    """Return the 95 % interval of replicates (r,) of a metric, to which n_windows windows contribute.
 
-    None if they are too few, or if too many replicates have no value (NaN).
+    None if the windows are too few, or if too many replicates have no value (NaN).
     """
-    known = replicates[~np.isnan(replicates)]
-    if n_windows < FEWEST_WINDOWS or len(known) < 0.9 * len(replicates):
+    values = replicates[~np.isnan(replicates)]
+    if n_windows < MIN_WINDOWS or len(values) < 0.9 * len(replicates):
         return None
     expansion = np.sqrt(n_windows / (n_windows - 1))
     share = float(special.ndtr(expansion * special.stdtrit(n_windows - 1, 0.025)))
-    low, high = np.quantile(known, [share, 1 - share])
+    low, high = np.quantile(values, [share, 1 - share])
     return float(low), float(high)
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What a metric is after, less what it was before, with its 95 % interval; None: too few windows for one."""
+class MetricDifference:
+    """The change of a metric from before to after, with its 95 % interval `ends`; None: too few windows for one."""
 
     value: float
     ends: tuple[float, float] | None
 
     @property
     def verdict(self) -> str:
-        """In words, whether it is more than chance."""
+        """A statement in words about whether the change is more than chance."""
         if self.ends is None:
             return "too few windows to say"
         if self.ends[0] > 0:
@@ -60,11 +60,11 @@ class Difference:
         return "lower by more than chance" if self.ends[1] < 0 else "no difference beyond chance"
 
 
-def difference(before: dict[str, Any], after: dict[str, Any], name: str, is_paired: bool) -> Difference | None:
-    """The difference of the metric `name` of two detectors of reports, None if one of them has no value.
+def difference(before: dict[str, Any], after: dict[str, Any], name: str, is_paired: bool) -> MetricDifference | None:
+    """Return the difference of the metric `name` between two detectors of reports, None if one of them has no value.
 
-    is_paired: both have the same windows with the same records. Their replicates draw the same windows then, so what
-    they share cancels out.
+    is_paired: both have the same windows with the same records. Then their replicates draw the same windows, so the
+    variation that they share cancels out.
     """
     metrics = (before["metrics"].get(name), after["metrics"].get(name))
     if metrics[0] is None or metrics[1] is None:
@@ -72,8 +72,8 @@ def difference(before: dict[str, Any], after: dict[str, Any], name: str, is_pair
     value = metrics[1]["value"] - metrics[0]["value"]
     replicates = [(detector["replicates"] or {}).get(name) for detector in (before, after)]
     if replicates[0] is None or replicates[1] is None:
-        return Difference(value, None)
+        return MetricDifference(value, None)
     first, second = (np.array(values, dtype=np.float64) for values in replicates)
     if not is_paired:
-        second = np.random.RandomState(_SEED).permutation(second)  # else both draw windows of the same numbers
-    return Difference(value, interval(second - first, min(metric["windows"] for metric in metrics)))
+        second = np.random.RandomState(_SEED).permutation(second)  # else both would draw the same windows
+    return MetricDifference(value, interval(second - first, min(metric["windows"] for metric in metrics)))

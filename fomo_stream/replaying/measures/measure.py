@@ -1,4 +1,4 @@
-"""Measures all records of a replay: the parts of its report that are counted."""
+"""Measures all records of a replay: makes the counted parts of its report."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
-from fomo_stream.replaying.measures.incidents import incidents_report
+from fomo_stream.replaying.measures.incident_metrics import incidents_report
 from fomo_stream.replaying.measures.quality import Quality
-from fomo_stream.replaying.measures.recorder import MOST_TOLD, Recorded, Records, Spec
+from fomo_stream.replaying.measures.recorder import MAX_SILENCE_NOTICES, MeasureSpec, Recorded, Records
 from fomo_stream.replaying.measures.segments import all_segments
-from fomo_stream.replaying.output import plain
+from fomo_stream.replaying.measures.top_alerts import highest_per_incident, keys_report, reasons_report
+from fomo_stream.replaying.report_files import json_value
 from fomo_stream.settings.flags import LEVELS
 from fomo_stream.wording import counted
 
-BINS = 4096  # of the timeline, at most
+MAX_TIMELINE_BINS = 4096
 
 
-def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
-    """The parts of a report that are counted from records, as JSON can hold them. recorded: of each partition.
+def measure(recorded: Sequence[Recorded], spec: MeasureSpec) -> dict[str, Any]:
+    """Return the parts of a report that are counted from records, as JSON can hold them. recorded: of each partition.
 
-    "source" and "notes" are in part: the caller adds what it knows.
+    "source" and "notes" are incomplete: the caller adds more.
     """
-    recorded = sorted(recorded, key=lambda one: one.partition)
+    recorded = sorted(recorded, key=lambda part: part.partition)
     records = Records(recorded, spec)
-    segments = all_segments([(one.partition, one.rows) for one in recorded])
-    keys = {(one.partition, offset): key for one in recorded for offset, key in one.keys_of_outliers.items()}
+    segments = all_segments([(part.partition, part.rows) for part in recorded])
+    keys = {(part.partition, offset): key for part in recorded for offset, key in part.keys_of_outliers.items()}
     detectors = []
     for d, name in enumerate(spec.detectors):
         quality = Quality(spec, records, segments, d)
@@ -42,44 +42,44 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
                 "replicates": replicates,
             }
         )
-    source = _source(recorded, records, spec)
-    drift = drift_report([one.values for one in recorded], spec.features)
+    source = _source_counts(recorded, records, spec)
+    drift = drift_report([part.values for part in recorded], spec.features)
     parts = {
         "source": source,
-        "notes": _notes(spec, detectors, source),
+        "notes": _measure_notes(spec, detectors, source),
         "detectors": detectors,
         "windows": _windows(records, spec),
         "timeline": _timeline(records, spec),
         "segments": segments.report(spec.axis == "time", keys),
         "drift": drift,
-        "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
-        "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
-        "keys": keys_report([one.alerts for one in recorded]),
+        "alerts": highest_per_incident([alert for part in recorded for alert in part.alerts.alerts]),
+        "reasons": reasons_report(sum((part.alerts.first_reasons for part in recorded), Counter()), spec.features),
+        "keys": keys_report([part.alerts for part in recorded]),
         "incidents": incidents_report(recorded, spec),
-        "silence": _silence(recorded),
+        "silence": _silence_report(recorded),
     }
-    result: dict[str, Any] = plain(parts)
+    result: dict[str, Any] = json_value(parts)
     return result
 
 
-def _source(recorded: Sequence[Recorded], records: Records, spec: Spec) -> dict[str, Any]:
-    skipped = sum((one.skipped for one in recorded), Counter[str]())
+def _source_counts(recorded: Sequence[Recorded], records: Records, spec: MeasureSpec) -> dict[str, Any]:
+    skipped = sum((part.skipped for part in recorded), Counter[str]())
     n_scored = int(np.count_nonzero(~np.isnan(records.of("score", 0))))
     has_times = spec.axis == "time" and len(records) > 0
     return {
         "records": len(records) + skipped.total(),
         "scored": n_scored,
         "warming_up": len(records) - n_scored,
-        "odd_times": sum(one.odd_times for one in recorded),
-        "unreadable_labels": sum(one.unreadable_labels for one in recorded),
+        "odd_times": sum(part.odd_times for part in recorded),
+        "unreadable_labels": sum(part.unreadable_labels for part in recorded),
         "skipped": dict(sorted(skipped.items())),
-        "suppressed": dict(sorted(sum((one.suppressed for one in recorded), Counter[str]()).items())),
+        "suppressed": dict(sorted(sum((part.suppressed for part in recorded), Counter[str]()).items())),
         "from_ms": records.axis.first if has_times else None,
         "to_ms": records.axis.last if has_times else None,
     }
 
 
-def _windows(records: Records, spec: Spec) -> dict[str, Any]:
+def _windows(records: Records, spec: MeasureSpec) -> dict[str, Any]:
     starts = records.axis.starts
     outliers = np.bincount(records.window[records.is_outlier], minlength=len(starts))
     return {
@@ -90,9 +90,9 @@ def _windows(records: Records, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
-    """The scores of the first detector by bin of time, for bins with records."""
-    axis = records.axis_of(BINS)
+def _timeline(records: Records, spec: MeasureSpec) -> dict[str, Any]:
+    """Return the scores of the first detector by bin of time, for bins with records."""
+    axis = records.axis_of(MAX_TIMELINE_BINS)
     place, n = axis.places(records.times), len(axis.starts)
     score, alert = records.of("score", 0), records.of("alert", 0)
     is_scored = ~np.isnan(score)
@@ -116,21 +116,21 @@ def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _silence(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """How often each level was silent, and the first of what was told of it."""
-    counts: Counter[tuple[str, str]] = sum((one.silence for one in recorded), Counter())
-    every = [notice for one in recorded for notice in one.told_of_silence]
-    told = sorted(every, key=lambda notice: notice["from"]["timestamp"])
+def _silence_report(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """Return how often each level was silent, and the first notices about it."""
+    counts: Counter[tuple[str, str]] = sum((part.silence for part in recorded), Counter())
+    notices = [notice for part in recorded for notice in part.silence_notices]
+    earliest = sorted(notices, key=lambda notice: notice["from"]["timestamp"])
     levels = {level: {"silent": counts[level, "silent"]} for level in LEVELS}
-    return {**levels, "told": told[:MOST_TOLD]}
+    return {**levels, "told": earliest[:MAX_SILENCE_NOTICES]}
 
 
-def _notes(spec: Spec, detectors: list[dict[str, Any]], source: dict[str, Any]) -> list[str]:
-    """Sentences about what could not be counted."""
+def _measure_notes(spec: MeasureSpec, detectors: list[dict[str, Any]], source: dict[str, Any]) -> list[str]:
+    """Return sentences about what could not be counted."""
     notes = []
-    n_of, n = detectors[0]["counts"], source["scored"] + source["warming_up"]
+    counts, n = detectors[0]["counts"], source["scored"] + source["warming_up"]
     if spec.has_labels and n:
-        has_both = 0 < n_of["outliers"] < n_of["labelled"]  # else the summary says so
+        has_both = 0 < counts["outliers"] < counts["labelled"]  # else the summary says so
         if has_both and not all(detector["metrics"]["auroc"] for detector in detectors):
             silent = min(detectors, key=lambda detector: detector["counts"]["records"])
             notes.append(

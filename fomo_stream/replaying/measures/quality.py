@@ -1,4 +1,4 @@
-"""Metrics of one detector with their intervals."""
+"""Computes the metrics of one detector with their intervals."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.replaying.measures import intervals
-from fomo_stream.replaying.measures.incidents import incidents_of
-from fomo_stream.replaying.measures.recorder import WINDOWS, Records, Spec
-from fomo_stream.replaying.measures.segments import NEVER, Segments
+from fomo_stream.replaying.measures.incident_metrics import incidents_of
+from fomo_stream.replaying.measures.recorder import MAX_WINDOWS, MeasureSpec, Records
+from fomo_stream.replaying.measures.segments import NOT_DETECTED, Segments
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 RANKING_METRICS = ("auroc", "average_precision")
-OF_ALERTS = ("alert_precision", "alert_recall", "alert_rate")
-OF_INCIDENTS = ("incident_precision", "segments_detected", "false_incidents", "delay_records", "delay_s")
-METRICS = (*RANKING_METRICS, *OF_ALERTS, *OF_INCIDENTS)
-PER = 10_000  # labelled inliers that false incidents are counted in
-CELLS = 4096  # of a ranking that is drawn again and again, at most
+ALERT_METRICS = ("alert_precision", "alert_recall", "alert_rate")
+INCIDENT_METRICS = ("incident_precision", "segments_detected", "false_incidents", "delay_records", "delay_s")
+METRICS = (*RANKING_METRICS, *ALERT_METRICS, *INCIDENT_METRICS)
+INLIERS_PER_RATE = 10_000  # false incidents are counted per so many labelled inliers
+MAX_RANKING_CELLS = 4096  # of a ranking in the bootstrap
 
 
 class Quality:
-    """Metrics of detector d. All counts are (windows,) of `Records.axis`."""
+    """The metrics of detector d. All counts are (windows,), for the windows of `Records.axis`."""
 
-    def __init__(self, spec: Spec, records: Records, segments: Segments, d: int) -> None:
+    def __init__(self, spec: MeasureSpec, records: Records, segments: Segments, d: int) -> None:
         self._spec, self._records = spec, records
         self._score: Float = records.of("score", d)
         self._is_scored: Bool = ~np.isnan(self._score)
         alert: Bool = records.of("alert", d)
-        is_detected = segments.delay_records[:, d] != NEVER
+        is_detected = segments.delay_records[:, d] != NOT_DETECTED
         began = records.axis.places(segments.spans["start"])
         self._delays = segments.delay_records[is_detected, d], segments.delay_ms[is_detected, d]
         self._delay_windows = began[is_detected]
@@ -48,25 +48,25 @@ class Quality:
         }
         self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
         self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
-        found = [incidents_of(rows, rows["alert"][:, d], spec.quiet) for rows in records.parts]
+        incidents = [incidents_of(rows, rows["alert"][:, d], spec.quiet) for rows in records.parts]
         names = ("incidents", "true_incidents", "false_incidents")
-        for name, begun in zip(names, zip(*found, strict=True), strict=True):
-            windows = [records.window[its][at] for its, at in zip(records.slices, begun, strict=True)]
+        for name, begins in zip(names, zip(*incidents, strict=True), strict=True):
+            windows = [records.window[part][begin] for part, begin in zip(records.slices, begins, strict=True)]
             self.by_window[name] = _by_window(np.concatenate(windows))
         self.by_window["judged_incidents"] = self.by_window["true_incidents"] + self.by_window["false_incidents"]
         ranked = records.is_ranked
         self._ranked = self._score[ranked], records.is_outlier[ranked], records.window[ranked]
-        self._by_class = counts(*self._ranked[:2])
+        self._by_class = class_counts(*self._ranked[:2])
 
     def metrics(self) -> tuple[dict[str, Any], dict[str, Float] | None]:
-        """Each metric with its interval, and the replicates of its bootstrap, if there are any."""
-        all_once = np.ones((WINDOWS, 1))
+        """Return each metric with its interval, and the replicates of the bootstrap, if there are any."""
+        all_once = np.ones((MAX_WINDOWS, 1))
         exact = ranking_metrics(*self._by_class)
         values = {name: float(value[0]) for name, value in {**exact, **self._of_alerts(all_once)}.items()}
         used = np.flatnonzero(self.by_window["records"])
-        if len(used) < intervals.FEWEST_WINDOWS:
+        if len(used) < intervals.MIN_WINDOWS:
             return {name: _with_interval(value, None, 0) for name, value in values.items()}, None
-        weights = np.zeros((WINDOWS, intervals.REPLICATES))
+        weights = np.zeros((MAX_WINDOWS, intervals.REPLICATES))
         weights[used] = intervals.resamples(len(used))
         replicates = {**self._of_ranking(weights), **self._of_alerts(weights)}
         counting = self._windows_that_count()
@@ -75,17 +75,17 @@ class Quality:
         return metrics, {name: replicates[name] for name in METRICS if metrics[name] and ends[name]} or None
 
     def _of_ranking(self, weights: Float) -> dict[str, Float]:
-        """The RANKING_METRICS (r,) where the windows have weights (WINDOWS, r); in CELLS, which are exact for fewer."""
+        """Return the RANKING_METRICS (r,) for weights (MAX_WINDOWS, r) of the windows, from MAX_RANKING_CELLS cells."""
         score, is_outlier, window = self._ranked
-        place = cells(score, is_outlier)
-        place //= int(place.max(initial=0)) // CELLS + 1
-        shape = int(place.max(initial=-1)) + 1, WINDOWS
-        by_class = (place[chosen] * WINDOWS + window[chosen] for chosen in (~is_outlier, is_outlier))
-        drawn = (np.bincount(one, minlength=shape[0] * WINDOWS).reshape(shape) @ weights for one in by_class)
+        place = ranking_cells(score, is_outlier)
+        place //= int(place.max(initial=0)) // MAX_RANKING_CELLS + 1
+        shape = int(place.max(initial=-1)) + 1, MAX_WINDOWS
+        by_class = (place[chosen] * MAX_WINDOWS + window[chosen] for chosen in (~is_outlier, is_outlier))
+        drawn = (np.bincount(c, minlength=shape[0] * MAX_WINDOWS).reshape(shape) @ weights for c in by_class)
         return ranking_metrics(*drawn)
 
     def _of_alerts(self, weights: Float) -> dict[str, Float]:
-        """The other metrics (r,) where the windows have weights (WINDOWS, r)."""
+        """Return the other metrics (r,) for weights (MAX_WINDOWS, r) of the windows."""
         n = {name: by_window @ weights for name, by_window in self.by_window.items()}
         has_both = (n["outliers"] > 0) & (n["labelled"] > n["outliers"])
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -95,14 +95,14 @@ class Quality:
                 "alert_rate": n["alerts"] / n["scored"],
                 "incident_precision": np.where(has_both, n["true_incidents"] / n["judged_incidents"], np.nan),
                 "segments_detected": n["segments_detected"] / n["segments"],
-                "false_incidents": PER * n["false_incidents"] / n["inliers"],
+                "false_incidents": INLIERS_PER_RATE * n["false_incidents"] / n["inliers"],
             }
         records, ms = (_medians(delays, self._delay_windows, weights) for delays in self._delays)
         seconds = ms / 1000 if self._spec.axis == "time" else np.full_like(ms, np.nan)
         return {**values, "delay_records": records, "delay_s": seconds}
 
     def _windows_that_count(self) -> dict[str, int]:
-        """For each metric, the number of windows that have what it is the share of."""
+        """Return for each metric the number of windows that contribute to its denominator."""
         share_of = {
             "alert_precision": "labelled_alerts",
             "alert_rate": "scored",
@@ -115,22 +115,22 @@ class Quality:
         return {name: int(np.count_nonzero(self.by_window[share_of.get(name, "outliers")])) for name in METRICS}
 
     def counts(self) -> dict[str, int | None]:
-        """What the metrics count; `records` are those with a score."""
+        """Return the counts behind the metrics; `records` are those with a score."""
         n = {name: int(by_window.sum()) for name, by_window in self.by_window.items()}
         n["ranked"] = len(self._ranked[0])
         incidents = ("segments", "segments_detected", "true_incidents", "false_incidents")
         of_labels = ("labelled", "ranked", "outliers", "labelled_alerts", "true_alerts", *incidents)
-        known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
-        return {"records": n["scored"], "alerts": n["alerts"], "incidents": n["incidents"], **known}
+        labelled = {name: n[name] if self._spec.has_labels else None for name in of_labels}
+        return {"records": n["scored"], "alerts": n["alerts"], "incidents": n["incidents"], **labelled}
 
 
 def _by_window(windows: Int) -> Int:
-    """How many are in each window (WINDOWS,)."""
-    return np.bincount(windows, minlength=WINDOWS)
+    """Return how many are in each window (MAX_WINDOWS,)."""
+    return np.bincount(windows, minlength=MAX_WINDOWS)
 
 
 def _medians(values: Int, windows: Int, weights: Float) -> Float:
-    """The lower median (r,) of values (m,) where their windows have weights (WINDOWS, r); NaN without any."""
+    """Return the lower median (r,) of values (m,) for weights (MAX_WINDOWS, r) of their windows; NaN without values."""
     order = np.argsort(values, kind="stable")
     result = np.full(weights.shape[1], np.nan)
     for r, column in enumerate(weights.T):
@@ -148,11 +148,11 @@ def _with_interval(value: float, ends: tuple[float, float] | None, n_windows: in
     return {"value": value, "low": min(ends[0], value), "high": max(ends[1], value), "windows": n_windows}
 
 
-def cells(scores: Float, is_outlier: Bool) -> Int:
-    """The cell (n,) of each record, from 0 for the highest scores: all that a metric of the ranking depends on.
+def ranking_cells(scores: Float, is_outlier: Bool) -> Int:
+    """Return the cell (n,) of each record, from 0 for the highest scores: ranking metrics depend on nothing else.
 
-    Records of equal score share a cell, and so do inliers if no outlier comes between them, because their order among
-    each other has no influence. scores: (n,), none of them NaN.
+    Records of equal score share a cell, and so do inliers without an outlier between them, because their order does not
+    matter. scores: (n,), without NaN.
     """
     values, place = np.unique(-scores, return_inverse=True)
     has_outlier = np.bincount(place[is_outlier], minlength=len(values)) > 0
@@ -160,9 +160,9 @@ def cells(scores: Float, is_outlier: Bool) -> Int:
     return np.asarray(np.cumsum(begins)[place] - 1, dtype=np.int64)
 
 
-def counts(scores: Float, is_outlier: Bool) -> tuple[Float, Float]:
-    """Numbers of inliers and of outliers (k, 1) in each of the `cells` of one ranking."""
-    place = cells(scores, is_outlier)
+def class_counts(scores: Float, is_outlier: Bool) -> tuple[Float, Float]:
+    """Return the numbers of inliers and of outliers (k, 1) in each of the `ranking_cells` of one ranking."""
+    place = ranking_cells(scores, is_outlier)
     k = int(place.max()) + 1 if len(place) else 0
     by_class = (np.bincount(place[chosen], minlength=k) for chosen in (~is_outlier, is_outlier))
     inliers, outliers = (column.astype(np.float64)[:, None] for column in by_class)
@@ -170,7 +170,7 @@ def counts(scores: Float, is_outlier: Bool) -> tuple[Float, Float]:
 
 
 def ranking_metrics(inliers: Float, outliers: Float) -> dict[str, Float]:
-    """The RANKING_METRICS (r,) of r rankings; NaN where a class is missing.
+    """Return the RANKING_METRICS (r,) of r rankings; NaN where a class is missing.
 
     inliers, outliers: (k, r), numbers of records in k cells, the highest scores first. AUROC counts half of a tie.
     """

@@ -1,4 +1,4 @@
-"""A report in a few plain sentences."""
+"""Sums up a report in a few plain sentences."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fomo_stream.replaying.measures.intervals import difference
-from fomo_stream.replaying.measures.quality import PER
+from fomo_stream.replaying.measures.quality import INLIERS_PER_RATE
 from fomo_stream.wording import counted
 
 DAY_MS = 86_400_000
 NEAR_MS = 10 * 60_000
-MOVED, STRONGLY = 0.1, 0.25  # PSI, see `drift`
-NAMED = 3  # features that are named, at most
+MIN_MOVED_PSI, STRONG_PSI = 0.1, 0.25  # PSI, see `drift`
+MAX_NAMED = 3  # features that are named, at most
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Sentences about a report; it needs "source", "detectors", "incidents", "reasons", "keys" and "drift"."""
+    """Return sentences about a report that has "source", "detectors", "incidents", "reasons", "keys" and "drift"."""
     own = report["detectors"][0]
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
@@ -26,12 +26,12 @@ def summary(report: dict[str, Any]) -> list[str]:
         *_about_keys(report["keys"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
-        *[_against(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
+        *[_about_rival(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
         *_about_drift(report["drift"]),
     ]
 
 
-def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | None) -> list[str]:
+def _about_alerts(source: dict[str, Any], own: dict[str, Any], requested: float | None) -> list[str]:
     begin, end = source.get("from_ms") or 0, source.get("to_ms") or 0
     when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if end > begin else ""
     stopped = "" if source.get("is_complete", True) else ", before it was stopped"
@@ -41,59 +41,63 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
         return [f"{said}; none of them got a score."]
-    asked = f"; {percent(wanted)} of ordinary records, at most, was asked for" if wanted else ""
-    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked})."]
+    limit_text = f"; {percent(requested)} of ordinary records, at most, was asked for" if requested else ""
+    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{limit_text})."]
 
 
 def _about_incidents(incidents: dict[str, Any], own: dict[str, Any], source: dict[str, Any]) -> list[str]:
-    """How often somebody would have had to look: once for each incident; and whether it was for a labelled fault."""
-    said, n, of, metrics = [], incidents["count"], own["counts"], own["metrics"]
+    """Say how many incidents there are, as somebody would have to look at each, and how many are labelled faults."""
+    sentences, n, counts, metrics = [], incidents["count"], own["counts"], own["metrics"]
     if n:
         is_open = f"{incidents['open']:,} still open at the end; " if incidents["open"] else ""
-        median, most = incidents["median_records"], incidents["most_records"]
-        half = f"half have {median:,} or fewer alerts, the longest {most:,}."
+        median, longest = incidents["median_records"], incidents["most_records"]
+        half = f"half have {median:,} or fewer alerts, the longest {longest:,}."
         days = ((source.get("to_ms") or 0) - (source.get("from_ms") or 0)) / DAY_MS
         often = f", about {float(f'{n / days:.2g}'):,.12g} a day" if days >= 2 else ""
-        said.append(f"The alerts are {counted(n, 'incident')}{often}: {is_open}{half}")
+        sentences.append(f"The alerts are {counted(n, 'incident')}{often}: {is_open}{half}")
     if precision := metrics["incident_precision"]:
-        judged = of["true_incidents"] + of["false_incidents"]
-        which = counted(judged, "incident") + (" with labels" if judged < of["incidents"] else "")
+        judged = counts["true_incidents"] + counts["false_incidents"]
+        which = counted(judged, "incident") + (" with labels" if judged < counts["incidents"] else "")
         rate = metrics["false_incidents"]
-        others = f"; the others are {rate['value']:.3g} in {PER:,} normal records" if rate and rate["value"] else ""
-        said.append(
-            f"Precision by incident {percent(precision['value'])}: of {which} {of['true_incidents']:,} "
-            f"{_have(of['true_incidents'])} a labelled fault in them{others}."
+        others = (
+            f"; the others are {rate['value']:.3g} in {INLIERS_PER_RATE:,} normal records"
+            if rate and rate["value"]
+            else ""
         )
-    if found := metrics["segments_detected"]:
+        sentences.append(
+            f"Precision by incident {percent(precision['value'])}: of {which} {counts['true_incidents']:,} "
+            f"{_have(counts['true_incidents'])} a labelled fault in them{others}."
+        )
+    if detected := metrics["segments_detected"]:
         delay = metrics["delay_records"]
         after = f"within {counted(round(delay['value']), 'record')} of its first" if delay and delay["value"] else ""
-        when = f"; half of these {after or 'at the first record'}" if of["segments_detected"] else ""
-        said.append(
-            f"Recall by incident {percent(found['value'])}: of {counted(of['segments'], 'labelled fault')} "
-            f"{of['segments_detected']:,} {_was(of['segments_detected'])} found{when}."
+        when = f"; half of these {after or 'at the first record'}" if counts["segments_detected"] else ""
+        sentences.append(
+            f"Recall by incident {percent(detected['value'])}: of {counted(counts['segments'], 'labelled fault')} "
+            f"{counts['segments_detected']:,} {_was(counts['segments_detected'])} found{when}."
         )
-    return said
+    return sentences
 
 
 def _about_silence(silence: dict[str, Any]) -> list[str]:
     levels = [(level, counts) for level, counts in silence.items() if level != "told"]
     silent = [counted(counts["silent"], f"{level}") for level, counts in levels if counts["silent"]]
-    said = [f"Silent for a while: {', '.join(silent)}."] if silent else []
+    sentences = [f"Silent for a while: {', '.join(silent)}."] if silent else []
     longest = max(
-        (one for one in silence.get("told", ()) if one["status"] == "closed" and "quiet_s" in one),
-        key=lambda one: one["quiet_s"],
+        (notice for notice in silence.get("told", ()) if notice["status"] == "closed" and "quiet_s" in notice),
+        key=lambda notice: notice["quiet_s"],
         default=None,
     )
-    return said + ([f"The longest silence: {longest['explanation']}."] if longest is not None else [])
+    return sentences + ([f"The longest silence: {longest['explanation']}."] if longest is not None else [])
 
 
 def _about_reasons(reasons: list[dict[str, Any]]) -> list[str]:
-    named = ", ".join(f"{one['feature']} ({one['alerts']:,})" for one in reasons[:NAMED])
+    named = ", ".join(f"{reason['feature']} ({reason['alerts']:,})" for reason in reasons[:MAX_NAMED])
     return [f"The features that are most often the first reason of an alert: {named}."] if named else []
 
 
 def _about_keys(keys: list[dict[str, Any]]) -> list[str]:
-    named = ", ".join(f"{one['key']} ({one['alerts']:,}, {percent(one['share'])})" for one in keys[:NAMED])
+    named = ", ".join(f"{key['key']} ({key['alerts']:,}, {percent(key['share'])})" for key in keys[:MAX_NAMED])
     return [f"The keys with most alerts: {named}."] if named else []
 
 
@@ -112,22 +116,22 @@ def _about_missing(source: dict[str, Any]) -> list[str]:
 
 
 def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
-    of, metrics, n = own["counts"], own["metrics"], source["scored"] + source["warming_up"]
-    if of["labelled"] is None:
+    counts, metrics, n = own["counts"], own["metrics"], source["scored"] + source["warming_up"]
+    if counts["labelled"] is None:
         return ["There are no labels, so the quality of the scores is not known."]
-    if not of["labelled"]:
+    if not counts["labelled"]:
         return ["No scored record has a label, so the quality of the scores is not known."]
     sentences = []
-    if of["labelled"] < n:
-        sentences.append(f"Labels are known for {of['labelled']:,} of {counted(n, 'record')} that could be scored.")
-    if not of["outliers"]:
+    if counts["labelled"] < n:
+        sentences.append(f"Labels are known for {counts['labelled']:,} of {counted(n, 'record')} that could be scored.")
+    if not counts["outliers"]:
         return [*sentences, "No record is labelled an outlier, so the quality of the scores is not known."]
     if auroc := metrics["auroc"]:
         digits = 3 if auroc["value"] >= 0.99 else 2
         ends = "" if auroc["low"] is None else f" ({auroc['low']:.{digits}f} to {auroc['high']:.{digits}f})"
         times, often = 10**digits, round(auroc["value"] * 10**digits)
-        said = f"an outlier scores higher than a normal record {often:,} times in {times:,}."
-        sentences.append(f"AUROC {auroc['value']:.{digits}f}{ends}: {said}")
+        meaning = f"an outlier scores higher than a normal record {often:,} times in {times:,}."
+        sentences.append(f"AUROC {auroc['value']:.{digits}f}{ends}: {meaning}")
     else:
         sentences.append("The labels that can be compared are of one class, so AUROC and the like are not known.")
     precision, recall = metrics["alert_precision"], metrics["alert_recall"]
@@ -139,32 +143,33 @@ def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
+def _about_rival(own: dict[str, Any], other: dict[str, Any]) -> str:
     auroc = difference(other, own, "auroc", is_paired=True)
     if auroc is None:
         return f"{other['name']} cannot be compared: its AUROC is not known."
-    said = f"{other['name']} has AUROC {other['metrics']['auroc']['value']:.3f}"
+    sentence = f"{other['name']} has AUROC {other['metrics']['auroc']['value']:.3f}"
     if auroc.ends is None:
-        return f"{said}; the range is too short to say whether the difference is more than chance."
+        return f"{sentence}; the range is too short to say whether the difference is more than chance."
     if auroc.ends[0] <= 0 <= auroc.ends[1]:
-        return f"{said}, no difference from {own['name']} beyond chance."
+        return f"{sentence}, no difference from {own['name']} beyond chance."
     word = "lower" if auroc.value > 0 else "higher"
-    return f"{said}, {abs(auroc.value):.3f} {word} than {own['name']}, which is more than chance."
+    return f"{sentence}, {abs(auroc.value):.3f} {word} than {own['name']}, which is more than chance."
 
 
 def _about_drift(drift: dict[str, Any]) -> list[str]:
-    """Only what has moved, and stays there."""
-    pairs = [pair for pair in zip(drift["features"], drift["psi"], strict=True) if (pair[1] or 0.0) >= MOVED]
+    """Name the features that have moved, and stayed there."""
+    pairs = [pair for pair in zip(drift["features"], drift["psi"], strict=True) if (pair[1] or 0.0) >= MIN_MOVED_PSI]
     moved = [
-        f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONGLY else 'somewhat'})"
+        f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONG_PSI else 'somewhat'})"
         for name, psi in sorted(pairs, key=lambda pair: -pair[1])
     ]
-    others = f", and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
-    return [f"Features that have moved since the first records: {', '.join(moved[:NAMED])}{others}."] if moved else []
+    others = f", and {len(moved) - MAX_NAMED} more" if len(moved) > MAX_NAMED else ""
+    named = ", ".join(moved[:MAX_NAMED])
+    return [f"Features that have moved since the first records: {named}{others}."] if moved else []
 
 
 def moment(ms: int, other: int) -> str:
-    """A time in UTC, to the day if the other one is far away, and to the second if it is near.
+    """Return a time in UTC, to the day if the other one is far away, and to the second if it is near.
 
     >>> moment(1759276800000, 1761955200000), moment(1759276800000, 1759280400000)
     ('2025-10-01', '2025-10-01 00:00')
@@ -178,7 +183,8 @@ def moment(ms: int, other: int) -> str:
 
 
 def percent(share: float) -> str:
-    """
+    """Return a share as a percentage with three digits.
+
     >>> percent(0.00981), percent(0.5), percent(1e-5)
     ('0.981 %', '50 %', '0.001 %')
     """

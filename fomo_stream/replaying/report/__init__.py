@@ -1,1 +1,1 @@
-"""Shows the report of a replay: text for a terminal, and the parts of its HTML page."""
+"""Shows the report of a replay: text for a terminal, and the files of its HTML page."""

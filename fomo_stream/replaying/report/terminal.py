@@ -1,4 +1,4 @@
-"""The report of a replay as text for a terminal: the summary, and a ranked table of the detectors."""
+"""Shows the report of a replay as text for a terminal: the summary, and a ranked table of the detectors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from rich.table import Table
 from rich.text import Text
 
 from fomo_stream.replaying.measures.summary import moment
-from fomo_stream.replaying.results import seconds_per_record
+from fomo_stream.replaying.replay_result import seconds_per_record
 from fomo_stream.wording import clean, counted
 
 WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "false", "incid.", "delay", "time"]
-NARROW = 76  # columns of a terminal below which the table has less
-EXPLAINED = 3  # incidents, at most
+NARROW_COLUMNS = 76  # a narrower terminal gets a smaller table
+MAX_EXPLAINED = 3  # incidents
 CAPTION = (
     "incid. is how often somebody would have been called; the precision is the share of these incidents with a "
     "labelled fault, the recall that of the labelled faults that were found, and the delay their median; false is the "
     "number of incidents without a fault in 10,000 normal records. Half of the 95 % interval is shown after "
 )
-# units of time: in seconds, and up to how many seconds each is used
+# units of time: their length in seconds, and up to how many seconds each is used
 UNITS = (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, float("inf")))
 
 Report = Mapping[str, Any]
 
 
 def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO | None = None) -> str:
-    """The report as text for a stream, standard output by default.
+    """Return the report as text for a stream, standard output by default.
 
-    written: files with more, which the last lines name. Colours only on a terminal, and not with NO_COLOR; a stream
-    that is no terminal gets plain text, and lines as wide as COLUMNS says, or 80 columns.
+    written: files that the last lines name. Colours are used only on a terminal, and not with NO_COLOR; another stream
+    gets plain text, with lines as wide as COLUMNS says, or 80 columns.
     """
     console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=False)
     with console.capture() as capture:
@@ -42,10 +42,10 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
         for line in [*partial, *(report.get("notes") or [])[:1], *(report.get("summary") or [])]:
             console.print(Text(clean(line)))
         console.print()
-        console.print(_table(report, console))
-        if console.width >= NARROW and any(_metric(one, "segments_detected") for one in report["detectors"]):
-            console.print(Text(f"{CAPTION}{_sign(console)}.", style="dim"))
-        for line in _explained(report):
+        console.print(_detector_table(report, console))
+        if console.width >= NARROW_COLUMNS and any(_metric(d, "segments_detected") for d in report["detectors"]):
+            console.print(Text(f"{CAPTION}{_plus_minus(console)}.", style="dim"))
+        for line in _incident_lines(report):
             console.print(Text(clean(line)))
         for line in (report.get("notes") or [])[1:]:
             console.print(Text(f"Note: {clean(line)}", style="dim"))
@@ -58,27 +58,28 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
 
 
 def ranked(report: Report) -> list[Report]:
-    """The detectors, best AUROC first, then average precision; in their own order where neither is known."""
-    return sorted(report["detectors"], key=lambda one: (-_value(one, "auroc"), -_value(one, "average_precision")))
+    """Return the detectors, best AUROC first, then average precision; in their own order if neither is known."""
+    return sorted(report["detectors"], key=lambda d: (-_value(d, "auroc"), -_value(d, "average_precision")))
 
 
-def _explained(report: Report) -> list[str]:
-    """The worst incidents with their explanations, if there are any."""
+def _incident_lines(report: Report) -> list[str]:
+    """Return lines about the worst incidents with their explanations, if there are any."""
     is_timed = report["source"].get("axis") == "time"
-    worst = [one for one in (report.get("incidents") or {}).get("worst", ()) if one.get("explanation")][:EXPLAINED]
+    worst = (report.get("incidents") or {}).get("worst", ())
+    worst = [incident for incident in worst if incident.get("explanation")][:MAX_EXPLAINED]
     lines = ["", "Worst incidents:"] if worst else []
-    for one in worst:
-        begin = one.get("begin")
-        when = f"{one['partition']}-{one['first']}" if not is_timed or begin is None else moment(begin, begin)
-        key = f", {one['key']}" if one.get("key") else ""
-        lines.append(f"  {when}{key} ({counted(one['records'], 'alert')}): {one['explanation']}")
+    for incident in worst:
+        begin = incident.get("begin")
+        when = f"{incident['partition']}-{incident['first']}" if not is_timed or begin is None else moment(begin, begin)
+        key = f", {incident['key']}" if incident.get("key") else ""
+        lines.append(f"  {when}{key} ({counted(incident['records'], 'alert')}): {incident['explanation']}")
     return lines
 
 
-def _table(report: Report, console: Console) -> Table:
+def _detector_table(report: Report, console: Console) -> Table:
     detectors = ranked(report)
-    is_narrow = console.width < NARROW
-    rows = [_cells(report, detector, "" if is_narrow else _sign(console)) for detector in detectors]
+    is_narrow = console.width < NARROW_COLUMNS
+    rows = [_column_texts(report, detector, "" if is_narrow else _plus_minus(console)) for detector in detectors]
     columns = ["AUROC", "AUPR", "alerts"] if is_narrow else WITH_LABELS
     if not any(row["AUROC"] for row in rows):
         columns = ["alerts", "alert rate", "incid.", "time"]
@@ -93,8 +94,8 @@ def _table(report: Report, console: Console) -> Table:
     return table
 
 
-def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
-    """What the columns say about a detector, or "". sign: before half of an interval; without it, there is none."""
+def _column_texts(report: Report, detector: Report, sign: str) -> dict[str, str]:
+    """Return the texts of a detector for each column, or "". sign: before half of an interval; "": no interval."""
 
     def text(name: str, as_text: Callable[[float], str] = "{:.3f}".format) -> str:
         return as_text(_value(detector, name)) if _metric(detector, name) else ""
@@ -118,7 +119,7 @@ def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
     }
 
 
-def _sign(console: Console) -> str:
+def _plus_minus(console: Console) -> str:
     return "±" if console.encoding.lower().startswith("utf") else "+-"
 
 
@@ -133,7 +134,7 @@ def _value(detector: Report, name: str) -> float:
 
 
 def in_units(seconds: float) -> str:
-    """Seconds with two digits and a unit that suits them.
+    """Return seconds with two digits and a suitable unit.
 
     >>> [in_units(seconds) for seconds in (0, 0.000187, 0.02, 7.25, 600, 90_000)]
     ['0 us', '187 us', '20 ms', '7.2 s', '10 min', '25 h']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from training_runs import TINY
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import COMMANDS, main
 from pretrain.commands.train import RunDisplay
 from pretrain.training.run_files import read_log
@@ -94,3 +96,24 @@ def test_bf16_on_a_cpu_that_is_slow_at_it_is_pointed_out(
     flags = ["train", "--preset", "tiny", "--steps", "1", "--precision", "bf16", "--device", "cpu", *small]
     assert main([*flags, "--out", str(tmp_path)]) == 0
     assert ("ten times slower" in capsys.readouterr().err) == (not able)
+
+
+@pytest.mark.slow
+def test_smoke_tries_all_parts_and_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["smoke", "--device", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)  # fails for more than one line
+    assert found["resume"] == "bit-equal"
+    assert found["run_mib"] < 64
+    assert found["seconds"] < 180
+    for name in ("prior_s", "transform_s", "fp32_step_s", "score_1000_s", "score_5000_s", "checkpoint_mib", "peak_mib"):
+        assert found[name] > 0, name
+    assert found["bf16_step_s"] or "AMX" in found["bf16_skipped"]
+
+
+@pytest.mark.slow
+def test_smoke_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = ZeroShotModel.forward_features
+    monkeypatch.setattr(ZeroShotModel, "forward_features", lambda *inputs: usual(*inputs) * torch.nan)
+    assert main(["smoke", "--device", "cpu"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "pretrain: step: the loss is nan after 3 steps of fp32\n")

@@ -27,11 +27,14 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 @pytest.mark.parametrize("model", ["tiny", "fusion"])
-@pytest.mark.parametrize(("period", "number"), [(0, signal.SIGINT), (3, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("period", "number", "moments"),
+    [(0, signal.SIGINT, "fp32"), (3, signal.SIGTERM, "fp32"), (0, signal.SIGINT, "bf16")],
+)
 def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
-    tmp_path: Path, model: str, period: int, number: signal.Signals
+    tmp_path: Path, model: str, period: int, number: signal.Signals, moments: str
 ) -> None:
-    config = replace(TINY, model=model, period=period, min_auc=0.55)
+    config = replace(TINY, model=model, period=period, min_auc=0.55, moments=moments)
     whole = train(config, tmp_path / "whole", "cpu")
     train(config, tmp_path / "parts", "cpu", observer=Stop(4, number))
     assert not list((tmp_path / "parts").glob("*.tmp"))
@@ -43,16 +46,31 @@ def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     assert_same(one, two)
 
 
-def test_a_call_may_stop_before_the_run_is_over(tmp_path: Path) -> None:
-    """The learning rate does not change: the parts together give the weights of a run without a stop."""
-    config = replace(TINY, steps=16, save_every=1e9)
-    whole = train(config, tmp_path / "whole", "cpu")
-    calls = 0
-    while not calls or RunFiles(tmp_path / "pieces").weights()[1] < 16:
-        pieces = train(config, tmp_path / "pieces", "cpu", stop_after=0.003)
+def test_runs_of_some_minutes_join_to_one(tmp_path: Path) -> None:
+    """With the paper's settings: the parts together give the files of a run without a stop."""
+    paper = {"preset": "paper-20", "layers": 2, "routers": 4, "max_features": 5, "precision": "fp32", "steps": 8}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in paper.items()]
+    flags += ["--set=width=16", "--set=feed_forward=16", "--set=raw_features=5", "--set=log_every=1"]
+    flags += ["--set=best_every=4", "--set=warmup=2", "--set=period=0", *DATA_FLAGS]
+    assert main(["train", *flags, "--out", str(tmp_path / "whole")]) == 0
+    calls, pieces = 0, RunFiles(tmp_path / "pieces")
+    while not calls or pieces.weights()[1] < 8:
+        assert main(["train", *flags, "--stop-after", "0.001", "--out", str(tmp_path / "pieces")]) == 0
         calls += 1
     assert calls > 1
-    assert_same(weights(whole), weights(pieces))
+    assert without_times(tmp_path / "whole" / "log.jsonl") == without_times(pieces.log)
+    for name in ("state.safetensors", "best.safetensors"):
+        one, two = (load_file(tmp_path / run / name) for run in ("whole", "pieces"))
+        assert_same(one, two)
+
+
+def test_a_run_of_the_paper_fits_in_64_mib(tmp_path: Path) -> None:
+    """All files of a run with the best weights, at the size of the paper's model."""
+    small = ["--set=data.reuse.unique=1", "--set=log_every=1", "--set=best_every=1", "--batch=1", "--queries=16"]
+    small += ["--context-min=20", "--context-max=40", "--device=cpu", "--steps=2"]
+    assert main(["train", "--preset", "paper-100", *small, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "best.safetensors").exists()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 60 * 2**20
 
 
 def test_minutes_end_a_run_and_no_step_goes_unlogged_between_two_log_lines(tmp_path: Path) -> None:
@@ -100,7 +118,7 @@ def test_a_log_line_cut_short_is_dropped(tmp_path: Path) -> None:
 
 def test_lowest_loss_is_that_of_the_log(tmp_path: Path) -> None:
     """The best weights are those at the end of the interval with the lowest mean loss."""
-    config = replace(TINY, model="fusion", lr=0.3, steps=20, best_every=4, keep_every=4, schedule="constant", ema=0.5)
+    config = replace(TINY, model="fusion", lr=0.3, steps=20, best_every=4, schedule="constant", ema=0.5)
     train(config, tmp_path, "cpu")
     log = read_log(tmp_path / "log.jsonl")
     means = {end: sum(line["loss"] for line in log if end - 4 < line["step"] <= end) / 2 for end in range(4, 21, 4)}
@@ -108,10 +126,7 @@ def test_lowest_loss_is_that_of_the_log(tmp_path: Path) -> None:
     assert 4 < best < 20, "an example that tells nothing"
     found, step = RunFiles(tmp_path).lowest_loss()
     assert step == best
-    assert_same(found, RunFiles(tmp_path).weights(best)[0])
-    (tmp_path / "best.safetensors").unlink()  # then it is chosen among the kept ones
-    found, step = RunFiles(tmp_path).lowest_loss()
-    assert step == best
+    assert_same(found, weights(train(replace(config, steps=best), tmp_path / "shorter", "cpu")))
     target = tmp_path / "x.safetensors"
     assert main(["export", str(tmp_path), "--out", str(target), "--select", "lowest-loss"]) == 0
     assert read_metadata(target)["training"]["steps"] == best

@@ -1,4 +1,4 @@
-"""The replay of one partition: its records through the code that scores them in the service, block by block."""
+"""Replays one partition, block by block, with the code that scores records in the service."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from fomo_stream.detector.results import Results
 from fomo_stream.loading import first_detector, load_ready
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.running import MAINTENANCE, Running, Scored
+from fomo_stream.partition.running import MAINTENANCE, Running, ScoredBatch
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.advice import Alert, alerts_in
-from fomo_stream.replaying.blocks import BLOCK, Block, Int, IsStopped, Judgement, Sample
+from fomo_stream.replaying.blocks import BLOCK, Block, BlockJudgement, Int, IsStopped, Sample
 from fomo_stream.replaying.detectors.rivals import Rival
 from fomo_stream.replaying.detectors.variants import variants
-from fomo_stream.replaying.measures.recorder import Recorded, Recorder, Spec
-from fomo_stream.replaying.output import written_to
+from fomo_stream.replaying.measures.recorder import MeasureSpec, Recorded, Recorder
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.report_files import written_to
 from fomo_stream.settings.replay import ReplaySettings
 
-OWN = "fomo-stream"  # name of the detector itself
-BEFORE_RULES = "without rules"  # name of the same, before rules and windows of maintenance were looked at
+OWN_DETECTOR = "fomo-stream"  # name of the detector itself
+WITHOUT_RULES = "without rules"  # name of its alerts before rules and windows of maintenance are applied
 MINUTE_MS = 60_000
 
-Advance = Callable[[int], None]  # so many more records are done
+Advance = Callable[[int], None]  # called with the number of further records that are done
 
 
 class PartitionReplay:
-    """Replays one partition, block by block; between two blocks it can be stopped.
+    """Replays one partition, block by block; it can be stopped between two blocks.
 
-    It begins with copies of the detector itself, `first`, and of its variants, by name.
+    It uses copies of the detector itself, `first`, and of its variants, by name.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PartitionReplay:
         self.seconds: dict[str, float] = defaultdict(float)  # that each detector took, by name
         self._plan, self._rivals = plan, rivals
         self._variants = {name: detector.staggered(number) for name, detector in variants.items()}
-        self._clock = Clock(plan.now_ms, plan.begin_ms)
+        self._clock = MonotonicTimes(plan.now_ms, plan.begin_ms)
         ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
         waiting = Waiting(number, plan.settings, topic=plan.settings.topic or None, ids=ids)
         waiting.restore(Restored(plan.source.start(number)))
@@ -63,17 +63,17 @@ class PartitionReplay:
 
     @property
     def position(self) -> int:
-        """Offset of the next record; all before it are scored or skipped."""
+        """The offset of the next record; all before it are scored or skipped."""
         assert self._partition.position is not None
         return self._partition.position
 
     def blocks(self, is_stopped: IsStopped) -> Iterator[Block]:
-        """The blocks of all records. After `is_stopped` the next block is not begun."""
+        """Yield the blocks of all records. After `is_stopped` it begins no further block."""
         samples = self._plan.source.read(self.number, is_stopped)
-        while taken := list(islice(samples, BLOCK)):
+        while block_samples := list(islice(samples, BLOCK)):
             if is_stopped():
                 return
-            yield self._block(taken)
+            yield self._block(block_samples)
         self.is_complete = not is_stopped()
 
     def _block(self, taken: list[Sample]) -> Block:
@@ -82,23 +82,25 @@ class PartitionReplay:
         parts = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
-        rows, seen = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "seen"))
+        rows, detector_rows = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "detector_rows")
+        )
         keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))
-        of_sound = [result for part in parts for result in part.results]
-        for result, is_usable in zip(of_sound, usable, strict=True):
+        sound_results = [result for part in parts for result in part.results]
+        for result, is_usable in zip(sound_results, usable, strict=True):
             if not is_usable:
                 skipped["no_features" if result is None else MAINTENANCE] += 1
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
         muted = np.fromiter(map(self._partition.muted.has, keys), bool, len(keys))
-        judgements = {OWN: _judgement(results, muted)}
+        judgements = {OWN_DETECTOR: _judgement(results, muted)}
         if self._plan.settings.has_rules:
             before = np.concatenate([part.before_rules for part in parts])
-            judgements[BEFORE_RULES] = Judgement(results.score, before).without_alerts(muted)
+            judgements[WITHOUT_RULES] = BlockJudgement(results.score, before).without_alerts(muted)
         for name, detector in self._variants.items():
             began = time.perf_counter()
-            judgements[name] = _judgement(detector.process(seen, keys), muted)
+            judgements[name] = _judgement(detector.process(detector_rows, keys), muted)
             self.seconds[name] += time.perf_counter() - began
         for rival in self._rivals:
             began = time.perf_counter()
@@ -116,42 +118,42 @@ class PartitionReplay:
             results=results,
             judgements=judgements,
             fields=[sample.fields for sample in samples],
-            suppressed=Counter(result["suppressed"] for result in of_sound if result and "suppressed" in result),
+            suppressed=Counter(result["suppressed"] for result in sound_results if result and "suppressed" in result),
             keys=keys,
             raw=[sample.raw for sample in samples],
-            outputs=[result for result in compress(of_sound, usable) if result is not None],
+            outputs=[result for result in compress(sound_results, usable) if result is not None],
             skipped=dict(skipped),
             odd_times=odd_times,
-            notices=[one for part in parts for one in part.notices],
-            ended_incidents=[one.summary for part in parts for one in part.closed],
+            notices=[notice for part in parts for notice in part.notices],
+            ended_incidents=[notice.summary for part in parts for notice in part.closed],
             open_incidents=self._partition.incidents.open,
         )
 
-    def _score(self, samples: list[Sample]) -> list[Scored]:
+    def _score(self, samples: list[Sample]) -> list[ScoredBatch]:
         """Score and learn the records of a block in micro-batches, at least one, which may be empty."""
-        detector, most = self._partition.detector, self._plan.settings.batch_size
-        parts: list[Scored] = []
+        detector, batch_size = self._partition.detector, self._plan.settings.batch_size
+        parts: list[ScoredBatch] = []
         start, began = 0, time.perf_counter()
         while start < len(samples) or not parts:
-            stop = min(len(samples), start + min(most, detector.room))
+            stop = min(len(samples), start + min(batch_size, detector.room))
             parts.append(self._partition.score(samples[start:stop], now=self._plan.now_ms))
             start = stop
-        self.seconds[OWN] += time.perf_counter() - began
+        self.seconds[OWN_DETECTOR] += time.perf_counter() - began
         return parts
 
 
-def _judgement(results: Results, muted: NDArray[np.bool_]) -> Judgement:
-    return Judgement(results.score, results.outlier).without_alerts(muted)
+def _judgement(results: Results, muted: NDArray[np.bool_]) -> BlockJudgement:
+    return BlockJudgement(results.score, results.outlier).without_alerts(muted)
 
 
 @dataclass
-class Clock:
-    """Times of records, made never to descend.
+class MonotonicTimes:
+    """Makes times of records that never descend.
 
-    A record without a time, or with one outside of the range or before that of an earlier record, gets the time of the
-    record before; the first records get the first time that counts.
+    A record without a time, or with a time outside the range or before that of an earlier record, gets the time of the
+    record before it; the first records get the first valid time.
 
-    >>> clock = Clock(now=100)
+    >>> clock = MonotonicTimes(now=100)
     >>> times, n_odd = clock.times([None, 7, 5, 120, 8])
     >>> times.tolist(), n_odd
     ([7, 7, 7, 7, 8], 1)
@@ -162,33 +164,33 @@ class Clock:
     last: int | None = None  # time of the last record
 
     def times(self, stamps: Sequence[int | None]) -> tuple[Int, int]:
-        """Times (n,) of the next records from their timestamps, and how many had none or differ by over a minute."""
+        """Return times (n,) of the next records from timestamps, and how many lack one or differ by over a minute."""
         first = max(1, self.begin)
-        known = np.array([one if one is not None and first <= one <= self.now else -1 for one in stamps], np.int64)
-        start = self.last if self.last is not None else next((one for one in known.tolist() if one > 0), self.begin)
-        times: Int = np.maximum.accumulate(np.maximum(known, start))
+        valid = np.array([ms if ms is not None and first <= ms <= self.now else -1 for ms in stamps], np.int64)
+        start = self.last if self.last is not None else next((ms for ms in valid.tolist() if ms > 0), self.begin)
+        times: Int = np.maximum.accumulate(np.maximum(valid, start))
         self.last = int(times[-1]) if len(times) else self.last
         pairs = zip(stamps, times.tolist(), strict=True)
-        return times, sum(one is None or abs(time - one) > MINUTE_MS for one, time in pairs)
+        return times, sum(stamp is None or abs(time - stamp) > MINUTE_MS for stamp, time in pairs)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One partition to replay. It is sent to the process that does."""
+    """A partition to replay. It is sent to the process that replays it."""
 
-    plan: Plan  # of this partition at least
+    plan: Plan  # with at least the parts for this partition
     partition: int
     folder: Path  # for notes of its records
 
     @property
     def scores(self) -> Path:
-        """The part of --scores-file of this partition."""
+        """The path of this partition's part of --scores-file."""
         return self.folder / f"{self.partition}.scores"
 
 
 @dataclass
-class Outcome:
-    """What the replay of a partition has found."""
+class PartitionOutcome:
+    """The outcome of the replay of a partition."""
 
     partition: int
     recorded: Recorded
@@ -199,12 +201,12 @@ class Outcome:
     ended: float
     model: str
     kernel: str
-    left_out: tuple[str, ...]  # names of views that the rows do not fit
-    alerts: list[Alert]  # for --suggest, else none
+    left_out: tuple[str, ...]  # names of views that are too narrow for the rows
+    alerts: list[Alert]  # for --suggest, else empty
 
 
-class Detectors:
-    """The detectors of a plan before the first record: every partition begins with copies of them.
+class PlanDetectors:
+    """The detectors of a plan before the first record; every partition uses copies of them.
 
     Raises SchemaError, CheckpointError or ConfigError.
     """
@@ -214,34 +216,35 @@ class Detectors:
         own_model = load_ready(settings.model, settings.device, settings.kernel)
         self.first = first_detector(settings, own_model, plan.schema, None)
         self.variants: dict[str, Detector] = {}
-        for name, its in variants(settings):
-            model = own_model if its.model == settings.model else load_ready(its.model, its.device, its.kernel)
-            # only alerts of the detector itself are listed, with reasons
-            unexplained = its.model_copy(update={"explain": "none"})
+        for name, variant in variants(settings):
+            is_same = variant.model == settings.model
+            model = own_model if is_same else load_ready(variant.model, variant.device, variant.kernel)
+            # reasons are only shown for alerts of the detector itself
+            unexplained = variant.model_copy(update={"explain": "none"})
             self.variants[name] = first_detector(unexplained, model, plan.schema, None)
 
     def rivals(self) -> list[Rival]:
-        """Other detectors for one partition."""
+        """Return the other detectors for one partition."""
         schema, config = self._plan.schema, self._plan.settings.detector_config()
         columns = schema.categorical_columns
         return [Rival(spec, schema.features, config, columns) for spec in self._plan.settings.compare]
 
 
-def spec_of(plan: Plan) -> Spec:
-    """What is measured: the detector itself, variants, and rivals, in this order."""
+def measure_spec(plan: Plan) -> MeasureSpec:
+    """Return what is measured: the detector itself, variants, and rivals, in this order."""
     settings = plan.settings
-    before = (BEFORE_RULES,) if settings.has_rules else ()
-    names = (OWN, *before, *(name for name, _ in variants(settings)), *settings.compare)
+    before = (WITHOUT_RULES,) if settings.has_rules else ()
+    names = (OWN_DETECTOR, *before, *(name for name, _ in variants(settings)), *settings.compare)
     schema, rate = plan.schema, settings.alert_rate
-    return Spec(
+    return MeasureSpec(
         names, schema.features, rate, plan.has_labels, plan.axis, schema.categorical, schema.counters, settings.quiet
     )
 
 
-def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:
-    """Replay a partition until its end or until `is_stopped`. advance: is called after each block. Raises FomoError."""
+def replay_partition(job: Job, detectors: PlanDetectors, is_stopped: IsStopped, advance: Advance) -> PartitionOutcome:
+    """Replay a partition to its end or until `is_stopped`. advance: called after each block. Raises FomoError."""
     began, settings = time.monotonic(), job.plan.settings
-    recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
+    recorder = Recorder(job.folder, measure_spec(job.plan), job.partition)
     replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.variants, detectors.rivals())
     alerts, n = list[Alert](), 0
     for block in replay.blocks(is_stopped):
@@ -253,7 +256,7 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
             _append_scores(job.scores, block, settings)
         advance(len(block) + sum(block.skipped.values()))
     model = detectors.first.model
-    return Outcome(
+    return PartitionOutcome(
         partition=replay.number,
         recorded=recorder.close(),
         position=replay.position,
@@ -263,7 +266,7 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
         ended=time.monotonic(),
         model=model.name,
         kernel=model.kernel,
-        left_out=tuple(one.view for one in detectors.first.left_out),
+        left_out=tuple(reason.view for reason in detectors.first.left_out),
         alerts=alerts,
     )
 

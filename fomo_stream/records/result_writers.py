@@ -1,4 +1,4 @@
-"""Writing records with their results, as JSON lines or as CSV."""
+"""Writers of records with their results, as JSON lines or as CSV."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ CSV_FIELDS = (
     *("score", "remembered_logit", "logit", "p_value", "outlier", "severity", "confidence", "missing", "generation"),
     *("status", "incident", "surprise"),
 )
-GONE_FIELDS = ("regime",)  # of files of earlier versions
-PLACE_FIELDS = ("line",)  # of records whose place in the output is not that in the input
+FORMER_FIELDS = ("regime",)  # of files of earlier versions
+PLACE_FIELDS = ("line",)  # of records whose line in the output is another one than in the input
 EXPLAINED_FIELDS = ("reasons", "explanation")  # of records that are explained
 REFERENCE_FIELDS = ("reference_logit",)  # where there is a reference
 RULED_FIELDS = ("suppressed", "rule")  # where there are rules, or windows of maintenance
 
 
 def csv_columns(field: str) -> list[str]:
-    """All columns of a CSV file that can hold results, for the result field `field`."""
-    optional = *PLACE_FIELDS, *RULED_FIELDS, *REFERENCE_FIELDS, *EXPLAINED_FIELDS, *GONE_FIELDS
+    """Return all columns of a CSV file that can hold results, for the result field `field`."""
+    optional = *PLACE_FIELDS, *RULED_FIELDS, *REFERENCE_FIELDS, *EXPLAINED_FIELDS, *FORMER_FIELDS
     return [f"{field}_{name}" for name in (*CSV_FIELDS, *optional)]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What is written of a record and its result, which is under `field`."""
+class OutputForm:
+    """Options of the output: a record, and its result under `field`."""
 
     field: str = "fomo"
     scores_only: bool = False  # without the record
@@ -41,14 +41,14 @@ class Form:
 
 
 class JsonWriter:
-    """Writes each record with its result under the field `field`; a malformed line becomes the text `raw`."""
+    """Write each record with its result under the field `field`; a malformed line becomes the text `raw`."""
 
-    def __init__(self, out: BinaryIO, table: RecordFile, form: Form) -> None:
+    def __init__(self, out: BinaryIO, table: RecordFile, form: OutputForm) -> None:
         self._out, self._form = out, form
 
     def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
         """Write these lines; a blank one stays blank."""
-        for line, result in _chosen(lines, results, self._form):
+        for line, result in _selected(lines, results, self._form):
             if line.is_blank:
                 self._out.write(b"\n")
                 continue
@@ -60,28 +60,28 @@ class JsonWriter:
 
 
 class CsvWriter:
-    """Writes each row's cells unchanged, then the result's, in place of those of an earlier run.
+    """Write each row's cells unchanged, then those of the result; they replace those of an earlier run.
 
     Lines above the header become blank, so that each record keeps its line.
     A malformed row is filled to fit the header, or its last cells become one.
     """
 
-    def __init__(self, out: BinaryIO, table: RecordFile, form: Form) -> None:
+    def __init__(self, out: BinaryIO, table: RecordFile, form: OutputForm) -> None:
         self._out, self._form, self._delimiter, self._width = out, form, table.delimiter, len(table.header)
         self._fields = CSV_FIELDS + PLACE_FIELDS * form.outliers_only + RULED_FIELDS * form.is_ruled
         self._fields += REFERENCE_FIELDS * form.has_reference + EXPLAINED_FIELDS * form.is_explained
         earlier = csv_columns(form.field)
         self._kept = [] if form.scores_only else [i for i, name in enumerate(table.header) if name not in earlier]
-        self._text = _Rows()
+        self._text = _LineBuffer()
         # With this end of lines, cells with a carriage return are quoted, too.
-        self._csv = csv.writer(self._text, delimiter=table.delimiter, lineterminator=_Rows.END)
+        self._csv = csv.writer(self._text, delimiter=table.delimiter, lineterminator=_LineBuffer.END)
         if not form.outliers_only:
             self._text.append("\n" * table.blank_before)
         self._csv.writerow([table.header[i] for i in self._kept] + [f"{form.field}_{name}" for name in self._fields])
 
     def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
         """Write these lines; a blank one stays blank."""
-        for line, result in _chosen(lines, results, self._form):
+        for line, result in _selected(lines, results, self._form):
             if not line.raw:
                 self._text.append("\n")
             else:
@@ -99,8 +99,8 @@ class CsvWriter:
         return [cells[i] for i in self._kept]
 
 
-class _Rows(list[str]):
-    """The lines that a csv.writer has written."""
+class _LineBuffer(list[str]):
+    """The lines written by a csv.writer."""
 
     END = "\r\n"
 
@@ -108,8 +108,8 @@ class _Rows(list[str]):
         self.append(text.removesuffix(self.END) + "\n")
 
 
-def _chosen(lines: Sequence[Line], results: Sequence[Result], form: Form) -> Iterator[tuple[Line, Result]]:
-    """The lines to write, with their results."""
+def _selected(lines: Sequence[Line], results: Sequence[Result], form: OutputForm) -> Iterator[tuple[Line, Result]]:
+    """Return the lines to write, with their results."""
     pairs = zip(lines, results, strict=True)
     if not form.outliers_only:
         return pairs

@@ -24,9 +24,9 @@ METRICS = (READY, SENT, FAILED_FOR_GOOD, RETRIED, OLDEST, HELD, SKIPPED)
 registry = CollectorRegistry()
 ProcessCollector(registry=registry)
 _KINDS: dict[str, Any] = {"counter": Counter, "gauge": Gauge}
-_values = {one: _KINDS[one.kind](PREFIX + one.name, one.text, one.labels, registry=registry) for one in METRICS}
+_values = {m: _KINDS[m.kind](PREFIX + m.name, m.text, m.labels, registry=registry) for m in METRICS}
 
 
-def value_of(metric: Metric, *labels: str) -> Any:
-    """The counter or gauge of these labels."""
+def metric_value(metric: Metric, *labels: str) -> Any:
+    """Return the counter or gauge of a metric with these labels."""
     return _values[metric].labels(*labels) if labels else _values[metric]

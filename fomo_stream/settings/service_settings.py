@@ -9,13 +9,13 @@ from uuid import uuid4
 
 from pydantic import field_validator, model_validator
 
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, PlainName
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerName
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
-from fomo_stream.settings.topics import InputFlags, OutputFlags
+from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 from fomo_stream.wording import seconds_of
 
 MAX_LATENCY_MS = 100.0
-COMMIT_SHARE = 1 / 2  # of the target for the latency; the rest is for the broker's answers and the scoring
+COMMIT_SHARE = 1 / 2  # of the latency target; the rest is for scoring and for the answers of the broker
 BATCH_SHARE = 1 / 4
 
 
@@ -25,21 +25,21 @@ class ServiceSettings(InputFlags, OutputFlags):
     start: Literal["earliest", "latest"] = flag("Topics", "earliest", scope="running")
     """where a group without offsets starts; partitions created later are read from their start"""
     warm: str | None = flag("Topics", None, metavar="DURATION", scope="running")
-    """a group without offsets first learns the records of this time before its start, or all (earliest), without
-    outputs: 12h, 7d or 2w (default: it starts cold)"""
+    """a group without offsets first learns the records of this duration before its start, or all (earliest), without
+    outputs: 12h, 7d or 2w (default: it starts without earlier records)"""
 
-    instance_id: PlainName | None = flag("Delivery", None, metavar="NAME", min_length=1, scope="running")
+    instance_id: BrokerName | None = flag("Delivery", None, metavar="NAME", min_length=1, scope="running")
     """unique name of this instance in its group; with it, a quick restart keeps the partitions"""
     on_lost_offset: Literal["fail", "earliest", "latest"] = flag("Delivery", "fail", scope="running")
     """what to do when the broker no longer has the next record to read"""
     reset_state: bool = flag("Delivery", False, scope="running")
-    """first delete everything that the group has learned, also its choice of features"""
+    """first delete everything that the group has learned, including its choice of features"""
     max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, scope="running")
-    """target for the time from the producer of a record to the commit of its score; it sets how long records wait for
-    others"""
+    """target for the time from the producer of a record to the commit of its score; it limits how long records wait for
+    a batch"""
 
     tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
-    """records without a value, as of change data capture: passed over, or a dead letter"""
+    """records without a value, such as those of change data capture: skipped, or a dead letter"""
     health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, scope="running")
     """serve /livez, /readyz, /metrics and a status page on this port (default: off)"""
     http_host: str = flag("General", "127.0.0.1", metavar="HOST", min_length=1, scope="running")
@@ -48,7 +48,7 @@ class ServiceSettings(InputFlags, OutputFlags):
     """the status page shows the keys of incidents (default: no keys)"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag("General", False, scope="running")
-    """wait for brokers, topics and permissions that are missing, in place of ending with an error"""
+    """wait for brokers, topics and permissions that are missing, instead of ending with an error"""
 
     @field_validator("warm")
     @classmethod
@@ -77,15 +77,15 @@ class ServiceSettings(InputFlags, OutputFlags):
 
     @model_validator(mode="after")
     def _commits_are_in_time(self) -> Self:
-        """The broker aborts a transaction that stays open for too long."""
+        """Refuse commits that come too late: the broker aborts a transaction that stays open for too long."""
         name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in self.kafka), None)
         timeout = self.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
-        most = int(timeout) / 3 if timeout.isdigit() else float("inf")
-        if self.delivery == "exactly-once" and self.commit_interval_ms > most:
+        limit_ms = int(timeout) / 3 if timeout.isdigit() else float("inf")
+        if self.delivery == "exactly-once" and self.commit_interval_ms > limit_ms:
             raise ValueError(
-                f"--max-latency-ms must be at most {most / COMMIT_SHARE:g}: half of it is the time between commits, "
-                f"which is at most a third of {name or 'session.timeout.ms'}: the broker aborts a transaction that "
-                "stays open too long"
+                f"--max-latency-ms must be at most {limit_ms / COMMIT_SHARE:g}: half of it is the time between "
+                f"commits, which is at most a third of {name or 'session.timeout.ms'}: the broker aborts a "
+                "transaction that stays open too long"
             )
         return self
 
@@ -101,7 +101,7 @@ class ServiceSettings(InputFlags, OutputFlags):
 
     @property
     def warm_s(self) -> float | None:
-        """How far back the warm start begins, in seconds; None: at the first record, or there is none."""
+        """Seconds before the start at which the warm start begins; None: at the first record, or no warm start."""
         if self.warm is None or self.warm == "earliest":
             return None
         return seconds_of(self.warm)
@@ -110,7 +110,7 @@ class ServiceSettings(InputFlags, OutputFlags):
     def transactional_id(self) -> str:
         """The transactional id of this instance: unique, and with --instance-id the same after a restart.
 
-        The digest keeps apart `a` on `b` with the instance `c-d`, and `a` on `b-c` with the instance `d`.
+        The digest distinguishes group `a` on topic `b` with instance `c-d` from `a` on `b-c` with instance `d`.
         """
         digest = blake2b(f"{self.group} {self.topic}".encode(), digest_size=4).hexdigest()
         return f"{self.group}-{self.topic}-{digest}-{self.instance_id or uuid4().hex}"

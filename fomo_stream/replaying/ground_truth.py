@@ -1,4 +1,4 @@
-"""Labels of records: verdicts that people or other systems gave, to measure the scores by.
+"""Reads labels of records: verdicts of people or other systems, which scores are measured against.
 
 They come from a field of the records, from a file, or from a topic as the service reads it by `--feedback`. A label of
 a file or a topic names its record by offset (in a file: by number), or by key. By key, a label in a file is about all
@@ -27,7 +27,7 @@ _SIGNED: dict[Any, int] = {**dict.fromkeys((1, "1", "1.0"), INLIER), **dict.from
 
 
 def verdict_of(value: Any, is_signed: bool = False) -> int:
-    """OUTLIER, INLIER, UNKNOWN if there is no value, or UNREADABLE. is_signed: whether -1 is an outlier, and 1 none.
+    """Return OUTLIER, INLIER, UNKNOWN without a value, or UNREADABLE. is_signed: -1 is an outlier, and 1 an inlier.
 
     >>> [verdict_of(value) for value in (True, 0, 1.0, "False", "1", None, 2, "yes", [])]
     [1, 0, 1, 0, 1, -1, -2, 1, -2]
@@ -37,14 +37,14 @@ def verdict_of(value: Any, is_signed: bool = False) -> int:
     if is_missing(value) or value != value:
         return UNKNOWN
     try:
-        found = (_SIGNED if is_signed else _VERDICTS).get(value.strip().lower() if isinstance(value, str) else value)
+        verdict = (_SIGNED if is_signed else _VERDICTS).get(value.strip().lower() if isinstance(value, str) else value)
     except TypeError:  # a list or an object
-        found = None
-    return UNREADABLE if found is None else found
+        verdict = None
+    return UNREADABLE if verdict is None else verdict
 
 
 def is_signed(values: Collection[Any]) -> bool:
-    """Whether these are labels as scikit-learn has them: -1 and 1, or -1 alone."""
+    """Return whether these are labels as in scikit-learn: -1 and 1, or -1 alone."""
     verdicts = {verdict_of(value, is_signed=True) for value in values} - {UNKNOWN}
     return OUTLIER in verdicts and UNREADABLE not in verdicts
 
@@ -58,7 +58,7 @@ def check_label_values(field: str, values: Collection[Any]) -> None:
 
 
 def label_notes(field: str, values: Collection[Any]) -> Iterator[str]:
-    """What a user may not expect of labels with these values."""
+    """Yield notes about labels with these values that a user may not expect."""
     if is_signed(values):
         yield f"-1 in {field} is an outlier, and 1 is normal, as scikit-learn has them"
     elif any(map(is_missing, values)):
@@ -73,25 +73,25 @@ class Labels:
     keys: Mapping[bytes, int]
 
     def applied(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """The samples with their labels. A label by offset counts more than one by key."""
+        """Yield the samples with their labels. A label by offset takes precedence over one by key."""
         for sample in samples:
             verdict = self.offsets.get(sample.offset)
             if verdict is None and sample.key is not None and self.keys:
-                verdict = self.keys.get(as_bytes(sample.key))
+                verdict = self.keys.get(key_bytes(sample.key))
             yield sample if verdict is None else sample._replace(label=verdict)
 
 
 NO_LABELS = Labels({}, {})
 
 
-def as_bytes(key: bytes | str) -> bytes:
+def key_bytes(key: bytes | str) -> bytes:
     return key.encode(errors="surrogatepass") if isinstance(key, str) else key
 
 
 class LabelTable:
-    """Collects the labels of all partitions; of a record or a key, the last one counts.
+    """Collects the labels of all partitions; the last label of a record or a key counts.
 
-    spans: the offsets of each partition that are replayed, start and end.
+    spans: first and end offset of the replayed range of each partition.
     """
 
     def __init__(self, source: str, spans: Mapping[int, tuple[int, int]]) -> None:
@@ -101,7 +101,7 @@ class LabelTable:
         self._nowhere, self._bad, self._first_bad = 0, 0, ""
 
     def add(self, record: tuple[int, int] | bytes | None, verdict: int) -> None:
-        """A label of the record at a partition and offset, or of all records with a key; None: of no record."""
+        """Add a label of the record at a partition and offset, or of all records with a key; None: of no record."""
         if record is None:
             self._nowhere += 1
         elif self._verdicts.pop(record, verdict) != verdict:
@@ -110,14 +110,14 @@ class LabelTable:
             self._verdicts[record] = verdict
 
     def refuse(self, place: str, reason: str) -> None:
-        """A record that is no label."""
+        """Note a record that is not a label."""
         self._bad += 1
         self._first_bad = self._first_bad or f"{place}: {reason}"
 
     def finish(self) -> tuple[dict[int, Labels], list[str]]:
-        """The labels by partition, and sentences about anything unusual. Raises SchemaError if there is no label."""
+        """Return the labels by partition, and sentences about anything unusual. Raises SchemaError without labels."""
         if not (self._verdicts or self._nowhere):
-            reason = f"; the first line that is none: {self._first_bad}" if self._bad else ""
+            reason = f"; the first line that is not a label: {self._first_bad}" if self._bad else ""
             raise SchemaError(f"{self._source} has no labels{reason}")
         keys = {record: verdict for record, verdict in self._verdicts.items() if isinstance(record, bytes)}
         labels = {partition: Labels({}, keys) for partition in self._spans}
@@ -149,7 +149,7 @@ class LabelTable:
 
 
 def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[dict[int, Labels], list[str]]:
-    """The labels of a file of CSV or JSON lines, by partition, and notes.
+    """Return the labels of a file of CSV or JSON lines, by partition, and notes.
 
     A record has `outlier`, and `offset` (and `partition`, if there are several) or `key`. Raises ConfigError if the
     file cannot be read, and SchemaError if it has no labels.
@@ -163,14 +163,14 @@ def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[d
             try:
                 if line.record is None:
                     raise ValueError(str(line.error))
-                table.add(*_label_in(line.record, len(spans)))
+                table.add(*_parse_label_line(line.record, len(spans)))
             except ValueError as error:  # also RecordError
                 table.refuse(f"line {line.number}", str(error))
     return table.finish()
 
 
-def _label_in(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, int] | bytes, int]:
-    """The record or the key that a line of a file is about, and the verdict. Raises ValueError if it is no label."""
+def _parse_label_line(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, int] | bytes, int]:
+    """Return the record or key that a line of a file is about, and the verdict. Raises ValueError for other lines."""
     outlier = verdict_of(record.get("outlier"))
     if outlier < 0:
         raise ValueError("outlier must be true or false, or 1 or 0")
@@ -178,13 +178,14 @@ def _label_in(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, 
     if offset is not None:
         if partition is None and n_partitions > 1:
             raise ValueError("the topic has several partitions, so a label by offset needs the partition")
-        return (0 if partition is None else _whole("partition", partition), _whole("offset", offset)), outlier
+        number = 0 if partition is None else _whole_number("partition", partition)
+        return (number, _whole_number("offset", offset)), outlier
     if key is None:
         raise ValueError("it names no record by offset or key")
-    return as_bytes(str(key)), outlier
+    return key_bytes(str(key)), outlier
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole_number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**63 or value % 1:
         raise ValueError(f"{name} must be a whole number, 0 or more")
     return int(value)

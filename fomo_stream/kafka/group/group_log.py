@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.broker.clients import explained, make_producer, wait_until_connected
+from fomo_stream.kafka.broker.clients import broker_error, make_producer, wait_until_connected
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.settings.topics import TopicFlags
+from fomo_stream.settings.topic_flags import TopicFlags
 
 PARTITION = 0
-OF = "of"  # field of each record: the group and its input
+OWNER_FIELD = "of"  # field of each record: the group and its input
 KINDS = (b"schema/", b"settings/", b"warm/")  # beginnings of the keys
-TIMEOUT_S = 5.0  # to wait for the next record, or for the acknowledgement of one
+TIMEOUT_S = 5.0  # wait for the next record, or for an acknowledgement
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One record of the log."""
 
     key: bytes
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class GroupLog:
-    """Reads and appends to the log; calls raise BrokerError if the broker does not answer in time."""
+    """The log, to read and to append. Calls raise BrokerError if the broker does not answer in time."""
 
     def __init__(self, settings: TopicFlags) -> None:
         self._settings = settings
@@ -43,11 +43,11 @@ class GroupLog:
         self._entries: dict[bytes, bytes] = {}  # read so far, in order
         self._next = 0  # not OFFSET_BEGINNING: a client that asks for an offset of a new topic may wait half a second
 
-    def entries(self, kind: bytes) -> list[Entry]:
-        """All present records of one of the KINDS, in the order of the log. Raises BrokerError for one of no JSON.
+    def entries(self, kind: bytes) -> list[LogEntry]:
+        """Return all present records of one of the KINDS, in their order. Raises BrokerError if one is not JSON.
 
-        Raises TopicError if the log is of another group or input: `a` on `b-c` and `a-b` on `c` have one state topic.
-        The first record of a group that says whose it is decides; those of earlier versions do not.
+        Raises TopicError if another group or input owns the log: `a` on `b-c` and `a-b` on `c` have one state topic.
+        The first record with an owner decides; records of earlier versions have none.
         """
         try:
             with TopicReader(self._settings, isolation="read_uncommitted") as reader:
@@ -61,16 +61,17 @@ class GroupLog:
         except NoProgressError as error:
             raise BrokerError(f"the group's agreement could not be read from topic {self._topic} ({error})") from None
         with self.understanding():
-            found = [Entry(key, dict(json.loads(value))) for key, value in self._entries.items()]
-            owner = next((list(map(str, one.content[OF])) for one in found if OF in one.content), self._owner)
+            stored = [LogEntry(key, dict(json.loads(value))) for key, value in self._entries.items()]
+            owners = (list(map(str, entry.content[OWNER_FIELD])) for entry in stored if OWNER_FIELD in entry.content)
+            owner = next(owners, self._owner)
         if owner != self._owner:
             what = f"topic {self._topic} has the state of group {owner[0]} on topic {owner[-1]}"
             raise TopicError(what, f"choose another --group for {self._settings.topic}")
-        return [one for one in found if one.key.startswith(kind)]
+        return [entry for entry in stored if entry.key.startswith(kind)]
 
     @contextmanager
     def understanding(self) -> Iterator[None]:
-        """Raise BrokerError in place of the errors of an entry whose content is not as it should be."""
+        """Turn the errors of an entry with an unexpected content into BrokerError."""
         try:
             yield
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -88,7 +89,7 @@ class GroupLog:
         key = kind + uuid.uuid4().hex.encode()
         producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         try:
-            value = json.dumps({**content, OF: self._owner}).encode()
+            value = json.dumps({**content, OWNER_FIELD: self._owner}).encode()
             wait_until_connected(producer, TIMEOUT_S)
             producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
         except KafkaException as error:
@@ -96,18 +97,18 @@ class GroupLog:
         left = producer.flush(TIMEOUT_S + 1)
         what = f"the group's agreement could not be written to topic {self._topic}"
         if failures:
-            raise explained(failures[0], what)
+            raise broker_error(failures[0], what)
         if left:
             raise BrokerError(f"{what} (no answer)")
 
     def not_kept(self) -> BrokerError:
-        """The error for a record that was written, but cannot be read back."""
+        """Return the error for a record that was written, but cannot be read back."""
         what = f"topic {self._topic} does not keep its records"
         return BrokerError(what, "it must be compacted (cleanup.policy=compact)")
 
 
 def check_has_run(settings: TopicFlags, partitions: Mapping[str, int], otherwise: str) -> None:
-    """Raise TopicError, with what to do otherwise, if the input or the state topic is not among these topics."""
+    """Raise TopicError if the input or the state topic is not among these topics. otherwise: another remedy."""
     if settings.topic not in partitions:
         what = f"there is no topic {settings.topic} on {settings.bootstrap}"
         raise TopicError(what, "check --topic and --bootstrap")

@@ -13,7 +13,7 @@ from dateutil.rrule import rrulestr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fomo_stream.records.repeats import DAYS, WEEKDAYS, days_in, repetitions
+from fomo_stream.records.recurrence import DAYS, WEEKDAYS, days_in, repetitions
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, LAST = timedelta(hours=1), datetime(2030, 1, 1)

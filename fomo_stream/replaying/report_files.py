@@ -1,4 +1,4 @@
-"""The files of a replay: their places are checked before the work begins; they are written whole, for any reader."""
+"""Checks and writes the files of a replay: paths are checked before the work begins; files are written atomically."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError, FomoError
 
-# Characters that could end an element of HTML or start another one, line ends of JavaScript, and halves of characters,
-# which have no bytes.
-ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-DIGITS = 6  # of floats in a report: more are noise, and another processor gives others
+# Characters that could end or start an element of HTML, line ends of JavaScript, and lone surrogates, which cannot be
+# encoded.
+ESCAPED_CHARACTERS = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+DIGITS = 6  # of floats in a report: further digits are noise, and depend on the processor
 
 
 def check_outputs(outputs: Mapping[str, Path], inputs: Mapping[str, Path]) -> None:
@@ -44,23 +44,23 @@ def check_writable(flag: str, path: Path) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"{flag} {path}: there is no folder {path.parent}; create it")
     needed = [path.parent] if not path.exists() else [path] if _is_device(path) else [path, path.parent]
-    if not all(os.access(one, os.W_OK) for one in needed):
+    if not all(os.access(needed_path, os.W_OK) for needed_path in needed):
         raise ConfigError(f"{flag} {path} may not be written; check its permissions")
 
 
 def _is_device(path: Path) -> bool:
-    """Whether it is a device such as /dev/stdout, which is written to and never replaced."""
+    """Return whether a path is a device such as /dev/stdout, which is written to and never replaced."""
     return path.exists() and not path.is_file()
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old one or the new one, also after a crash. Raises ConfigError."""
+    """Write a file so that readers see either the old or the new one, even after a crash. Raises ConfigError."""
     with _replaced(path) as file:
         file.write(data)
 
 
 def join_parts(path: Path, parts: Iterable[Path]) -> None:
-    """Join files to one, as `write_whole`; those that are not there are left out. Raises ConfigError."""
+    """Join files to one, as `write_whole` writes it; missing files are left out. Raises ConfigError."""
     with _replaced(path) as file:
         for part in parts:
             if part.exists():
@@ -70,7 +70,7 @@ def join_parts(path: Path, parts: Iterable[Path]) -> None:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` when it is complete."""
+    """Open a file to write to, which replaces `path` when it is complete."""
     is_device = _is_device(path)
     partial = path if is_device else path.with_name(path.name + ".partial")
     try:
@@ -88,7 +88,7 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def written_to(folder: Path) -> Iterator[None]:
-    """Within it, errors of writing to the folder for temporary files are a FomoError, in one sentence."""
+    """Turn errors of writing to the folder for temporary files into a FomoError, in one sentence."""
     try:
         yield
     except OSError as error:
@@ -97,29 +97,29 @@ def written_to(folder: Path) -> Iterator[None]:
 
 
 def json_text(value: Any) -> str:
-    """JSON for any reader: also inside HTML, and also with text that has no bytes, such as names of some files."""
+    """Return JSON that is also valid inside HTML, and with text that cannot be encoded, such as some file names."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return ESCAPED_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def rounded(value: float) -> float | None:
-    """A float with DIGITS significant digits; None for NaN and infinities."""
+    """Return a float with DIGITS significant digits; None for NaN and infinities."""
     return float(f"{value:.{DIGITS}g}") + 0.0 if math.isfinite(value) else None  # + 0.0: no -0.0
 
 
-def known(value: float) -> float | None:
-    """A float as it is; None for NaN."""
+def none_for_nan(value: float) -> float | None:
+    """Return a float unchanged; None for NaN."""
     return value if value == value else None
 
 
-def plain(value: Any, number: Callable[[float], float | None] = rounded) -> Any:
-    """A value as JSON can hold it: None for what is missing, ISO 8601 text for a time, seconds for a duration.
+def json_value(value: Any, number: Callable[[float], float | None] = rounded) -> Any:
+    """Return a value that JSON can hold: None for a missing one, ISO 8601 text for a time, seconds for a duration.
 
-    number: what becomes of floats, `rounded` or `known`.
+    number: converts floats, `rounded` or `none_for_nan`.
 
-    >>> plain({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
+    >>> json_value({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
     {'value': 0.333333, 'rows': [0, 1, 2], 'none': None}
-    >>> plain([1 / 3, datetime(2026, 10, 1), timedelta(minutes=1)], known)
+    >>> json_value([1 / 3, datetime(2026, 10, 1), timedelta(minutes=1)], none_for_nan)
     [0.3333333333333333, '2026-10-01T00:00:00', 60.0]
     """
     if isinstance(value, np.datetime64):
@@ -131,9 +131,9 @@ def plain(value: Any, number: Callable[[float], float | None] = rounded) -> Any:
     if isinstance(value, float):
         return number(value)
     if isinstance(value, Mapping):
-        return {str(name): plain(part, number) for name, part in value.items()}
+        return {str(name): json_value(part, number) for name, part in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(part, number) for part in value]
+        return [json_value(part, number) for part in value]
     if isinstance(value, (bytes, bytearray)):
         return value.decode(errors="replace")
     if str(value) in ("NaT", "<NA>"):

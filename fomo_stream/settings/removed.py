@@ -1,13 +1,13 @@
-"""Settings of earlier builds, and what to use now: told for one release, wherever such a setting is given."""
+"""Settings of earlier builds, and what to use instead: named for one release, wherever such a setting is given."""
 
 from __future__ import annotations
 
-_OF_MESSAGES = "--per-hour of notify limits messages, and Alertmanager groups and repeats them"
-_OF_TARGETS = "give the addresses in FOMO_TO, FOMO_WEBHOOK and FOMO_ALERTMANAGER, or in the file of --config"
+_MESSAGES_HINT = "--per-hour of notify limits messages, and Alertmanager groups and repeats them"
+_TARGETS_HINT = "give the addresses in FOMO_TO, FOMO_WEBHOOK and FOMO_ALERTMANAGER, or in the file of --config"
 
-GONE = {
-    **dict.fromkeys(("throttle", "update-every", "group-above", "template", "look-back", "notify"), _OF_MESSAGES),
-    **dict.fromkeys(("targets", "targets-file"), _OF_TARGETS),
+REMOVED = {
+    **dict.fromkeys(("throttle", "update-every", "group-above", "template", "look-back", "notify"), _MESSAGES_HINT),
+    **dict.fromkeys(("targets", "targets-file"), _TARGETS_HINT),
     **dict.fromkeys(("webhook-secret", "webhook-secret-file"), "use https, with user:password@ in the address"),
     "target-ca": "set SSL_CERT_FILE (for --to REQUESTS_CA_BUNDLE) to a file with it and those of the system",
     "target-timeout": "leave it out: a target has 10 s to answer",
@@ -22,11 +22,11 @@ GONE = {
 }
 
 
-def what_instead(name: str) -> str:
-    """The end of a sentence about a setting that there is not, written as a flag or a variable; empty: it never was.
+def replacement_hint(name: str) -> str:
+    """Return the end of a sentence about a removed setting, written as a flag or a variable; empty: it never existed.
 
-    >>> what_instead("FOMO_TARGET_TIMEOUT")
+    >>> replacement_hint("FOMO_TARGET_TIMEOUT")
     ': it is gone; leave it out: a target has 10 s to answer'
     """
     plain = name.lower().removeprefix("fomo_").lstrip("-").replace("_", "-")
-    return f": it is gone; {GONE[plain]}" if plain in GONE else ""
+    return f": it is gone; {REMOVED[plain]}" if plain in REMOVED else ""

@@ -1,4 +1,4 @@
-"""Rules and windows of maintenance, as the configuration file has them: what does not matter, or when."""
+"""Rules and windows of maintenance in the configuration file: which deviations do not matter, or when."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from pydantic import (
 )
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.limits import FIRST_YEAR, LAST_YEAR, MOST_RULES
+from fomo_stream.limits import FIRST_YEAR, LAST_YEAR, MAX_RULES
 from fomo_stream.wording import did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-KINDS = ("only", "ignore", "valid", "min_severity")  # what a rule says; each says one of them
-MOST_CHARACTERS, MOST_IN_ALL = 100_000, 400_000  # of the patterns of a table; of all rules, or windows
+KINDS = ("only", "ignore", "valid", "min_severity")  # the fields that make a rule; each rule has one of them
+MAX_PATTERN_CHARACTERS, MAX_TABLES_CHARACTERS = 100_000, 400_000  # of the patterns of a table; of all rules, or windows
 Pattern = Annotated[str, Field(max_length=200)]
 Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(lambda value: split_names(value)), Field(max_length=1000)]
 Limit = float | None
 
 
 def split_names(value: Any) -> Any:
-    """`"a, b"` as `("a", "b")`, and `'"a, b"'` as `("a, b",)`; values that are not text stay as they are."""
+    """Split `"a, b"` into `("a", "b")`, and `'"a, b"'` into `("a, b",)`; return other values unchanged."""
     if isinstance(value, str):
         names = next(csv.reader([value], skipinitialspace=True), ()) if '"' in value else value.split(",")
         return tuple(name.strip() for name in names if name.strip())
@@ -44,26 +44,26 @@ def split_names(value: Any) -> Any:
 
 
 def zone(name: str) -> ZoneInfo:
-    """A time zone by its name. Raises ValueError."""
+    """Return a time zone by its name. Raises ValueError."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         from zoneinfo import available_timezones
 
         hint = did_you_mean(name, sorted(available_timezones()))
-        raise ValueError(f"there is no time zone {name[:60]}{hint or '; write it as Europe/Berlin'}") from None
+        raise ValueError(f"unknown time zone {name[:60]}{hint or '; write it as Europe/Berlin'}") from None
 
 
 Zone = Annotated[str, AfterValidator(lambda name: zone(name).key), Field(max_length=100)]
 
 
-class Table(BaseModel):
-    """A table of the configuration file; names may have dashes."""
+class ConfigTable(BaseModel):
+    """A table of the configuration file; names of fields may have dashes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
     name: str = Field(min_length=1, max_length=100)
-    keys: Patterns = ()  # patterns of keys, as of files: pump-*; none: all
+    keys: Patterns = ()  # patterns of keys, such as pump-*; none: all keys
 
     @model_validator(mode="before")
     @classmethod
@@ -74,27 +74,27 @@ class Table(BaseModel):
 
     @model_validator(mode="after")
     def _patterns_are_short(self) -> Self:
-        if sum(map(len, (*self.keys, *getattr(self, "features", ())))) > MOST_CHARACTERS:
-            raise ValueError(f"its patterns have more than {MOST_CHARACTERS:,} characters: use * in them")
+        if sum(map(len, (*self.keys, *getattr(self, "features", ())))) > MAX_PATTERN_CHARACTERS:
+            raise ValueError(f"its patterns have more than {MAX_PATTERN_CHARACTERS:,} characters: use * in them")
         return self
 
     def plain(self) -> dict[str, Any]:
-        """For JSON, without what is not given."""
+        """Return the fields that differ from their defaults, ready for JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
-AnyTable = TypeVar("AnyTable", bound=Table)
+AnyConfigTable = TypeVar("AnyConfigTable", bound=ConfigTable)
 
 
-class Rule(Table):
-    """What does not matter of some features, or always does. It says one of KINDS."""
+class Rule(ConfigTable):
+    """A rule about features: deviations that give no alert, or values that always give one. It has one of KINDS."""
 
     features: Patterns = ()  # patterns of names; none: all
     only: Literal["rises", "falls"] | None = None  # the other direction gives no alert
-    # deviations from what is expected that are at most this, or this share of that ("5%"), give no alert
+    # smaller deviations from the expected value, or smaller than this share of it ("5%"), give no alert
     ignore: str | float | None = None
-    valid: tuple[Limit, Limit] | None = None  # a value outside of it always gives an alert
-    min_severity: Literal["warning", "critical"] | None = None  # below it there is no alert
+    valid: tuple[Limit, Limit] | None = None  # a value outside this range always gives an alert
+    min_severity: Literal["warning", "critical"] | None = None  # records below it give no alert
 
     @field_validator("ignore")
     @classmethod
@@ -126,9 +126,9 @@ class Rule(Table):
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
-        said = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if len(said) != 1:
-            has = f"it has {' and '.join(said)}" if said else "it has none of them"
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            has = f"it has {' and '.join(given)}" if given else "it has none of them"
             raise ValueError(f"a rule says one of {', '.join(KINDS).replace('_', '-')}; {has}")
         if self.valid is not None and not self.features:
             raise ValueError("a valid range needs features: the names of the features that it is for")
@@ -136,36 +136,36 @@ class Rule(Table):
 
     @property
     def amount(self) -> tuple[float, float]:
-        """Deviations that are ignored: at most so much, or this share of what is expected."""
+        """The largest deviation that is ignored: absolute, and as a share of the expected value."""
         if isinstance(self.ignore, str):
             return 0.0, float(self.ignore[:-1]) / 100.0
         return self.ignore or 0.0, 0.0
 
 
-class Window(Table):
-    """A time of maintenance, by the time of records: from `from` to just before `to`, perhaps repeated."""
+class Window(ConfigTable):
+    """A time of maintenance, by the time of records: from `from` to just before `to`, optionally repeated."""
 
     from_: datetime = Field(alias="from")  # on the clocks of `timezone`
     to: datetime
-    # Empty: that of --timezone.
+    # Empty: the zone of --timezone.
     timezone: Annotated[str, AfterValidator(lambda name: name and zone(name).key), Field(max_length=100)] = ""
     repeat: str = ""  # a rule of iCalendar: FREQ=WEEKLY;BYDAY=SU
-    without: tuple[datetime, ...] = Field((), max_length=1000)  # repetitions that do not take place, by their begin
-    # what records in it have not: an alert; an effect on what later ones are compared with; or both
+    without: tuple[datetime, ...] = Field((), max_length=1000)  # begins of repetitions that do not take place
+    # what is skipped for records in the window: their alerts, learning them, or both
     skip: Literal["alerts", "learning", "both"] = "both"
 
     @field_validator("from_", "to", mode="before")
     @classmethod
     def _time_can_be_read(cls, value: Any) -> Any:
         try:
-            found = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
+            moment = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
         except ValueError:
-            found = None
-        if isinstance(found, date):
-            if not FIRST_YEAR <= found.year <= LAST_YEAR:
+            moment = None
+        if isinstance(moment, date):
+            if not FIRST_YEAR <= moment.year <= LAST_YEAR:
                 raise ValueError(f"a window is in the years {FIRST_YEAR} to {LAST_YEAR}")
-            return found if isinstance(found, datetime) else datetime(found.year, found.month, found.day)
-        raise ValueError("write a time as 2026-10-01 or 2026-10-01T06:30, perhaps with a zone: Z, +02:00")
+            return moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)
+        raise ValueError("write a time as 2026-10-01 or 2026-10-01T06:30, optionally with a zone: Z, +02:00")
 
     @field_validator("repeat")
     @classmethod
@@ -193,19 +193,19 @@ class Window(Table):
         return self
 
     def repetitions(self) -> tuple[NDArray[Any], time]:
-        """Its days, and when it begins on them, on the clocks of its zone; see `repetitions`."""
-        from fomo_stream.records.repeats import repetitions
+        """Return the days of the window, and when it begins on them, in local time of its zone; see `repetitions`."""
+        from fomo_stream.records.recurrence import repetitions
 
         return repetitions(self.repeat, self.from_, zone(self.timezone or "UTC"), self.length)
 
     @property
     def length(self) -> timedelta:
-        """On the clocks of its zone."""
+        """The duration, in local time of its zone."""
         return self.to - self.from_
 
 
-def table_of(cls: type[AnyTable], content: Mapping[str, Any]) -> AnyTable:
-    """A table from plain values. Raises ValueError, with what is wrong."""
+def parse_table(cls: type[AnyConfigTable], content: Mapping[str, Any]) -> AnyConfigTable:
+    """Make a table from plain values. Raises ValueError, which says what is wrong."""
     try:
         return cls.model_validate(content)
     except ValidationError as error:
@@ -215,55 +215,55 @@ def table_of(cls: type[AnyTable], content: Mapping[str, Any]) -> AnyTable:
 
 
 def in_zone(windows: Sequence[Window], timezone: str) -> tuple[Window, ...]:
-    """Windows in this time zone, where they have none of their own."""
-    return tuple(one if one.timezone else one.model_copy(update={"timezone": timezone}) for one in windows)
+    """Return the windows, with this time zone where they name none."""
+    return tuple(window if window.timezone else window.model_copy(update={"timezone": timezone}) for window in windows)
 
 
-def check_names(tables: Sequence[Table], what: str) -> None:
+def check_names(tables: Sequence[ConfigTable], what: str) -> None:
     """Raise ValueError for a name that is used twice, or too many tables."""
     names = [table.name for table in tables]
-    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
-    if twice is not None:
-        raise ValueError(f"two {what} are called {twice}; give each a name of its own")
-    if len(names) > MOST_RULES:
-        raise ValueError(f"there are {len(names)} {what}; at most {MOST_RULES} are possible")
-    if sum(len(table.model_dump_json()) for table in tables) > MOST_IN_ALL:
-        raise ValueError(f"the {what} together have more than {MOST_IN_ALL:,} characters: use * in patterns")
+    repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if repeated is not None:
+        raise ValueError(f"two {what} are called {repeated}; give each a name of its own")
+    if len(names) > MAX_RULES:
+        raise ValueError(f"there are {len(names)} {what}; at most {MAX_RULES} are possible")
+    if sum(len(table.model_dump_json()) for table in tables) > MAX_TABLES_CHARACTERS:
+        raise ValueError(f"the {what} together have more than {MAX_TABLES_CHARACTERS:,} characters: use * in patterns")
 
 
 def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
-    """The events of an iCalendar file as windows. timezone: of times without one. Raises ConfigError.
+    """Return the events of an iCalendar file as windows. timezone: of times without a zone. Raises ConfigError.
 
-    Its categories say what is skipped: alerts, learning, or both, which is the default.
+    The categories of an event say what is skipped: alerts, learning, or both (the default).
     """
     from icalendar import Calendar
 
     try:
         events = Calendar.from_ical(path.read_bytes()).walk("VEVENT")
-        found = [_window(event, timezone) for event in events]
+        windows = [_window_of_event(event, timezone) for event in events]
     except OSError as error:
         raise ConfigError(f"--calendar {path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise ConfigError(f"--calendar {path}: cannot be read as iCalendar: {error}") from None
-    if not found:
+    if not windows:
         raise ConfigError(f"--calendar {path}: it has no event")
     names: dict[str, int] = {}
-    for at, window in enumerate(found):  # events may have the same name
+    for i, window in enumerate(windows):  # events may have the same name
         names[window.name] = count = names.get(window.name, 0) + 1
         if count > 1:
-            found[at] = window.model_copy(update={"name": f"{window.name} ({count})"})
-    return tuple(found)
+            windows[i] = window.model_copy(update={"name": f"{window.name} ({count})"})
+    return tuple(windows)
 
 
-def _window(event: Any, timezone: str) -> Window:
+def _window_of_event(event: Any, timezone: str) -> Window:
     name = str(event.get("SUMMARY", event.get("UID", ""))).strip()[:90] or "maintenance"
     if "DTSTART" not in event:
         raise ValueError(f"the event {name} has no DTSTART")
     begin, end = event["DTSTART"].dt, event.get("DTEND")
-    usual = timedelta(0 if isinstance(begin, datetime) else 1)
-    end = end.dt if end is not None else begin + (event["DURATION"].dt if "DURATION" in event else usual)
-    its_zone = getattr(begin, "tzinfo", None)
-    own = timezone if its_zone is None else getattr(its_zone, "key", None) or "UTC"
+    default_duration = timedelta(0 if isinstance(begin, datetime) else 1)
+    end = end.dt if end is not None else begin + (event["DURATION"].dt if "DURATION" in event else default_duration)
+    event_zone = getattr(begin, "tzinfo", None)
+    zone_name = timezone if event_zone is None else getattr(event_zone, "key", None) or "UTC"
     rules = event.get("RRULE")
     if isinstance(rules, list) or "RDATE" in event:
         raise ValueError(f"the event {name} repeats in a way that is not supported: it may have one RRULE")
@@ -272,11 +272,11 @@ def _window(event: Any, timezone: str) -> Window:
     kinds = {str(kind).lower() for kind in getattr(event.get("CATEGORIES"), "cats", ())} & {"alerts", "learning"}
     content = {
         "name": name,
-        "from": _on_clocks(begin, own),
-        "to": _on_clocks(end, own),
-        "timezone": own,
+        "from": _on_clocks(begin, zone_name),
+        "to": _on_clocks(end, zone_name),
+        "timezone": zone_name,
         "repeat": rules.to_ical().decode() if rules else "",
-        "without": tuple(_on_clocks(moment, own) for moment in dates),
+        "without": tuple(_on_clocks(moment, zone_name) for moment in dates),
         "skip": kinds.pop() if len(kinds) == 1 else "both",
     }
     return Window.model_validate(content)

@@ -1,4 +1,4 @@
-"""Settings of the commands that are about a topic and its group: `run`, `doctor`, `group` and `replay`."""
+"""Settings of the commands that work on a topic and its group: `run`, `doctor`, `group` and `replay`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_TOPIC = "none"
 
 
 class TopicFlags(BrokerFlags, RecordFlags):
-    """The topic, the group, and what it learns by."""
+    """The topic, the group, and the labels that it learns from."""
 
     topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
     """topic to read records from; it must exist"""
@@ -42,22 +42,22 @@ class TopicFlags(BrokerFlags, RecordFlags):
 
     @property
     def named_topics(self) -> dict[str, str]:
-        """All topics but that of the state, by their flags."""
+        """All topics except the state topic, by their flags."""
         names = (name for name in ("topic", "out", "alerts", "dead_letters", "feedback") if hasattr(self, name))
-        found = {option(name): getattr(self, name) for name in names}
-        return {name: topic for name, topic in found.items() if topic and (name, topic) != ("--out", NO_TOPIC)}
+        topics = {option(name): getattr(self, name) for name in names}
+        return {name: topic for name, topic in topics.items() if topic and (name, topic) != ("--out", NO_TOPIC)}
 
     @property
     def state_topic(self) -> str:
-        """The group's own compacted topic, with the state of its partitions and the schema of all its instances."""
+        """The compacted topic of the group, with the state of its partitions and the schema of all its instances."""
         return f"{self.group}-{self.topic}-state"
 
 
 class InputFlags(TopicFlags, RuleFlags, RegistryFlags):
-    """How the records of a topic are read and judged."""
+    """Settings that say how the records of a topic are read and judged."""
 
     schema_file: ExistingFile | None = flag("Schemas", None, metavar="FILE", scope="scores")
-    """Avro schema of all values (.avsc), where these are Avro without a registry"""
+    """Avro schema of all values (.avsc), for values in Avro without a registry"""
     max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, metavar="BYTES", ge=1, scope="scores")
     """larger records become dead letters"""
     seed_context: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
@@ -71,16 +71,16 @@ class InputFlags(TopicFlags, RuleFlags, RegistryFlags):
 
 
 class OutputFlags(TopicFlags, DeliveryFlags):
-    """Where results go, and how they are written."""
+    """Settings that say where results go, and how they are written."""
 
     out: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
     """topic for scored records; none: write only alerts (default: <topic>-scores)"""
     alerts: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="outputs")
-    """topic for outliers alone, with a record that sums up each incident (default: none)"""
+    """topic for outliers only, with a record that sums up each incident (default: none)"""
     dead_letters: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
     """topic for records that cannot be scored (default: <topic>-dead-letters)"""
     output_format: Literal["json", "registry"] = flag("Schemas", "json", scope="outputs")
-    """scored records are JSON; or of the kind that the record has, with a schema that is registered"""
+    """json: scored records are JSON; registry: they have the format of the input record, with a registered schema"""
     subject_strategy: Literal["topic", "record", "topic-record"] = flag("Schemas", "topic", scope="outputs")
     """subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME"""
 
@@ -93,7 +93,7 @@ class OutputFlags(TopicFlags, DeliveryFlags):
 
     @property
     def scored_topics(self) -> tuple[str, ...]:
-        """The topics that scored records go to: all to --out, if there is one, and alerts to --alerts."""
+        """The topics that scored records go to: --out for all records, --alerts for alerts."""
         named = (None if self.out == NO_TOPIC else self.out, self.alerts)
         return tuple(topic for topic in named if topic is not None)
 
@@ -119,7 +119,7 @@ class OutputFlags(TopicFlags, DeliveryFlags):
 
 
 class GivenFlags(TopicFlags):
-    """They know which of them are given: the group may decide about the others."""
+    """Settings that know which of them the user has given: the group may decide about the others."""
 
     _given: frozenset[str] = PrivateAttr(frozenset())
 
@@ -131,12 +131,12 @@ class GivenFlags(TopicFlags):
         return made
 
     def is_given(self, name: str) -> bool:
-        """Whether a setting, named as its flag, has a value from a flag, the environment or the file."""
+        """Return whether a setting, named as its flag, has a value from a flag, the environment or the file."""
         return name.replace("-", "_") in self._given
 
 
 def check_topic_names(topics: Mapping[str, str | None]) -> None:
-    """Raise ValueError, with the flag, for what cannot be the name of a topic."""
+    """Raise ValueError, which names the flag, for a text that cannot be the name of a topic."""
     for flag_name, topic in topics.items():
         if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
             raise ValueError(

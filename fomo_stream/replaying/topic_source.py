@@ -1,4 +1,4 @@
-"""Topics as sources of a replay: ranges of offsets, features and labels. Only this module of the room needs Kafka."""
+"""Topics as sources of a replay: ranges of offsets, features and labels. Only this module of the folder needs Kafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Range
-from fomo_stream.kafka.group.schema import recorded_group
+from fomo_stream.kafka.group.agreed_schema import recorded_group
 from fomo_stream.kafka.ranges import read_range, resolve_ranges
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
@@ -22,26 +22,19 @@ from fomo_stream.records.codec import Codec
 from fomo_stream.records.inference import (
     TooManyFeaturesError,
     features_note,
-    infer_of,
+    infer_from_records,
     input_notes,
     named_schema,
     roles_of,
 )
 from fomo_stream.records.schema import Schema, look_up
-from fomo_stream.records.writer import WrittenFields
+from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
-from fomo_stream.replaying.labels import (
-    NO_LABELS,
-    Labels,
-    LabelTable,
-    as_bytes,
-    read_label_file,
-    verdict_of,
-)
-from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, has_labels, sentence
+from fomo_stream.replaying.ground_truth import NO_LABELS, Labels, LabelTable, key_bytes, read_label_file, verdict_of
+from fomo_stream.replaying.plan import MAX_SAMPLE_BATCHES, Plan, as_sentence, check_label, has_labels
 from fomo_stream.settings.replay import ReplaySettings
 
-FOLLOW_LIVE = (
+SAME_AS_LIVE = (
     "Each partition is replayed from its beginning, so results equal the live output of a group that began there, read "
     "the same records with the same settings, and has no labels."
 )
@@ -71,8 +64,8 @@ class TopicSource:
         return self.ranges[partition].records
 
     def part(self, partition: int) -> TopicSource:
-        of_it = {partition: self.labels[partition]} if partition in self.labels else {}
-        return replace(self, ranges={partition: self.ranges[partition]}, labels=of_it)
+        labels = {partition: self.labels[partition]} if partition in self.labels else {}
+        return replace(self, ranges={partition: self.ranges[partition]}, labels=labels)
 
     def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
         codec, _ = codec_for(self.settings, of_service=False)
@@ -93,30 +86,32 @@ class TopicSource:
 
 
 def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
+    """Return the plan for a topic, with the settings of its group if one is given. Raises FomoError."""
     agreed: Schema | None = None
-    of_group: list[str] = []
+    group_notes: list[str] = []
     if settings.is_given("group"):
-        settings, agreed, of_group = recorded_group(settings)
-    found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
-    ranges = {one.partition: one for one in found}
+        settings, agreed, group_notes = recorded_group(settings)
+    input_ranges, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
+    ranges = {span.partition: span for span in input_ranges}
     source = TopicSource(settings, ranges)
     schema, note = _schema_of_topic(settings, agreed, source)
     notes += [*note, *Rules.of(settings).warnings(schema, has_keys=True)]
-    check_label(settings, (one.fields for one in _samples(source) if one.error is None))
+    check_label(settings, (sample.fields for sample in _samples(source) if sample.error is None))
     labels: dict[int, Labels] = {}
     if settings.labels_file is not None:
-        labels, more = read_label_file(settings.labels_file, {one.partition: (one.start, one.end) for one in found})
-        notes += more
+        spans = {span.partition: (span.start, span.end) for span in input_ranges}
+        labels, label_notes = read_label_file(settings.labels_file, spans)
+        notes += label_notes
     elif settings.labels_topic is not None:
-        labels, more = read_label_topic(settings, ranges_of_labels(settings, now_ms), ranges, now_ms)
-        notes += more
+        labels, label_notes = read_label_topic(settings, label_topic_ranges(settings, now_ms), ranges, now_ms)
+        notes += label_notes
     source = replace(source, labels=labels)
-    sentences = tuple(map(sentence, (topic_start(settings, ranges), *of_group, *notes)))
+    sentences = tuple(map(as_sentence, (topic_start(settings, ranges), *group_notes, *notes)))
     return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, ranges)
 
 
 def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:
-    """The features, and perhaps a note about them. agreed: those of the group."""
+    """Return the features, and notes about them. agreed: the features of the group."""
     if agreed is not None:
         if settings.label in agreed.features:
             raise ConfigError(
@@ -129,14 +124,14 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
     else:
         schema, note = _infer(settings, source)
         notes = [note]
-    first = [one.fields for one in islice(_samples(source), INFER_RECORDS) if one.error is None]
+    first = [sample.fields for sample in islice(_samples(source), INFER_RECORDS) if sample.error is None]
     return schema, [*notes, *input_notes(schema, first)]
 
 
 def topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
-    """Whether results equal the live output of a group."""
-    if all(one.start == 0 for one in ranges.values() if one.records):
-        return FOLLOW_LIVE
+    """Return a sentence that says whether results equal the live output of a group."""
+    if all(span.start == 0 for span in ranges.values() if span.records):
+        return SAME_AS_LIVE
     late = "contexts differ from those of a group that read earlier records"
     if settings.seed_context is not None or settings.reference is not None:
         return f"Starts later than a group would have: {late}."
@@ -144,26 +139,26 @@ def topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
 
 
 def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
-    """The features of the first records of the range that have any, as the service infers them; a note about them.
+    """Infer the features from the first records of the range that have any, as the service does; add a note about them.
 
-    The service makes dead letters of records without features and looks at the next ones, and so does this.
+    Like the service, it skips records without features (there, they become dead letters) and reads the next ones.
     """
     roles = roles_of(settings, settings.label)
     samples = _samples(source)
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()
-    for _ in range(MOST_SAMPLES):
+    for _ in range(MAX_SAMPLE_BATCHES):
         taken = list(islice(samples, INFER_RECORDS))
         if not taken:
             break
-        bad.update(one.error.reason for one in taken if one.error is not None)
-        usable = [one for one in taken if one.error is None]
-        records = [one.fields for one in usable]
+        bad.update(sample.error.reason for sample in taken if sample.error is not None)
+        usable = [sample for sample in taken if sample.error is None]
+        records = [sample.fields for sample in usable]
         if not records:
             continue
         try:
-            series = [one.key for one in usable]
-            schema, left_out = infer_of(settings, records, roles, series)
+            series = [sample.key for sample in usable]
+            schema, left_out = infer_from_records(settings, records, roles, series)
             return schema, features_note(schema, left_out)
         except TooManyFeaturesError:
             raise
@@ -176,35 +171,35 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 
 
 def _samples(source: TopicSource) -> Iterator[Sample]:
-    """The records of all partitions, one partition after the other, so that a counter in one is recognised."""
+    """Return the records of all partitions, one partition after the other, so that counters are recognised."""
     return chain.from_iterable(source.read(number, lambda: False) for number in source.partitions)
 
 
-def ranges_of_labels(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
-    """What `settings.labels_topic` has now, by its partitions. Raises the errors of `resolve_ranges`."""
-    own = settings.model_copy(update={"topic": settings.labels_topic})
+def label_topic_ranges(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
+    """Return the present ranges of `settings.labels_topic`, by partition. Raises the errors of `resolve_ranges`."""
+    label_settings = settings.model_copy(update={"topic": settings.labels_topic})
     try:
-        return {one.partition: one for one in resolve_ranges(own, "", "", "", now_ms)[0]}
+        return {span.partition: span for span in resolve_ranges(label_settings, "", "", "", now_ms)[0]}
     except TopicError as error:
         raise TopicError(f"--labels-topic: {error}") from None
 
 
 def read_label_topic(
-    settings: ReplaySettings, found: Mapping[int, Range], ranges: Mapping[int, Range], now_ms: int
+    settings: ReplaySettings, label_ranges: Mapping[int, Range], ranges: Mapping[int, Range], now_ms: int
 ) -> tuple[dict[int, Labels], list[str]]:
-    """The labels in the ranges `found` of `settings.labels_topic`, by partition of the input, and notes.
+    """Return the labels of `settings.labels_topic`, by partition of the input, and notes.
 
-    ranges: of the input. If labels name their records by key, these are read once more, to find the records. Raises
-    SchemaError if there are no labels, and the errors of `read_range`.
+    label_ranges: of the labels; ranges: of the input. If labels name their records by key, the input is read once more,
+    to find these records. Raises SchemaError if there are no labels, and the errors of `read_range`.
     """
     topic = settings.labels_topic or ""
-    own = settings.model_copy(update={"topic": topic})
-    table = LabelTable(f"topic {topic}", {number: (one.start, one.end) for number, one in ranges.items()})
-    for partition, its in found.items():
+    label_settings = settings.model_copy(update={"topic": topic})
+    table = LabelTable(f"topic {topic}", {number: (span.start, span.end) for number, span in ranges.items()})
+    for partition, label_range in label_ranges.items():
         verdicts: list[int] = []
         offsets: list[int | None] = []
         keyed: dict[bytes, list[tuple[int, int]]] = defaultdict(list)  # by key: time and number of each label
-        for record in read_range(own, topic, its, its.start):
+        for record in read_range(label_settings, topic, label_range, label_range.start):
             rules = partition, settings.topic, settings.result_field, settings.max_record_bytes
             try:
                 label = parse_label(record.value, record.key, *rules)
@@ -212,38 +207,38 @@ def read_label_topic(
                 table.refuse(record.where(), str(error))
                 continue
             if not isinstance(label, Verdict):
-                continue  # it mutes a key, or tells of a window
+                continue  # it mutes a key, or is about a window of maintenance
             if label.offset is None:
-                given = now_ms if record.timestamp is None else record.timestamp
-                keyed[label.key or b""].append((given, len(offsets)))
+                time = now_ms if record.timestamp is None else record.timestamp
+                keyed[label.key or b""].append((time, len(offsets)))
             offsets.append(label.offset)
             verdicts.append(OUTLIER if label.outlier else INLIER)
         if keyed and partition in ranges:
             samples = TopicSource(settings, ranges).read(partition, lambda: False)
-            keys = ((one.offset, one.timestamp, None if one.key is None else as_bytes(one.key)) for one in samples)
+            keys = ((s.offset, s.timestamp, None if s.key is None else key_bytes(s.key)) for s in samples)
             for number, offset in last_before(keyed, keys):
                 offsets[number] = offset
-        for place, verdict in zip(offsets, verdicts, strict=True):
-            table.add(None if place is None else (partition, place), verdict)
+        for record_offset, verdict in zip(offsets, verdicts, strict=True):
+            table.add(None if record_offset is None else (partition, record_offset), verdict)
     return table.finish()
 
 
 def last_before(
     labels: Mapping[bytes, list[tuple[int, int]]], records: Iterable[tuple[int, int | None, bytes | None]]
 ) -> Iterator[tuple[int, int]]:
-    """For each label by key that has one: its number, and the offset of the last record with its key not later than it.
+    """Yield for each label by key its number, and the offset of the last record with its key that is not later.
 
     labels: time and number of each label, by key; records: offset, time and key of each, in order. A record without a
-    time is as early as any.
+    time counts as the earliest. A label without such a record is left out.
     """
-    ordered = {key: sorted(ones) for key, ones in labels.items()}
+    ordered = {key: sorted(pairs) for key, pairs in labels.items()}
     last: dict[bytes, dict[int, int]] = defaultdict(dict)  # by key: offset by the first label that is not earlier
     for offset, time, key in records:
         if key is not None and key in ordered:
             last[key][bisect_left(ordered[key], (time or 0, -1))] = offset
-    for key, ones in ordered.items():
+    for key, pairs in ordered.items():
         newest = -1
-        for place, (_, number) in enumerate(ones):
-            newest = max(newest, last[key].get(place, -1))
+        for i, (_, number) in enumerate(pairs):
+            newest = max(newest, last[key].get(i, -1))
             if newest >= 0:
                 yield number, newest

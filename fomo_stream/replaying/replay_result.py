@@ -16,15 +16,15 @@ import numpy as np
 from fomo_stream.errors import ConfigError, needs_extra
 from fomo_stream.replaying.measures.drift import MEASURES
 from fomo_stream.replaying.measures.quality import METRICS
-from fomo_stream.replaying.output import json_text, plain, write_whole
+from fomo_stream.replaying.report_files import json_text, json_value, write_whole
 from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-FORMAT = 2  # before, false incidents were counted by another rule
-COUNTS = ("records", "outliers", "alerts", "incidents", "true_incidents", "true_alerts", "segments")
+FORMAT = 2  # format 1 counted false incidents by another rule
+COUNT_COLUMNS = ("records", "outliers", "alerts", "incidents", "true_incidents", "true_alerts", "segments")
 PAGE = Path(__file__).parent / "report" / "page"
 STYLES = ("uPlot.min.css", "report.css")
 SCRIPTS = (
@@ -38,11 +38,11 @@ SCRIPTS = (
     "records.js",
     "report.js",
 )
-OF_ALERTS = (
+ALERT_COLUMNS = (
     *("partition", "offset", "time", "score", "incident", "logit", "p_value", "severity", "label", "record"),
     *("reasons", "explanation"),
 )
-OF_INCIDENTS = (
+INCIDENT_COLUMNS = (
     *("partition", "key", "first", "last", "begin", "end", "records", "score", "surprise", "severity", "explanation"),
     "outliers",
 )
@@ -55,7 +55,7 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
 
 
 def load_report(path: str | Path) -> Report:
-    """The report in a file that `--json` or `ReplayResult.save` has written. Raises ConfigError, in one sentence."""
+    """Return the report in a file of `--json` or `ReplayResult.save`. Raises ConfigError, in one sentence."""
     try:
         report = json.loads(Path(path).read_bytes())
     except OSError as error:
@@ -73,9 +73,9 @@ def load_report(path: str | Path) -> Report:
 
 
 class ReplayResult:
-    """How well the detector would have done: the report of a replay.
+    """The result of a replay: a report of how well the detector would have done.
 
-    `report` has all of it, as plain data. The DataFrames, which need pandas, have one row per ...
+    `report` has everything, as plain data. The DataFrames, which need pandas, have one row per ...
         `metrics`      detector; `auroc_low` and `auroc_high` are the ends of the interval, and so on
         `timeline`     span of time with records (up to 4,096 of them)
         `alerts`       top alert, highest first
@@ -86,21 +86,21 @@ class ReplayResult:
     """
 
     def __init__(self, report: Mapping[str, Any]) -> None:
-        self._report: Report = plain(report)
+        self._report: Report = json_value(report)
 
     @property
     def report(self) -> dict[str, Json]:
-        """All of it, as plain data: what `save` writes."""
+        """The report as plain data, as `save` writes it."""
         return self._report
 
     @property
     def is_complete(self) -> bool:
-        """Whether the replay came to its end: Ctrl-C ends it early."""
+        """True if the replay came to its end: Ctrl-C ends it early."""
         return bool(self._report["source"]["is_complete"])
 
     @classmethod
     def load(cls, path: str | Path) -> ReplayResult:
-        """A result that was saved. Raises ConfigError if the file is no report, or of another format."""
+        """Load a saved result. Raises ConfigError if the file is not a report, or of another format."""
         return cls(load_report(path))
 
     def save(self, path: str | Path) -> None:
@@ -113,7 +113,7 @@ class ReplayResult:
 
     @property
     def summary(self) -> str:
-        """The result in words."""
+        """The result in sentences."""
         return "\n".join(self._report.get("summary", []))
 
     @property
@@ -128,7 +128,7 @@ class ReplayResult:
             for name in METRICS:
                 metric = detector["metrics"].get(name) or {}
                 row |= {name: metric.get("value"), f"{name}_low": metric.get("low"), f"{name}_high": metric.get("high")}
-            row |= {name: detector["counts"].get(name) for name in COUNTS}
+            row |= {name: detector["counts"].get(name) for name in COUNT_COLUMNS}
             rows.append(row | {"seconds_per_record": seconds_per_record(self._report, detector["name"])})
         return pd.DataFrame(rows).set_index("detector")
 
@@ -141,30 +141,30 @@ class ReplayResult:
     @property
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
-        return self._frame({name: [alert.get(name) for alert in self._report["alerts"]] for name in OF_ALERTS})
+        return self._frame({name: [alert.get(name) for alert in self._report["alerts"]] for name in ALERT_COLUMNS})
 
     @property
     def drift(self) -> pd.DataFrame:
-        """How far each feature has moved from the first records to the last (PSI), its medians and missing shares."""
+        """The drift of each feature from the first records to the last (PSI), its medians and missing shares."""
         drift = self._report["drift"]
         return self._frame({"feature": drift["features"], **{k: drift[k] for k in MEASURES}})
 
     def incidents(self) -> pd.DataFrame:
-        """The incidents of most surprise, at most 20, the highest first: how often somebody would have had to look.
+        """Return the most surprising incidents, at most 20, the highest first; somebody would have to look at each.
 
-        Columns: `partition` and `key` of the series (None: it has none); `first` and `last`, offsets of the first and
-        the last alert; `begin` and `end`, their times; `records`, how many alerts; `score`, the highest; `surprise`,
-        how much is odd in it; `severity` and `explanation` of the highest alert; `outliers`, how many of its records
-        are labelled as outliers (None: no labels).
+        Columns: `partition` and `key` of the series (None: without a key); `first` and `last`, offsets of the first and
+        last alert; `begin` and `end`, their times; `records`, the number of alerts; `score`, the highest; `surprise`,
+        how unusual the incident is in total; `severity` and `explanation` of the highest alert; `outliers`, the number
+        of its records that are labelled as outliers (None: no labels).
         """
         listed = self._report["incidents"]["worst"]
-        return self._frame({name: [one.get(name) for one in listed] for name in OF_INCIDENTS})
+        return self._frame({name: [incident.get(name) for incident in listed] for name in INCIDENT_COLUMNS})
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the score over time, with the incidents of `incidents()` shaded and the spans with alerts dotted.
 
-        ax: where to draw; None: on a new figure. Returns these axes. Scores are drawn on a logistic scale, so that 0.99
-        and 0.999 are apart; each is the highest of its span of the `timeline`. Needs matplotlib.
+        ax: axes to draw on; None: a new figure. Returns the axes. Scores are drawn on a logistic scale, which separates
+        0.99 and 0.999; each is the highest of its span of the `timeline`. Needs matplotlib.
         """
         with needs_extra("plot()", EXTRA):
             import matplotlib.pyplot as plt
@@ -173,16 +173,16 @@ class ReplayResult:
             _, ax = plt.subplots(figsize=(10, 3), layout="constrained")
         spans, has_times = self._report["timeline"], self._report["source"]["axis"] == "time"
 
-        def place(x: list[int | None]) -> Any:
+        def positions(x: list[int | None]) -> Any:
             return np.array(x, dtype="datetime64[ms]" if has_times else "float64")
 
-        at, score = place(spans["start"]), np.array(spans["max"], dtype=np.float64)
+        x_values, score = positions(spans["start"]), np.array(spans["max"], dtype=np.float64)
         is_alert = np.array(spans["alerts"], dtype=bool)
-        ax.plot(at, score, linewidth=0.6, color="tab:blue", label="score")
-        ax.plot(at[is_alert], score[is_alert], ".", color="tab:red", label="alert")
-        listed = [one for one in self._report["incidents"]["worst"] if one["begin"] is not None]
-        for i, one in enumerate(listed):
-            begin, end = place([one["begin"], one["end"] + spans["width"]])
+        ax.plot(x_values, score, linewidth=0.6, color="tab:blue", label="score")
+        ax.plot(x_values[is_alert], score[is_alert], ".", color="tab:red", label="alert")
+        listed = [incident for incident in self._report["incidents"]["worst"] if incident["begin"] is not None]
+        for i, incident in enumerate(listed):
+            begin, end = positions([incident["begin"], incident["end"] + spans["width"]])
             ax.axvspan(begin, end, color="tab:red", alpha=0.2, linewidth=0, label="" if i else "incident")
         ax.set(yscale="logit", ylabel="score", xlabel="time (UTC)" if has_times else "record", ylim=(0.1, None))
         ax.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
@@ -201,7 +201,7 @@ class ReplayResult:
         return f"<ReplayResult of {source['name']!r}: {counted(source['records'], 'record')}{part}; {self._facts}>"
 
     def _repr_html_(self) -> str:
-        # the frame may run the scripts of the page, but reaches neither the notebook nor its cookies
+        # the sandbox lets the scripts of the page run, but not reach the notebook or its cookies
         page = escape(html_text(self._report))
         frame = f'sandbox="allow-scripts" style="width:100%;height:{HEIGHT}px;border:0" srcdoc="{page}"'
         return f"<iframe {frame}></iframe>"
@@ -210,11 +210,11 @@ class ReplayResult:
     def _facts(self) -> str:
         own = self._report["detectors"][0]
         n, auroc = self._report["incidents"]["count"], own["metrics"].get("auroc")
-        said = f"{counted(own['counts']['alerts'], 'alert')} in {counted(n, 'incident')}"
-        return said + (f", AUROC {auroc['value']:.3f}" if auroc else "")
+        facts = f"{counted(own['counts']['alerts'], 'alert')} in {counted(n, 'incident')}"
+        return facts + (f", AUROC {auroc['value']:.3f}" if auroc else "")
 
     def _frame(self, columns: Mapping[str, Any]) -> pd.DataFrame:
-        """A DataFrame of these columns, with milliseconds as times; what is no list stands in every row."""
+        """Return a DataFrame of these columns, with times for milliseconds; a single value fills its column."""
         with needs_extra("a DataFrame", EXTRA):
             import pandas as pd
 
@@ -227,24 +227,24 @@ class ReplayResult:
 
 
 def seconds_per_record(report: Mapping[str, Any], name: str) -> float | None:
-    """Seconds that a detector took for one record; None if that is not known."""
+    """Return the seconds that a detector took for one record; None if they are not known."""
     seconds: float | None = report["timing"]["seconds_per_record"].get(name)
     return seconds
 
 
 def html_text(report: dict[str, Any]) -> str:
-    """The report of a replay as an HTML page."""
+    """Return the report of a replay as an HTML page."""
     script = _script()
     parts = {
         "licence": (PAGE / "uPlot-LICENSE").read_text().strip(),
         "style": "\n".join((PAGE / name).read_text() for name in STYLES),
         "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "data": json_text(_shown(report)),
+        "data": json_text(_page_data(report)),
         "timing": json_text(report.get("timing")),
         "script": script,
     }
     template = (PAGE / "report.html").read_text()
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # one pass: data may have braces, too
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # one pass: data may also contain braces
 
 
 def _script() -> str:
@@ -252,7 +252,7 @@ def _script() -> str:
     return f'{(PAGE / "uPlot.iife.min.js").read_text()}\n(() => {{\n"use strict";\n{own}\n}})();\n'
 
 
-def _shown(report: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows of the report: not its times, which are apart, and not what only `compare` needs."""
-    detectors = [{k: part for k, part in one.items() if k != "replicates"} for one in report.get("detectors", [])]
+def _page_data(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of the report that the page shows: without `timing`, and without what only `compare` needs."""
+    detectors = [{k: v for k, v in detector.items() if k != "replicates"} for detector in report.get("detectors", [])]
     return {name: part for name, part in report.items() if name != "timing"} | {"detectors": detectors}

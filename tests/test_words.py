@@ -1,0 +1,83 @@
+"""The words of code and pages: none that makes a reader stop, and no name for two things."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from documents import ROOT
+
+# What a reader has to read twice, and what to write.
+INSTEAD = {
+    r"(?<![Tt]here )\b(is|are|was|were) no(ne)?\b(?! longer)": "is not, are not",
+    r"\bin place of\b": "instead of",
+    r"\bbeside\b": "next to, with",
+    r"\b(of|outside of) wh(ich|om)\b": "two sentences",
+    r"\b(for want of|perhaps|heeds?|anew|likewise)\b": "because of the lack of, may, follows, again, in the same way",
+}
+BEGINNINGS = r"(Of|That of|Those of|All of it|As in|What|Whether|How|Where|Who) "  # of docstrings
+CODE = sorted((ROOT / "fomo_stream").rglob("*.py"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").glob("*.md")])
+
+
+def words_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Comments and texts of a program, and a page without its blocks of code: lines with their numbers."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        text = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+        yield from enumerate(text.splitlines(), 1)
+        return
+    middle = getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)  # a kind of its own from Python 3.12 on
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING, middle):
+            yield from enumerate(token.string.splitlines(), token.start[0])
+
+
+@pytest.mark.parametrize("phrase", INSTEAD)
+def test_no_text_has_words_that_a_reader_reads_twice(phrase: str) -> None:
+    places = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}: write {INSTEAD[phrase]}"
+        for path in (*CODE, *PAGES)
+        for number, line in words_of(path)
+        if re.search(phrase, line)
+    ]
+    assert places == []
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    places = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+        for path in CODE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and re.match(BEGINNINGS, text := ast.get_docstring(node) or "")
+    ]
+    assert places == []
+
+
+def test_modules_classes_and_functions_have_names_of_their_own() -> None:
+    places = defaultdict(list)
+    for path in CODE:
+        name = path.relative_to(ROOT)
+        if path.stem not in ("__init__", "__main__"):
+            places[f"module {path.stem}"].append(name)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                places[node.name].append(name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_names_of_constants_say_what_they_limit() -> None:
+    names = [
+        f"{path.relative_to(ROOT)}:{number}: {line}"
+        for path in CODE
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.match(r"\s*_?(MOST|LEAST|FEW|ENOUGH|FARTHEST|YOUNG|AGAIN|NEVER)(_\w+)?\b.*=", line)
+    ]
+    assert names == []
