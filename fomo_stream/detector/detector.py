@@ -326,11 +326,8 @@ class Detector:
     def _basis(self) -> tuple[Any, ...]:
         """The state that scores of later records follow from: while it is the same, known scores stay valid."""
         shared = self._shared
-        return (
-            [(contexts.current, contexts.next) for contexts in shared.view_set.view_contexts],
-            self._series.keys.forgotten,
-            shared.scaled,
-        )
+        builders = [(contexts.current, contexts.next) for contexts in shared.view_set.view_contexts]
+        return builders, self._series.keys.forgotten, shared.scaled
 
     def _peek(self, rows: Float, keys: Sequence[Key] | None, owners: Int | None = None) -> DetectorCall:
         """Find the visits of rows (n, d) as the next n records; nothing changes. owners: as of `KeyScopes.owners`."""
@@ -430,12 +427,8 @@ class Detector:
             of_known: Int | slice = slice(0, call.n)
             if call.k > call.n:  # some are learned by a scope that has not scored them
                 of_known, at = np.flatnonzero(call.visits.is_result), np.flatnonzero(~call.visits.is_result)
-            scores.logit[of_known], scores.by_view[of_known], scores.by_key[of_known] = (
-                known_scores.logit,
-                known_scores.by_view,
-                known_scores.by_key,
-            )
-            scores.confidence[of_known], scores.generation[of_known] = known_scores.confidence, known_scores.generation
+            for name in ("logit", "by_view", "by_key", "confidence", "generation"):
+                getattr(scores, name)[of_known] = getattr(known_scores, name)
             if at is ALL_VISITS:
                 return
         if self._look(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
@@ -464,7 +457,11 @@ class Detector:
         return odd
 
     def _spare_usual(self, call: DetectorCall, at: Int) -> None:
-        """Lower the logits of visits, at (q,), that are odd among all although it is usual for their keys."""
+        """Lower the logits of visits, at (q,), that are odd among all keys, but usual for their own key.
+
+        Without it, in a file sorted by device, or where a device uploads once a day, each new device is an outlier
+        until the contexts have enough of its records, and these hide real outliers.
+        """
         pooled, batch, scores, visits = self._series.pooled, call.batch, call.work.scores, call.visits
         is_odd = (visits.scope[at] == 0) & (scores.logit[at] > ODD_LOGIT) & (batch.slots[visits.at[at]] > UNKEYED)
         i = visits.at[at := at[is_odd]]

@@ -75,10 +75,8 @@ class Explainer:
             values = [builder.spec.rows for view, builder in builders(i) if view.input not in ("movement", "relative")]
             reasons = tuple(_relative_to_key(reason, batch, i, usual, values) for reason in reasons)
         # how a value came to what nearly all records have is not a reason if there are others
-        reasons = (
-            tuple(reason for reason in reasons if reason.cause is Cause.VALUE or not batch.ordinary[i, reason.feature])
-            or reasons
-        )
+        ordinary = batch.ordinary[i]
+        reasons = tuple(r for r in reasons if r.cause is Cause.VALUE or not ordinary[r.feature]) or reasons
         return (*self._still(batch, i), *reasons)[: self.config.reasons]
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:

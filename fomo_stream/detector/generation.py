@@ -195,6 +195,7 @@ class Generation:
         if is_first:
             first, far = first_scores(model, encoded, ~spec.confirmed)
         elif len(spec.logits) < MIN_ROWS_FOR_RANGES:  # later a row that was far outside may be of another time
+            # such rows do not widen the ranges: else one outlier would hide the next
             far = far_outside(spec.logits) if len(spec.logits) else far
         keep = trimmed(first if is_first else spec.logits, ~spec.confirmed, spec.trim)
         context = encoded[keep]

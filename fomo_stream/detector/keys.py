@@ -218,20 +218,15 @@ class Keys(Copied):
         if len(slots) != count + 1 or slots[0] != UNKEYED:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
         values, size = [stored[slot] for slot in slots.tolist()], int(slots[-1]) + FIRST_ROWS
-        self.columns = {
-            name: np.zeros((size, *column_array.shape[1:]), column_array.dtype)
-            for name, column_array in self.columns.items()
-        }
+        self.columns = {name: np.zeros((size, *array.shape[1:]), array.dtype) for name, array in self.columns.items()}
         left = np.array(list(map(len, values)))
         for added in ((), self._added):
-            columns = [
-                rows_as_bytes(column_array) for column, column_array in self.columns.items() if column not in added
-            ]
+            columns = [rows_as_bytes(array) for column, array in self.columns.items() if column not in added]
             at = np.flatnonzero(left == sum(column.shape[1] for column in columns))
             put_rows(columns, slots[at], [values[i] for i in at.tolist()])
             left[at] = -1
         if left.max() >= 0:
-            width = sum(rows_as_bytes(column_array).shape[1] for column_array in self.columns.values())
+            width = sum(rows_as_bytes(array).shape[1] for array in self.columns.values())
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
         self._begin()
         self._recovered()

@@ -141,10 +141,8 @@ class Reference:
         groups = sorted(groups, key=len, reverse=True)[: max(0, room // min_rows - 1)]
         max_rows = min(config.context_size, room // (1 + len(groups)))
         self._rows: dict[bytes, Float] = {}
-        for digest, group in [
-            (ALL_KEYS, np.arange(len(vectors))),
-            *((digests[group[0]].tobytes(), group) for group in groups),
-        ]:
+        of_keys = [(digests[group[0]].tobytes(), group) for group in groups]
+        for digest, group in [(ALL_KEYS, np.arange(len(vectors))), *of_keys]:
             self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:max_rows])])
         self._standards: dict[bytes, Standard] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)
@@ -171,7 +169,7 @@ class Reference:
         learn: whether later ones can continue their incidents.
         """
         n, rate = len(batch.slots), self._config.alert_rate
-        keys = [ALL_KEYS] * n if digests is None else [standard.tobytes() for standard in digests]
+        keys = [ALL_KEYS] * n if digests is None else [digest.tobytes() for digest in digests]
         places = {key: at for at, key in enumerate(dict.fromkeys(keys))}
         standards, which = [self._standard(key) for key in places], np.array([places[key] for key in keys], np.int64)
         parts = [(standard, np.flatnonzero(which == at)) for at, standard in enumerate(standards)]

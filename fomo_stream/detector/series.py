@@ -175,10 +175,8 @@ class Series(State):
     def _resolve(self, keys: Sequence[Key] | Digests, learn: bool) -> tuple[Int, Int, Bool]:
         """See `Keys.resolve`."""
         keys = keys if isinstance(keys, Digests) else Digests.of(keys)
-        totals, limits = (
-            self._totals if learn else self._totals.copy(),
-            (MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE),
-        )
+        totals = self._totals if learn else self._totals.copy()
+        limits = MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE
         return self.keys.resolve(*keys, totals, limits, learn)
 
     def _state(self, bulk: Bulk | None) -> int:

@@ -310,9 +310,8 @@ class ViewSet(Copied):
     def until_next(self, records: int) -> int | None:
         """Return how many records from number `records` on the current generations still score; None: no end is
         known."""
-        return min(
-            (n for contexts in self.view_contexts if (n := contexts.until_next(records)) is not None), default=None
-        )
+        ends = (contexts.until_next(records) for contexts in self.view_contexts)
+        return min((end for end in ends if end is not None), default=None)
 
     def needed(self, stop: int) -> list[ContextBuilder]:
         """The generations that score the records before number `stop`."""
@@ -327,7 +326,7 @@ class ViewSet(Copied):
 
     def plan(self, plan: Int, stop: int) -> None:
         """Write the plans of all views, which `step.view_columns` reads, for the records before number `stop` into plan
-        (views, VIEW)."""
+        (views, PLAN_SIZE)."""
         if self._model.kernel != "numba" or not self._numeric.all():
             return
         for row, contexts in zip(plan, self.view_contexts, strict=False):
@@ -368,11 +367,8 @@ class ViewSet(Copied):
 
     def builders(self, number: int) -> list[tuple[View, ContextBuilder]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
-        return [
-            (contexts.view, builder)
-            for contexts in self.view_contexts
-            if (builder := contexts.builder_of(number)) is not None
-        ]
+        pairs = ((contexts.view, contexts.builder_of(number)) for contexts in self.view_contexts)
+        return [(view, builder) for view, builder in pairs if builder is not None]
 
     def first_scores(self, records: int) -> tuple[Int, Scores]:
         """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later.

@@ -91,9 +91,8 @@ def _read_checkpoint(path: Path, weights: bool = True) -> tuple[dict[str, Any], 
     version = metadata.get("format")
     if version != FORMAT:
         raise CheckpointError(f"{path} has format {version!r}, this version of fomo-stream reads {FORMAT!r}")
-    if weights and _weights_digest(metadata.get("config", ""), metadata.get("training", ""), tensors) != metadata.get(
-        "digest"
-    ):
+    summaries = metadata.get("config", ""), metadata.get("training", "")
+    if weights and _weights_digest(*summaries, tensors) != metadata.get("digest"):
         raise CheckpointError(f"{path} does not match its digest: it was altered or damaged; fetch it again")
     try:
         parsed = {**metadata, "config": json.loads(metadata["config"]), "training": json.loads(metadata["training"])}

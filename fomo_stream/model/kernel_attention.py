@@ -99,9 +99,8 @@ class KernelLayer(nn.Module):
             parts.append(self._attend(d2, keys[:, :, start : start + ROWS], keys, values, n - 1))
         odd, mixed = (torch.cat(part, 1) for part in zip(*parts, strict=True))
         median = odd.median(1, keepdim=True).values
-        compared = (
-            odd if far is None else torch.where(far[..., None], median, odd)
-        )  # they say nothing about usual values
+        # rows with far values say nothing about usual ones
+        compared = odd if far is None else torch.where(far[..., None], median, odd)
         deviation = (compared - median).abs().median(1, keepdim=True).values
         spread = 1.4826 * deviation + 0.05 * compared.std(1, keepdim=True, correction=0) + 1e-3
         ordered = (compared + TIE * (1 + compared.abs())).detach().transpose(1, 2).contiguous().sort(-1).values
@@ -123,9 +122,8 @@ class KernelLayer(nn.Module):
         """(B, S, n, COORDINATES)"""
         if self.first:
             return z.new_zeros(len(z), self.spaces, z.shape[1], 0)
-        coordinates: Tensor = (
-            self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
-        )
+        flat = self.coordinates(self.norm_read(z))
+        coordinates: Tensor = flat.unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
         return coordinates
 
     def _logits(self, d2: Tensor, x: Tensor, keys: Tensor) -> Tensor:
@@ -148,10 +146,8 @@ class KernelLayer(nn.Module):
         """Return the messages (B, R, width) that routers collect of context rows."""
         if self.first or not hasattr(self, "routers"):
             return z[:, :0]
-        likeness = (
-            _negative_distances(self.routers.expand(len(z), -1, -1), self.router_key(z))
-            * self.log_router_precision.exp()
-        )
+        likeness = _negative_distances(self.routers.expand(len(z), -1, -1), self.router_key(z))
+        likeness = likeness * self.log_router_precision.exp()
         messages: Tensor = likeness.softmax(-1) @ self.router_value(z)
         return messages
 

@@ -454,7 +454,7 @@ def _grow(x, taken, time, s, rows, counters):
     """Write the growth of counters per record since their last known total into x (d,), NaN = unknown.
 
     taken: (d,) the time of that growth, in usual times between two records. Where times are known and the growth took
-    longer, it is scaled to one usual time: else a record after a missing one would look as if more was used. The growth
+    longer, it is scaled to one usual time: without that, the record after a missing one made an alarm. The growth
     is unknown at the first total of a series, and where the total has fallen, because the counter began again.
     """
     has_time = not np.isnan(time)
@@ -579,7 +579,8 @@ def compare_with_key(score, level, spread, alike, moved_level, moved_spread, j, 
     out[0, j] = _single((score - level) / spread)
     out[1, j] = _single((score_of(moved_level, j, pooled) - level) / spread)
     out[2, j] = _single(change)
-    # the value that most records have is not odd for a key, unless the key's own level is different
+    # The value that most records have is not odd for a key, unless the key's own level is different: a flag that goes
+    # back to 0, which nearly all records have, is normal.
     of_all = -pooled[MEAN, j] / pooled[DEVIATION, j]
     if pooled[COMMON, j] > 0.0 and score == of_all and abs(level - of_all) < pooled[COMMON, j]:
         out[0, j] = out[1, j] = 0.0
@@ -597,6 +598,7 @@ def update_movement(near, limited, is_known, count, s, rows, weights, out):
     for j in range(len(near)):
         root, level = rows.root[s, j], rows.last[s, j] + rows.offset[s, j]
         if is_known[j]:
+            # np.float64, because numba computes float32 * float32, and float(x), in 32 bits
             change, square = limited[j] - level, np.float64(root) * np.float64(root)
             if count[j] > 0:  # the first value does not change anything
                 square += (change * change - square) / max(weights[0, count[j]], 1.0)

@@ -391,11 +391,12 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards
     records its incident can continue. left: the same number before the visit; outliers: since the last step."""
     logit, by_key, weight, rate = scores.logit[e], scores.by_key[e], scores.weight[e], limits[RATE]
     own = logit
-    if not own < combined(scores.by_view, e, by_key, weight, False):  # from 32 bits, as the history has it later
+    if not own < combined(scores.by_view, e, by_key, weight, False):  # from 32 bits: later records compare with these
         own = combined(scores.by_view, e, by_key, weight, True)
     is_apart = batch.far[i]
     for series in standards.greedy:
         is_apart |= series == slot
+    # a record of a greedy key, or with a far value, is compared with all records; other records without these
     ascending = standards.of_every if is_apart else standards.ascending
     own_peak, its_peak = standards.peaks[int(is_apart), 0], standards.peaks[int(is_apart), 1]
     m = len(ascending)
@@ -408,8 +409,9 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards
     above = 1.0 + 2.0 * max(own_rise, its_rise)
     rarity = max(share_above(counted, standards.above) / (above * above * above), MIN_RARITY)
     # Memory alone does not continue an incident: after an odd record, and in a constant stream, the remembered logit of
-    # a normal record is high, too, so its own logit has to be above the median.
+    # a normal record is high, too, so its own logit has to be above the median (one spike made 20 alerts).
     follows = left > 0 and not begins and rarity <= limits[CONTINUES] and own > own_peak[MEDIAN]
+    # a record whose values are those of nearly all records is not an outlier, unless it is odd for its key
     is_odd = by_key > ODD_LOGIT
     for j in range(batch.ordinary.shape[1]):
         is_odd |= not batch.ordinary[i, j]
