@@ -144,7 +144,7 @@ class Scope:
 
     @property
     def ahead(self) -> int:
-        """Return how many of the next records use generations that exist or are being built; at least 1."""
+        """The number of next records whose generations are there or are being built; at least 1."""
         return self.alerts.stepped + STEP + self.config.lag - self.records if self.has_contexts else self.room
 
     def _find_room(self) -> int:

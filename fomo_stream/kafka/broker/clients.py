@@ -99,8 +99,8 @@ def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **
     """
     config = {
         "linger.ms": 5,  # a commit does not wait for it
-        # A new transaction waits until the broker has recorded the end of the last one. Later retries wait longer.
-        "retry.backoff.ms": 1,
+        # A new transaction waits until the broker has recorded the end of the last one.
+        "retry.backoff.ms": 10,
         "partitioner": "murmur2_random",  # the same partition for a key as with a Java client
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "queue.buffering.max.kbytes": 1 << 20,
