@@ -51,7 +51,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     is_end, is_alert = status == "closed", status not in ("closed", "silent")
     if is_alert and result.get("outlier") is not True:
         raise RecordError(UNKNOWN_STATUS, "the result is about neither an alert nor an incident")
-    if not (incident := _printable(result.get("incident"), MAX_NAME)):
+    if not (incident := _clean_text(result.get("incident"), MAX_NAME)):
         raise RecordError(INCOMPLETE, "the result names no incident")
     first, last, worst = (_mapping(result.get(name)) for name in ("from", "to", "worst"))
     position = result if is_alert else last if is_end and last else first
@@ -59,7 +59,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     timestamp = _integer(position.get("timestamp"), *TIMES_MS)
     is_first = incident in (f"{partition}-{offset}", str(offset)) if is_alert else not is_end
     began = _integer(first.get("timestamp"), *TIMES_MS) if not is_alert else timestamp if is_first else None
-    topic, key_of_result = (_printable(result.get(name), MAX_NAME) for name in ("topic", "key"))
+    topic, key_of_result = (_clean_text(result.get(name), MAX_NAME) for name in ("topic", "key"))
     topic = topic or ""
     severity, reasons = result.get("severity") or worst.get("severity"), result.get("reasons")
     reasons = reasons if isinstance(reasons, list) else []
@@ -85,7 +85,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
         "began": iso_text(began),
         "lasted": duration,
         **numbers,
-        **{name: _printable(result.get(name), MAX_TEXT) or None for name in ("explanation", "of")},
+        **{name: _clean_text(result.get(name), MAX_TEXT) or None for name in ("explanation", "of")},
         "reasons": [_reason_facts(reason) for reason in reasons[:MAX_EVENT_REASONS] if isinstance(reason, Mapping)],
     }
     return Event(f"{topic}:{incident}", is_first, is_end, timestamp, began, facts)
@@ -93,7 +93,7 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
 
 def printable_key(key: bytes | str | int | float | None) -> str | None:
     text = key.decode("utf-8", "replace") if isinstance(key, bytes) else None if key is None else str(key)
-    return _printable(text, MAX_NAME)
+    return _clean_text(text, MAX_NAME)
 
 
 def key_of_field(fields: Mapping[str, Any], path: str) -> str | None:
@@ -117,18 +117,18 @@ def _reason_facts(reason: Mapping[str, Any]) -> dict[str, Any]:
     scalar = value if isinstance(value, bool) else _finite_number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (reason.get("low"), reason.get("high"))
     facts: dict[str, Any] = {
-        name: _printable(reason.get(name), MAX_NAME) for name in ("feature", "cause", "scope", "with")
+        name: _clean_text(reason.get(name), MAX_NAME) for name in ("feature", "cause", "scope", "with")
     }
     numbers = {**reason, "low": low, "high": high}
     facts |= {name: _finite_number(numbers.get(name)) for name in ("share", "expected", "usual", "low", "high")}
-    return facts | {"value": _printable(value, MAX_NAME) if scalar is None else scalar}
+    return facts | {"value": _clean_text(value, MAX_NAME) if scalar is None else scalar}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _printable(value: Any, limit: int) -> str | None:
+def _clean_text(value: Any, limit: int) -> str | None:
     """Return a printable text without lone surrogates, which could not be sent."""
     if not isinstance(value, str):
         return None
