@@ -12,4 +12,4 @@ MAX_REASONS = 10  # of a record
 MAX_KNOWN_KEYS = 10_000_000  # of a partition
 MAX_OWN_CONTEXTS = 1_000  # keys of a partition with contexts of their own
 MAX_RULES = 1_000  # for rules and for windows of maintenance, separately
-MAX_REFERENCE_RECORDS = 1_000_000  # records of a reference
+MAX_REFERENCE = 1_000_000  # records of a reference

@@ -72,28 +72,20 @@ def first_detector(settings: InputFlags, model: Model, schema: Schema, executor:
         detector.seed_context(rows)
     if settings.reference is not None:
         good = set_reference(settings, detector, schema)
-        log.info(
-            kv(
-                "reference",
-                file=str(settings.reference),
-                records=good.records,
-                keys=good.keys,
-                digest=good.name,
-            )
-        )
+        counts = {"records": good.records, "keys": good.keys}
+        log.info(kv("reference", file=str(settings.reference), **counts, digest=good.name))
     return detector
 
 
 def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Reference:
     """Give the detector the good records of the file `settings.reference`.
 
-    Raises ConfigError if the file cannot be read, SchemaError if a line is not a record or there are too few or too
-    many records.
+    Raises ConfigError if the file cannot be read, SchemaError if a line is not a record or the number does not suit.
     """
     import numpy as np
 
     from fomo_stream.errors import SchemaError
-    from fomo_stream.limits import MAX_REFERENCE_RECORDS
+    from fomo_stream.limits import MAX_REFERENCE
     from fomo_stream.partition.partition import Waiting
     from fomo_stream.partition.record import FileItem
     from fomo_stream.partition.running import Running
@@ -115,10 +107,8 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
             rows, block_keys = row_maker.rows_of(items)
             parts.append(rows)
             keys += block_keys
-            if len(keys) > MAX_REFERENCE_RECORDS:
-                raise SchemaError(
-                    f"--reference {path} has more than {MAX_REFERENCE_RECORDS:,} records", "leave some out"
-                )
+            if len(keys) > MAX_REFERENCE:
+                raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
     rows = np.concatenate(parts or [np.zeros((0, len(schema.features)))])
     absent = [name for name, column in zip(schema.features, rows.T, strict=False) if np.isnan(column).all()]
     absent += [settings.key] if settings.key is not None and not any(key is not None for key in keys) else []

@@ -109,7 +109,7 @@ SHORTER = {
     "train": "--steps 1 --batch 1 --context-min 20 --context-max 50 --queries 16 --device cpu",
     "evaluate": "--seeds 1 --datasets-per-row 1 --context 50 --device cpu",
 }
-LONGEST = ("ablate", "--stress")
+LONGEST = ("ablate", "--stress", "smoke")
 LONG_PAGES = ("docs/pretraining.md", "docs/evaluation.md")  # commands of pretrain, all of which run
 
 

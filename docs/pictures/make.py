@@ -1,6 +1,6 @@
 """The pictures of the documentation: `make pictures` makes them again in docs/pictures, from the programs as they are.
 
-The data are those of the tutorial. Needs chromium, and a Kafka as the tests do.
+All but `prior.svg` have the data of the tutorial. Needs chromium, and a Kafka as the tests do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
 from brokers import free_ports, open_broker
 from browser import Browser, open_browser
 from confluent_kafka import Consumer
@@ -23,6 +25,11 @@ from documents import ROOT, Document
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
+
+from pretrain.evaluation.plots import new_figure, save_figure
+from pretrain.priors.draws import Draws
+from pretrain.priors.gmm import GmmConfig, chi2_table, mahalanobis, sample_gmm
+from pretrain.priors.reuse import draw_transform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,9 +97,40 @@ def service(folder: Path, bootstrap: str, port: int) -> Iterator[None]:
             process.terminate()
 
 
+def prior(seed: int = 634, mixtures: int = 3, rows: int = 60) -> None:
+    """Mixtures of the prior in two dimensions, with the limits of inliers and outliers; below, transformed by T."""
+    draws = Draws(seed)
+    data = sample_gmm(GmmConfig(min_features=2, max_features=2), draws, mixtures, rows, rows)
+    t = draw_transform(data.mixtures.inflated, draws)
+    figure = new_figure(9, 6.2)
+    for panel, axes in enumerate(figure.subplots(2, mixtures).flatten()):
+        which, moved = panel % mixtures, panel >= mixtures
+        one = torch.tensor([which])
+        parts = data.inliers, data.outliers
+        parts = (t.rows(parts[0]), t.rows(parts[1])) if moved else parts
+        seen = np.concatenate([part[which].numpy() for part in parts])
+        low, high = seen.min(0) - 1, seen.max(0) + 1
+        grid = np.stack(np.meshgrid(*(np.linspace(a, b, 60) for a, b in zip(low, high, strict=True))), -1)
+        places = torch.from_numpy(grid.reshape(-1, 2)).float()
+        if moved:  # the limits are those of the places before T
+            places = torch.linalg.solve(t.weight[which], (places - t.bias[which]).T).T
+        distance = mahalanobis(places[None], data.mixtures[one])[0].reshape(grid.shape[:2])
+        features = int(data.mixtures.inflated[which].sum())
+        limits = [chi2_table(percentile)[features] for percentile in (85.0, 95.0)]
+        axes.contour(*grid.transpose(2, 0, 1), distance, levels=limits, colors=["tab:blue", "tab:red"], linewidths=1)
+        for part, colour in zip(parts, ("tab:blue", "tab:red"), strict=True):
+            axes.plot(*part[which].T.numpy(), ".", color=colour, markersize=3)
+        components = int(data.mixtures.components[which])
+        axes.set_title(
+            "after T" if moved else f"components: {components}, features of outliers: {features}", fontsize=9
+        )
+    save_figure(figure, PICTURES / "prior.svg")
+
+
 def main() -> None:
     """Make all pictures."""
     PICTURES.mkdir(exist_ok=True)
+    prior()
     with tempfile.TemporaryDirectory() as name, open_browser(Path(name)) as browser, open_broker(None) as broker:
         folder, port, kafka = Path(name), free_ports(1), {"FOMO_BOOTSTRAP": broker.bootstrap}
         for block in Document.read(ROOT / "docs" / "tutorial.md").blocks:

@@ -115,9 +115,8 @@ class Columns:
         """Return a column (n,), NaN = missing, if its type is numeric or boolean; else None."""
         if self._matrix is not None:
             return self._matrix[:, column]
-        if self._frame is None or not (
-            self._series[column].dtype.is_numeric() or self._series[column].dtype == nw.Boolean
-        ):
+        dtype = None if self._frame is None else self._series[column].dtype
+        if dtype is None or not (dtype.is_numeric() or dtype == nw.Boolean):
             return None
         return np.array(self._series[column].cast(nw.Float64).to_numpy(), dtype=np.float64)
 
@@ -209,9 +208,7 @@ def categorical_positions(categorical: Sequence[Any] | None, names: Sequence[Has
         elif column in names:
             columns.add(names.index(column))
         else:
-            raise SchemaError(
-                f"categorical column {column!r} is not in X; give names of a frame's columns, or positions"
-            )
+            raise SchemaError(f"categorical column {column!r} is not in X; give names of its columns, or positions")
     return tuple(sorted(columns))
 
 

@@ -442,9 +442,8 @@ class OpenDetector:
         verdicts = _checked_verdicts(is_outlier, len(whole)).tolist()
         if detector is None:
             return
-        equal_to_each = (
-            detector.numbers_of(self._taken_of(whole)) if self._derived is None else self._equal_records(whole)
-        )
+        has_derived = self._derived is not None
+        equal_to_each = self._equal_records(whole) if has_derived else detector.numbers_of(self._taken_of(whole))
         for equal, verdict in zip(equal_to_each, verdicts, strict=True):
             undecided = equal[~detector.has_verdict(equal)]
             meant = undecided[:1] if len(undecided) else equal[-1:]

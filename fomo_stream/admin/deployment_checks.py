@@ -57,7 +57,7 @@ class Facts:
         return {name: operations_of(topic) for name, topic in self.topics.items()} | dict.fromkeys(self.hidden, ())
 
 
-def config_number(config: Mapping[str, str], name: str, default: float = inf) -> float:
+def config_value(config: Mapping[str, str], name: str, default: float = inf) -> float:
     """Return a setting of a topic or a broker; infinite where it is -1, which means no limit."""
     value = float(config.get(name, default))
     return value if value >= 0 else inf
@@ -111,20 +111,16 @@ def topics(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
             yield Finding(what, f"permit Create on it, or create it: {command}")
         elif settings.topic in sizes:
             may_grow = AclOperation.ALTER in (facts.operations()[topic] or ())
-            yield from _check_partition_count(settings, sizes, topic, may_grow)
+            yield from _check_partitions(settings, sizes, topic, may_grow)
         if topic in facts.configs:
-            yield from _check_topic_settings(
-                settings, topic, facts.configs[topic], facts.configs.get(settings.topic, {})
-            )
+            yield from _check_settings(settings, topic, facts.configs[topic], facts.configs.get(settings.topic, {}))
     if unread := [topic for topic in topics_of(settings) if topic in facts.topics and topic not in facts.configs]:
         remedy = "permit DescribeConfigs on these topics, or run this as an administrator"
         what = f"the settings of {', '.join(unread)}, which this user may not read"
         yield Finding(what, remedy, is_known=False)
 
 
-def _check_partition_count(
-    settings: DoctorSettings, sizes: Mapping[str, int], topic: str, may_grow: bool
-) -> Iterator[Finding]:
+def _check_partitions(settings: DoctorSettings, sizes: Mapping[str, int], topic: str, grows: bool) -> Iterator[Finding]:
     """Compare the partitions of a topic with those of the input. sizes: of all topics that exist, including both."""
     size, count = sizes[topic], sizes[settings.topic]
     what = f"{topic} has {counted(size, 'partition')}, {settings.topic} has {count}"
@@ -132,7 +128,7 @@ def _check_partition_count(
     if topic in settings.outputs and size != count:
         what = f"{what}: records are distributed by key, instead of by the number of their partition"
         yield Finding(what, remedy if size < count else "nothing, if this is wanted")
-    elif topic not in settings.outputs and size < count and may_grow:
+    elif topic not in settings.outputs and size < count and grows:
         yield Finding(what, f"instances add them where they run; or {remedy}")
     elif topic == settings.feedback:
         yield feedback_topic(settings, sizes)
@@ -140,25 +136,16 @@ def _check_partition_count(
         yield Finding.problem(TopicError(f"{what}: the others cannot be scored", remedy))
 
 
-def _check_topic_settings(
+def _check_settings(
     settings: DoctorSettings, topic: str, config: Mapping[str, str], source: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Check the settings of a topic. source: those of the input."""
-    max_bytes, kept_ms, policy = (
-        config_number(config, "max.message.bytes"),
-        config_number(config, "retention.ms"),
-        config.get("cleanup.policy", ""),
-    )
-    segment, roll_ms = config_number(config, "segment.bytes", 0), config_number(config, "segment.ms", 0)
-    if (
-        topic == settings.topic
-        and DEFAULT_BATCH_BYTES < max_bytes < inf
-        and config.get("compression.type") != "uncompressed"
-    ):
-        memory = in_bytes(2 * MAX_EXPANSION * max_bytes)
-        what = (
-            f"{topic} takes compressed batches of {in_bytes(max_bytes)}: one can fill {memory} of an instance's memory"
-        )
+    max_bytes, kept_ms = config_value(config, "max.message.bytes"), config_value(config, "retention.ms")
+    policy, compression = config.get("cleanup.policy", ""), config.get("compression.type")
+    segment, roll_ms = config_value(config, "segment.bytes", 0), config_value(config, "segment.ms", 0)
+    if topic == settings.topic and DEFAULT_BATCH_BYTES < max_bytes < inf and compression != "uncompressed":
+        batch, memory = in_bytes(max_bytes), in_bytes(2 * MAX_EXPANSION * max_bytes)
+        what = f"{topic} takes compressed batches of {batch}: one can fill {memory} of an instance's memory"
         change = alter_command(settings, topic, f"max.message.bytes={DEFAULT_BATCH_BYTES}")
         yield Finding(what, f"if you do not trust producers: {change}")
     if topic == settings.state_topic:
@@ -169,7 +156,7 @@ def _check_topic_settings(
             yield Finding(f"{what}, so restores read much more than the state", alter_command(settings, topic, change))
     if topic not in settings.outputs:
         return
-    needed = config_number(source, "max.message.bytes", 0) + RESULT_BYTES
+    needed = config_value(source, "max.message.bytes", 0) + RESULT_BYTES
     if max_bytes < needed:
         what = f"{topic} takes records of {in_bytes(max_bytes)}, {settings.topic} of {in_bytes(needed - RESULT_BYTES)}"
         change = alter_command(settings, topic, f"max.message.bytes={needed:.0f}")
@@ -177,7 +164,7 @@ def _check_topic_settings(
     if "compact" in policy:
         what = f"{topic} is compacted: only the last record of each key stays"
         yield Finding(what, alter_command(settings, topic, "cleanup.policy=delete"))
-    if policy != "compact" and kept_ms < config_number(source, "retention.ms", 0):
+    if policy != "compact" and kept_ms < config_value(source, "retention.ms", 0):
         what = f"{topic} keeps records for {in_time(kept_ms / 1000)}, less than {settings.topic}: its records have the "
         what += "input's timestamps, so old ones are deleted as soon as they are written"
         yield Finding(what, alter_command(settings, topic, f"retention.ms={source['retention.ms']}"))
@@ -188,7 +175,7 @@ def replicas(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     by_text: dict[str, tuple[Finding, list[str]]] = {}
     for topic in (*topics_of(settings), *internal_topics(settings)):
         if topic in facts.topics:
-            min_in_sync = config_number(facts.configs.get(topic, {}), "min.insync.replicas", 0)
+            min_in_sync = config_value(facts.configs.get(topic, {}), "min.insync.replicas", 0)
             finding = _check_replicas(facts.topics[topic].partitions, int(min_in_sync))
         elif topic in facts.hidden or topic.startswith("__"):
             finding = Finding("it does not exist yet, or this user may not describe it", is_known=False)
@@ -225,13 +212,13 @@ def broker_settings(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]
         yield Finding("this user may not read the brokers' configuration", remedy, is_known=False)
         return
 
-    slowest = max(config_number(config, CLEANUP_SETTING, 0) for config in facts.broker_configs)
+    slowest = max(config_value(config, CLEANUP_SETTING, 0) for config in facts.broker_configs)
     if settings.delivery == "exactly-once" and slowest > MAX_CLEANUP_MS:
         what = f"{CLEANUP_SETTING}={slowest:.0f}: readers wait so much longer for the transaction of a dead instance"
         yield Finding(what, f"set it to {MAX_CLEANUP_MS} in the configuration of the brokers")
     session = session_timeout_ms(settings)
-    lowest = max(config_number(config, "group.min.session.timeout.ms", 0) for config in facts.broker_configs)
-    highest = min(config_number(config, "group.max.session.timeout.ms") for config in facts.broker_configs)
+    lowest = max(config_value(config, "group.min.session.timeout.ms", 0) for config in facts.broker_configs)
+    highest = min(config_value(config, "group.max.session.timeout.ms") for config in facts.broker_configs)
     is_chosen_here = settings.kafka.get("group.protocol") != "consumer"  # else the broker chooses the timeout
     if is_chosen_here and not lowest <= session <= highest:
         what = f"the brokers allow sessions of {lowest:.0f} to {highest:.0f} ms, but --kafka.session.timeout.ms is"

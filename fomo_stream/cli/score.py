@@ -210,9 +210,8 @@ class Scoring:
         if self._suspects is None:
             schema = self._scorer.schema
             self._suspects = MarkCandidates(schema.features, scored.rows, schema.categorical_columns)
-            _ = self._settings.context or list(
-                self._suspects.notes()
-            )  # discard them: they were noted with the features
+            if not self._settings.context:
+                list(self._suspects.notes())  # discarded: they were noted with the features
         else:
             self._suspects.follow(scored.rows)
         if self._table.format != "csv":  # a CSV reader counts them while it reads

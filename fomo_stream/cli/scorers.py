@@ -195,9 +195,7 @@ class PrequentialScorer(_LineScorer):
                 self.unused.follow(numbered_records(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])
         n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
-        if {*self._features.features} <= {
-            *self._settings.derive
-        }:  # derived features are known only when records are scored
+        if {*self._features.features} <= {*self._settings.derive}:  # their values are known only after this
             n_usable = self._n_records
         if n_usable < self._min_context and not at_end:
             if self._n_records > MAX_HELD * self._min_context:

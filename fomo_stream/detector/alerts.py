@@ -1,4 +1,4 @@
-"""From logits to remembered logits, scores and alerts, and lasting shifts of a stream."""
+"""Remembered logits, scores and alerts, from logits; and lasting shifts of a stream."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
 
 
-LOAD_SPAN = (
-    20.0  # over the alert rate: the last records of which fewer than LIMIT are outliers while an incident continues
-)
-REPEAT_SHARE = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
-SHARED_ROWS = 1000.0  # records that others count as, see `Alerts.start_from_shared`
-# A key is greedy that has more than this share of the highest last logits, and so many times as many as of all. Of all
-# then less than a third are of greedy keys. How many are looked at: TOP_SHARE times the alert rate, but not fewer.
+# Records over the alert rate in which outliers count as load, see `Alerts.step`: with MAX_LOAD of them an incident does
+# not continue.
+LOAD_SPAN = 20.0
+REPEAT_SHARE = 0.7  # of the alert rate: largest p-value of an outlier by the second rule of `Alerts`
+SHARED_ROWS = 1000.0  # records that the partition's count as, see `Alerts.start_from_shared`
+# A key is greedy if it has more than GREEDY_SHARE of the highest last logits, and more than GREEDY_RATIO times its
+# share of all; so less than a third of all records belong to greedy keys. TOP_SHARE times the alert rate: how many are
+# the highest. Before there was this rule, with 100 keys and one that was wild in 10 % of the records, 1 of 8 faults of
+# others was found.
 GREEDY_SHARE, GREEDY_RATIO, TOP_SHARE, MIN_TOP_LOGITS = 0.25, 3.0, 2.0, 40
 
 
 def continued(alert_rate: float) -> float:
-    """1 - score at and below which a record shortly after an alert continues its incident.
+    """Return the largest 1 - score of a record that continues the incident of an alert shortly before it.
 
     >>> continued(0.001), continued(0.01), continued(0.1)
     (0.005, 0.05, 0.1)
@@ -52,7 +54,7 @@ def continued(alert_rate: float) -> float:
 
 
 def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple[float, ...]:
-    """TOP, HEIGHT, ... of logits (m,), the last `size`, or all if there were fewer: then clear above means further."""
+    """Return TOP, HEIGHT, ... of the last `size` logits (m,); of fewer logits a clear distance is larger."""
     if not (n := len(logits)) or not is_calibrated(n, alert_rate):
         return (math.inf,) * 5
     ascending, clear = np.sort(logits), clear_above(logits, size)
@@ -63,7 +65,7 @@ def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple
 
 
 def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
-    """Series of keys (k,) that have more than is fair of the highest of some logits (m,), which are of `series` (m,).
+    """Return the greedy series (k,), from logits (m,) and their series (m,).
 
     >>> logits, series = np.arange(1000.0), np.arange(1000) % 50 + 1
     >>> greedy_keys(logits, series, 0.01), greedy_keys(np.where(series == 7, 5000.0, logits), series, 0.01)
@@ -79,70 +81,71 @@ def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
 class Memory:
     """Remembered logits: (1 - weight) times the record's own, plus weight times the mean of those before it.
 
-    The mean is over the earlier records of the same series; each older one counts half every HALF_LIFE records. The
-    first record of a series has its own logit, and so has a record that is compared with what is usual for its key:
-    its movement is in that already, and a key that all others call odd would else stay so. Means are rounded to 32
-    bits: where nothing ever changes, rounding errors would else order the records, and p-values would tell equal
-    records apart. It is kept with the series. Records with a far value count in no mean: one reading of 3.4e38 says
-    nothing of the next ones.
+    The mean is over the earlier records of the same series; the weight of a record halves every HALF_LIFE records. The
+    first record of a series has its own logit. So has a record that is compared with the usual values of its key: these
+    include its movement already, and a key that is odd among all keys would stay odd. Means are rounded to 32 bits:
+    without that, rounding errors would order the records of a constant stream, and equal records would get different
+    p-values. The mean is kept with the series. Records with a far value do not count in it: one reading of 3.4e38 says
+    nothing about the next records.
     """
 
     def __init__(self, weight: float, keys: Keys) -> None:
         self.weight, self.keys, self.sizes = float(weight), keys, weights(HALF_LIFE).copy()
 
     def remember(self, scores: Scores, slots: Int, begins: Bool, learn: bool = True, far: Bool | None = None) -> Float:
-        """Remembered logits (n,) of the next records with these scores, which count from now on, if they are learned.
+        """Return the remembered logits (n,) of the next records with these scores; with `learn` they count from now on.
 
         slots, begins, far: (n,) of `Series.follow`. NaN for a NaN, which does not count.
         """
         far = np.zeros(len(slots), dtype=bool) if far is None else far
         mean, count = (self.keys.column(name, slots) for name in ("mean", "logits"))
-        said = scores.logit, scores.by_view, scores.by_key, scores.weights
-        out: Float = remember(*said, slots, begins, far, mean, count, self.sizes, self.weight)
+        logits = scores.logit, scores.by_view, scores.by_key, scores.weights
+        out: Float = remember(*logits, slots, begins, far, mean, count, self.sizes, self.weight)
         if learn:
             self.keys.write(slots, mean=mean, logits=count)
         return out
 
 
 class Alerts(State):
-    """Compares records with those before the last step, and says which of them are outliers.
+    """Compares records with those before the last step, and decides which of them are outliers.
 
     A step is every `STEP` records. Between two steps nothing that records are compared with changes, so that a result
     does not depend on how records are split over calls. All logits are compared as they were when the records came.
 
     The beginning of an incident is judged by the recent past, its continuation by the long one. A record is an outlier
 
-    - if its own logit, or its remembered one, is above 1 and clear above all of the last 7 / alert_rate ones;
-    - or clear above those of them that were no outliers, while its p-value is at most REPEAT_SHARE * alert_rate;
+    - if its own logit, or its remembered one, is above 1 and clearly above all of the last 7 / alert_rate ones;
+    - or if one of them is clearly above those that were not outliers, and its p-value is at most REPEAT_SHARE *
+      alert_rate;
     - or if, at most GAP records of its series after another outlier, it is rare in the long run.
 
     So of ordinary records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
 
-    A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits, and so
-    many times as many as of all, its records are left out of what those of other keys are compared with. So are records
-    with a far value, such as a -9999: however many they are, the others are judged as if there were none.
+    A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits,
+    and so many times as many as of all, its records are left out of what those of other keys are compared with. So are
+    records with a far value, such as a -9999: however many they are, the others are judged as if there were none.
     """
 
     parts: ClassVar = {"_rarity": ""}
     scalars: ClassVar = ("stepped", "_count", "_load", "_rarity.weight")
 
     def __init__(self, config: DetectorConfig, keys: Keys) -> None:
-        """keys: of the series, of which each remembers in how many more records an incident can continue."""
+        """keys: of the series; each remembers in how many more records an incident can continue."""
         self._rate, self._window, self._peak = config.alert_rate, config.window_size, config.peak_size
         self.stepped = 0  # number of records at the last step
         self._rarity = Rarity()
         self.memory = Memory(config.memory, keys)
-        # see `step.judge`; among them the load: outliers up to the last step, of which older ones count less
+        # see `step.judge`; one of them is the load: outliers up to the last step, older ones count less
         limits = config.memory, config.alert_rate, continued(config.alert_rate), 0.0, config.still == "alert"
         self._limits, self._outliers = np.array(limits), np.zeros(1, np.int64)
         self._recent: Handle | None = None  # None: take from the history
 
     @property
     def kernel_arrays(self) -> tuple[Float, Float, Int]:
-        """What the compiled step has of it: sizes of means, limits, and the outliers since the last step, which it
-        counts. See `step.judge`."""
+        """The arrays that the compiled step reads: sizes of means, limits, and the outliers since the last step, which
+        it counts. See `step.judge`."""
         return self.memory.sizes, self._limits, self._outliers
 
     @property
@@ -164,13 +167,13 @@ class Alerts(State):
         self._limits[LOAD] = load
 
     def standards(self, history: History) -> Handle:
-        """What the next records are compared with."""
+        """Return the earlier logits that the next records are compared with."""
         if self._recent is None:
             self._recent = Handle(self._new_standards(history))
         return self._recent
 
     def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
-        """Results of the first records (n,) of these series, each compared with the others."""
+        """Return the results of the first records (n,) of these series, each compared with the others."""
         remembered = self.memory.remember(scores, slots, begins, learn=False, far=far)
         outlier, p = self.first_outliers(scores, remembered), own_p_values(remembered)
         return self._by_p_value(scores, remembered, p, len(scores), outlier, slots, begins)
@@ -183,7 +186,7 @@ class Alerts(State):
         return far_outside(scores.stored_logit, clear) | far_outside(remembered, clear)
 
     def judge_apart(self, scores: Scores, history: History) -> Results:
-        """Results of records that belong to no stream, from their scores: none follows another."""
+        """Return the results of records that are not a stream, from their scores: none follows another."""
         ascending = self._new_standards(history).of_every
         return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending))
 
@@ -214,7 +217,7 @@ class Alerts(State):
             window, last = kept_numbers.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
             m, size = len(kept_numbers), round(self._peak * len(kept_numbers) / max(1, n))
             peaks = [peak_of(values[last:], flags[last:], self._rate, size) for values in (x, y)]
-            # those that have not come yet count as ordinary ones: a young stream may have as many as an old one
+            # Records that have not come yet count as ordinary ones: else a young stream would be allowed fewer outliers
             few = REPEAT_SHARE * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
             return np.sort(y[window:]), peaks, few
 
@@ -224,7 +227,7 @@ class Alerts(State):
         return Standards(ordinary[0], every[0], peaks, few, greedy, self._rarity.counts_above)
 
     def start_from_shared(self, other: Alerts) -> None:
-        """Begin with what is rare among other records, so that scores can be compared with theirs."""
+        """Start the scores of a key from the records of its partition, so that both can be compared."""
         self._rarity.start_from_shared(other._rarity, SHARED_ROWS)
         self.refresh()
 
@@ -248,11 +251,11 @@ class Alerts(State):
         self.refresh()
 
     def refresh(self) -> None:
-        """Records of the history have changed."""
+        """Forget the standards, because records of the history have changed."""
         self._recent = None
 
     def copy(self, keys: Keys | None = None) -> Alerts:
-        """Alerts in the same state: independent, if `keys` are, for what they remember of series; None: the same."""
+        """Return alerts in the same state; `keys`: where they remember series, None = the same keys."""
         twin = super().copy()
         twin.memory = Memory(self.memory.weight, self.memory.keys if keys is None else keys)
         return twin
@@ -265,7 +268,8 @@ SHIFTED_SHARE = 0.9  # share of the steps of a lasting shift that look shifted
 
 
 class Shifts:
-    """Announces lasting shifts: where recent records call normal what the history calls odd, for long. It is no state.
+    """Announces lasting shifts: where recent records call normal, for long, what the history calls odd. It is not
+    stored.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
     step that does not counts as much as nine that do, so a share of SHIFTED_SHARE of the steps has to look shifted. The
@@ -280,11 +284,11 @@ class Shifts:
 
     @property
     def drift(self) -> float:
-        """How much of what announces a shift was seen, from 0 to 1."""
+        """Return how much of what announces a shift was seen, from 0 to 1."""
         return min(1.0, self._shifted / self._adapt_after) if self._adapt_after else 0.0
 
     def watch(self, odd: Bool, normal: Bool) -> None:
-        """Learn of the records (n,) of one more step, and perhaps announce a shift.
+        """Learn the records (n,) of one more step, and announce a shift if it has lasted.
 
         odd: which of them the history calls odd; normal: which of them recent records call normal.
         """

@@ -25,7 +25,7 @@ LOW, MIDDLE, HIGH = 0.01, 0.5, 0.99  # quantiles: the ends of the central 98 %, 
 
 
 class Column(NamedTuple):
-    """What a column of a context holds."""
+    """The content of a column of a context."""
 
     feature: int  # column of the record that it belongs to
     cause: Cause  # VALUE, PAST, LEVEL or SPREAD
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
 
 class BackgroundRows:
-    """Context rows (n, w), raw units, NaN = missing, and their columns (w,). What it computes once, it keeps.
+    """Context rows (n, w), raw units, NaN = missing, and their columns (w,). Computed values are kept.
 
     A feature of the record has a column, several, or none. n_features: of the record; None: as the columns say.
     near: which of the rows (n,) count as near ones; None: all. The usual ranges are of all rows.
@@ -78,7 +78,7 @@ class BackgroundRows:
 
     @cached_property
     def lacking(self) -> Bool:
-        """Whether a candidate lacks a value of a feature: (features, m)."""
+        """Return whether a candidate lacks a value of a feature: (features, m)."""
         missing = np.isnan(self.candidates)
         return np.stack([missing[self.features == f].any(axis=0) for f in range(self.n_features)])
 
@@ -93,7 +93,7 @@ class BackgroundRows:
 
     @cached_property
     def _known(self) -> Int:
-        """How many candidates have a value of each column: (w,)."""
+        """Return how many candidates have a value of each column: (w,)."""
         counts: Int = (~np.isnan(self.candidates)).sum(axis=1)
         return counts
 
@@ -111,14 +111,14 @@ class BackgroundRows:
         below, upto = (self.candidates < row[:, None]).sum(axis=1), (self.candidates <= row[:, None]).sum(axis=1)
         return self._scaled(below + upto, self._known, np.isnan(row))
 
-    def _scaled(self, places: Int, known: Int, missing: Bool) -> Int:
+    def _scaled(self, places: Int, counts: Int, missing: Bool) -> Int:
         """Twice the mid-ranks among the known candidates, on a scale from 0 to 2 m; m where a value is missing."""
         m = self.candidates.shape[1]
-        scaled: Int = np.where(missing | (known == 0), m, places * m // np.maximum(known, 1))
+        scaled: Int = np.where(missing | (counts == 0), m, places * m // np.maximum(counts, 1))
         return scaled
 
     def apart(self, row: Float) -> NDArray[np.int32]:
-        """How far a record (w,) is from each candidate in each feature: (features, m).
+        """Return how far a record (w,) is from each candidate in each feature: (features, m).
 
         Ranks are compared, column by column: so no unit and no far value counts for more than another, and sums are of
         whole numbers, the same on every machine. Of codes only counts whether they are equal. If they are not, the
@@ -156,7 +156,7 @@ class Neighbourhood:
 
     @cached_property
     def strangeness(self) -> Float:
-        """How far each value is from those of the nearest rows (w,), in widths of the usual range.
+        """Return how far each value is from those of the nearest rows (w,), in widths of the usual range.
 
         Of a code: the share of the candidates that have more frequent ones.
         """
@@ -172,7 +172,7 @@ class Neighbourhood:
 
     @cached_property
     def is_usual(self) -> Bool:
-        """Whether each value is in the central 98 % of its column, or among the codes that 98 % have: (w,).
+        """Return whether each value is in the central 98 % of its column, or among the codes that 98 % have: (w,).
 
         Any value of a column without values is, such as of the level of a category.
         """
@@ -183,7 +183,7 @@ class Neighbourhood:
     def without(self, groups: Int) -> Float:
         """The record with each group (k, s) of s features, by their positions, replaced: (k, w).
 
-        By the middle ones of their values in the rows that are nearest in the other features, and have values.
+        The new values are the middle ones of the rows that are nearest in the other features, and have values.
         """
         background = self.background
         keys = self._total - self._apart[groups].sum(axis=1)
@@ -221,7 +221,7 @@ Scorer = Callable[[Float], Float]  # rows (q, w), raw units, codes for categorie
 
 MAX_FEATURES_TRIED = 10  # features whose effect on the logit is computed: those with the strangest values
 MAX_PARTNERS = 5  # features among which a partner is looked for
-MIN_RELATIVE_SHARE = 0.1  # of the share of the first reason: what counts less is no reason
+MIN_RELATIVE_SHARE = 0.1  # of the share of the first reason: a feature with less is not a reason
 STANDSTILL = 2 * MIN_RELATIVE_SPREAD  # of the level: a smaller spread is 0, because `Series` does not tell it from none
 
 
@@ -303,7 +303,8 @@ class _Record:
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 
     def _effects_alone(self, tried: Int) -> Float:
-        """By how much the logit rises if the record keeps the values of one feature, and all others are replaced."""
+        """Return by how much the logit rises if the record keeps the values of one feature, and all others are
+        replaced."""
         effects = np.zeros_like(self.effects)
         for of_comparison, comparison, near in zip(effects, self.comparisons, self.near, strict=True):
             kept = np.where(comparison.background.features == tried[:, None], near.row, near.base)
@@ -318,9 +319,9 @@ class _Record:
         return np.argsort(-strangeness, kind="stable")[:MAX_FEATURES_TRIED]
 
     def partner(self, strongest: list[int]) -> int:
-        """The feature, of the strongest, that the first of them is odd together with, while each is usual; -1: none.
+        """Return the feature that the strongest one is odd together with, while each alone is usual; -1 = none.
 
-        That is so if the other one has a large effect, too, but most of it is the same: replacing both changes little.
+        The other one has a large effect, too, but most of it is the same effect: replacing both changes little more.
         """
         effects = self.effects.sum(axis=0)
         first, *others = strongest

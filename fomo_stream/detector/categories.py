@@ -42,8 +42,8 @@ def _find_counts(counts: Counts, requested: NDArray[Any]) -> tuple[Int, Float]:
 class Pairs:
     """The frequency of each pair of categories in a context, for each two of its columns: p pairs of columns."""
 
-    one: Int  # (p,) of each two columns, the position of the first one among all
-    two: Int  # (p,) and that of the second one
+    first: Int  # (p,) of each two columns, the position of the first one among all
+    second: Int  # (p,) and that of the second one
     both: Float  # (p, 1) rows with a value in both columns
     numbers: Counts  # of the pairs of these rows
     dependence: Float  # (p, 1) of the two columns, from 0 to 1
@@ -55,17 +55,17 @@ class Pairs:
         places, shares: (all columns, n) of each row's categories: the place among those of its column, -1 for none, and
         the share of the rows that have it, NaN for none.
         """
-        one, two = np.triu_indices(columns, 1)
-        numbers = _pair_numbers(places[one], places[two])
+        first, second = np.triu_indices(columns, 1)
+        numbers = _pair_numbers(places[first], places[second])
         both = (numbers >= 0).sum(axis=1, keepdims=True).astype(np.float64)
-        made = cls(one, two, both, _count_values(numbers[numbers >= 0]), np.zeros(both.shape))
+        made = cls(first, second, both, _count_values(numbers[numbers >= 0]), np.zeros(both.shape))
         count, expected = made._others(places, shares)
         ratio = np.sort(count / expected, axis=1)  # else the order of the rows would change the last bits of the sum
         ratio = np.nansum(ratio, axis=1, keepdims=True) / np.maximum(both, 1.0)
         return replace(made, dependence=np.clip(ratio - 1.0, 0.0, 1.0))
 
     def rarity(self, places: Int, shares: Float) -> Float:
-        """How rare the rarest pair of each of q rows is against its parts, from 0: (q,). Arguments as of `fit`.
+        """Return how rare the rarest pair of each of q rows is against its parts, from 0: (q,). Arguments as of `fit`.
 
         A pair gets (1 + w e) / (1 + w c) - 1, or 0 if that is less. c other rows have the pair, and e rows would have
         it if the two columns were independent. w is how much they depend on each other: their mean-square contingency,
@@ -79,15 +79,17 @@ class Pairs:
         return np.asarray(np.fmax.reduce(rarity, axis=0, initial=0.0), dtype=np.float64)
 
     def _others(self, places: Int, shares: Float) -> tuple[Float, Float]:
-        """Of each pair (p, q): how many other rows have it, and how many would if the columns were independent."""
-        _, count = _find_counts(self.numbers, _pair_numbers(places[self.one], places[self.two]))
-        return np.maximum(count - 1.0, 0.0), self.both * (shares[self.one] * shares[self.two])
+        """Return for each pair (p, q) how many other rows have it, and how many would if the columns were
+        independent."""
+        _, count = _find_counts(self.numbers, _pair_numbers(places[self.first], places[self.second]))
+        return np.maximum(count - 1.0, 0.0), self.both * (shares[self.first] * shares[self.second])
 
 
-def _pair_numbers(one: Int, two: Int) -> Int:
-    """A number for each pair of places (p, q) in two columns, another one in every p; -1 where one is no place."""
-    numbers = (np.arange(len(one))[:, None] * CODE_BASE + one) * CODE_BASE + two
-    return np.where((one >= 0) & (two >= 0), numbers, -1)
+def _pair_numbers(first: Int, second: Int) -> Int:
+    """Return a number for each pair of places (p, q) in two columns, different in every p; -1 where a place is
+    missing."""
+    numbers = (np.arange(len(first))[:, None] * CODE_BASE + first) * CODE_BASE + second
+    return np.where((first >= 0) & (second >= 0), numbers, -1)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Frequencies:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether `encode` does more than copy."""
+        """Return whether `encode` does more than copy."""
         return bool(self.columns)
 
     def encode(self, rows: Float) -> Float:

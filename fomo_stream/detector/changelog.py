@@ -53,7 +53,8 @@ def check_same(stored: Mapping[str, Any], now: Mapping[str, Any], names: Iterabl
 
 
 class Copied:
-    """What has independent copies: of arrays, lists, dicts, sets and what else is `Copied`; all else is shared."""
+    """A class whose copies are independent: arrays, lists, dicts, sets and other `Copied` are copied, the rest is
+    shared."""
 
     def copy(self) -> Self:
         """The same, independent, and with an empty log."""
@@ -205,7 +206,7 @@ class Document(Copied):
         self._digest = b""  # of the document in the log
 
     def copy(self) -> Document:
-        """One of which the log has nothing."""
+        """Return a new one, as nothing of it is in the log."""
         return Document()
 
     def changes(self, name: str, data: bytes) -> Entries:
@@ -234,13 +235,13 @@ class Document(Copied):
 
 
 class SingleEntry(Copied):
-    """Bytes that are one entry, written if the log has others. Empty: there is none."""
+    """Bytes that are one entry, written if the log has other bytes. Empty bytes delete the entry."""
 
     def __init__(self) -> None:
         self.value = b""  # in the log
 
     def copy(self) -> SingleEntry:
-        """One of which the log has nothing."""
+        """Return a new one, as nothing of it is in the log."""
         return SingleEntry()
 
     def changes(self, name: str, value: bytes) -> Entries:
@@ -249,7 +250,7 @@ class SingleEntry(Copied):
         return {} if value == before else {name: value or None}
 
     def recover(self, entries: StoredEntries, name: str) -> bytes:
-        """What the log has."""
+        """Return the bytes of the log."""
         self.value = entries.get(name, b"")
         return self.value
 
@@ -265,8 +266,8 @@ class State(Copied):
 
     parts: attributes that have these two, and the name of each in the log, below that of the whole. documents: those
     that are bytes or arrays, each written as a whole; the length of an array (n,) may change. What is None has no
-    entries. scalars: attributes, perhaps of parts, that the detector writes in one entry with those of others. All else
-    never changes, or follows from these: see `_recovered`.
+    entries. scalars: attributes, also of parts, that the detector writes in one entry with those of other classes. All
+    else never changes, or follows from these: see `_recovered`.
     """
 
     parts: ClassVar[Mapping[str, str]] = {}
@@ -314,10 +315,10 @@ class State(Copied):
         self._recovered()
 
     def _log_of(self, attribute: str) -> Document:
-        """Of a document."""
+        """Return the log of a document."""
         logs: dict[str, Document] = vars(self).setdefault("_logs", {})
         return logs.setdefault(attribute, Document())
 
 
-def _joined_name(name: str, its: str) -> str:
-    return f"{name}/{its}" if name and its else name or its
+def _joined_name(name: str, part: str) -> str:
+    return f"{name}/{part}" if name and part else name or part

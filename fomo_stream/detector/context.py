@@ -1,4 +1,5 @@
-"""What a partition's contexts are drawn from: a sample of its history and its last records, changed by feedback."""
+"""The records that a partition's contexts are drawn from: a sample of its history and its last records, with
+feedback."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from fomo_stream.errors import DamagedStateError, SchemaError
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-MIN_TIMED_ROWS = 100  # rows with what is usual at their time, which begins only after two cycles
+MIN_TIMED_ROWS = 100  # rows with usual values of their time; fewer, as these begin only after two cycles
 MAX_KNOWN_OUTLIERS = 500  # rows that feedback called outliers
 
 
@@ -72,7 +73,7 @@ class Context(State):
 
     @property
     def knows_keys(self) -> bool:
-        """Whether there are records of known keys."""
+        """Return whether there are records of known keys."""
         return len(self.relatives) > 0
 
     def _pool_of(self, view: View) -> Reservoir:
@@ -84,7 +85,7 @@ class Context(State):
         return len(self.pool) + len(self._pending)
 
     def is_due(self, view: int) -> bool:
-        """Whether enough has changed for a new generation of a view, and enough rows are left to make one."""
+        """Return whether enough has changed for a new generation of a view, and enough rows are left to make one."""
         if self.views[view].sample == "recent":
             return self.history.records - self._at_trigger[view] >= self.config.recent_every
         of_keys = self.views[view].is_of_keys
@@ -162,12 +163,13 @@ class Context(State):
 
     @property
     def has_new_verdicts(self) -> bool:
-        """Whether verdicts wait for the next record."""
+        """Return whether verdicts wait for the next record."""
         return bool(self._pending)
 
     @property
     def new_verdicts(self) -> tuple[Int, Int]:
-        """Of the waiting verdicts: numbers of records that became outliers, and of those that are none any more."""
+        """Return the numbers of records that waiting verdicts make outliers, and of those that are outliers no
+        longer."""
         judged = np.array(sorted(self._pending), dtype=np.int64)
         was_outlier = [self._pending[number] == OUTLIER for number in judged.tolist()]
         return judged[self.history.verdict(judged) == OUTLIER], judged[np.array(was_outlier, dtype=bool)]
@@ -209,10 +211,11 @@ class Context(State):
         """Position of the view whose context is trimmed."""
         return next((i for i, view in enumerate(self.views) if view.trim), None)
 
-    # -- blueprints ----------------------------------------------------------------------------------------------
+    # -- specs of contexts
+    # ----------------------------------------------------------------------------------------------
 
     def context_spec(self, at: int, number: int, takes_effect: int) -> ContextSpec:
-        """The blueprint of a generation of views[at] from the present state."""
+        """Return the spec of a generation of views[at] from the present state."""
         view, end = self.views[at], self.history.records
         self._at_trigger[at] = end if view.sample == "recent" else self._changes[view.is_of_keys]
         if view.sample == "recent":
@@ -227,8 +230,8 @@ class Context(State):
         rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
         quantiles = pool.quantiles if view.input in ("record", "relative") else ()
         if view.is_of_keys and np.isnan(rows[:, self._n_features :]).all():
-            # Without keys, what is usual are seasons. Most rows came before a new one: its values, however usual, would
-            # be unlike them
+            # Without keys, only seasons tell usual values. Most rows came before a new season: its values, however
+            # usual, would be unlike them
             few = 2 * (~np.isnan(rows)).sum(axis=0) < len(rows)
             rows = np.where(few, np.nan, rows)
             quantiles = tuple(np.zeros(0) if new else q for q, new in zip(quantiles, few.tolist(), strict=True))
@@ -245,9 +248,9 @@ class Context(State):
         )
 
     def spec_of_recent(self, at: int, number: int, takes_effect: int, numbers: Int) -> ContextSpec:
-        """The blueprint of a generation of views[at], which is of recent records, from these (n,).
+        """Return the spec of a generation of views[at], a view of recent records, from these records (n,).
 
-        Raises StateError when one of them is no longer there.
+        Raises StateError when the history has lost one of them.
         """
         rows, blank = self.columns(self.views[at], numbers), self.blank_spec(at)
         if len(rows) < len(numbers):
@@ -257,7 +260,7 @@ class Context(State):
         return replace(made, confirmed=np.zeros(len(rows), dtype=bool))
 
     def blank_spec(self, at: int) -> ContextSpec:
-        """A blueprint of views[at] without rows."""
+        """Return a spec of views[at] without rows."""
         none, rows = np.zeros(0, dtype=np.int64), self.columns(self.views[at], np.zeros(0, dtype=np.int64))
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
@@ -265,7 +268,8 @@ class Context(State):
         return ContextSpec(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
-        """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""
+        """Return rows (n, width) of records of the history in a view; no rows if one record is not in the history
+        now."""
         if len(numbers) and int(numbers.min()) < self.history.oldest:
             numbers = numbers[:0]
         vectors = self.history.relative(numbers) if view.is_of_keys else self.history.vectors(numbers)

@@ -60,7 +60,7 @@ class Detector:
 
     model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
     the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
-    hold category codes; counters: columns of fields that only grow, of which the growth counts. Raises SchemaError when
+    hold category codes; counters: columns of fields that only grow; their growth counts. Raises SchemaError when
     no view fits rows of n_features; `left_out` has those that do not.
 
     >>> import numpy as np
@@ -128,14 +128,14 @@ class Detector:
 
     @property
     def summary(self) -> DetectorSummary:
-        """How it is doing. Safe from any thread."""
+        """The state of the detector in a few numbers. Safe from any thread."""
         shared, view_set, keys = self._shared, self._shared.view_set, self._series.keys
         age = view_set.generation_age(shared.records)
         counts = self.records, shared.context_rows, view_set.trimmed_rows, view_set.generation, age
         return DetectorSummary(*counts, shared.drift, len(keys), keys.forgotten, len(self._key_scopes))
 
     def inspect(self) -> Inspection:
-        """A look inside, which changes nothing; it waits for generations that are being built."""
+        """Return what the detector is made of; waits for generations that are being built. Nothing changes."""
         return self._shared.inspect()._replace(own={own.digest: own.is_ready for own in self._key_scopes})
 
     @property
@@ -155,12 +155,13 @@ class Detector:
 
     @property
     def room(self) -> int:
-        """How many of the next records can be scored before any is learned, if they share contexts; at least 1."""
+        """Return how many of the next records can be scored before any is learned, if they share contexts; at least
+        1."""
         return self._shared.room
 
     @property
     def ahead(self) -> int:
-        """How many of the next records can be processed at most, so that `is_ready` knows all that they wait for."""
+        """Return how many of the next records can be processed at most, so that `is_ready` knows what they wait for."""
         return self._shared.ahead
 
     @property
@@ -169,7 +170,7 @@ class Detector:
         return self._reference
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
-        """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
+        """Return whether records with these keys (n,) can be processed without waiting for a generation."""
         if all(scope.is_ready(len(keys)) for scope in self._key_scopes.scopes):  # which is usual, and cheap to find out
             return True
         if not len(self._key_scopes):
@@ -206,7 +207,7 @@ class Detector:
         return self._done(call)
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
-        """Score rows (n, d) that are no stream, each against the shared contexts alone, without learning them.
+        """Score rows (n, d) that are not a stream, each against the shared contexts alone, without learning them.
 
         The outliers are those with a p-value of at most the alert rate. Nothing remembers the records before.
         """
@@ -225,7 +226,7 @@ class Detector:
     ) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
 
-        scored: what `score_rows` has just said of them, if it is known. Nothing changes. Raises SchemaError as
+        scored: results of `score_rows` for them, if known. Nothing changes. Raises SchemaError as
         `process`.
         """
         _check_lengths(rows, keys=keys, results=scored)
@@ -247,7 +248,8 @@ class Detector:
             pass
 
     def skip(self, rows: Float, keys: Sequence[Key]) -> None:
-        """Rows (n, d) that nothing is learned of, as in maintenance; but counters go on from their totals."""
+        """Skip rows (n, d), as in maintenance: nothing is learned from them, except that counters continue from their
+        totals."""
         _check_lengths(rows, keys=keys)
         self._series.skip(self._spec.checked(rows), keys)
 
@@ -266,7 +268,7 @@ class Detector:
         self._decided = self.records // DECISION_RECORDS * DECISION_RECORDS
 
     def set_reference(self, rows: Float, keys: Sequence[Key] | None = None) -> Reference:
-        """Let these rows (n, d), in the order of time, be what is good, from the next record on; see `Reference`.
+        """Make rows (n, d), in the order of time, the reference from the next record on; see `Reference`.
 
         Whether a record is an outlier then follows from them alone. Raises SchemaError if they are too few.
         """
@@ -294,10 +296,10 @@ class Detector:
 
     # -- a call --------------------------------------------------------------------------------------------------
 
-    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Iterator[DetectorCall]:
+    def _process(self, rows: Float, keys: Sequence[Key] | None, known_scores: Scores | None) -> Iterator[DetectorCall]:
         """Score and learn the next records (n, d), part by part: each has to be read before the next one.
 
-        known: their scores, if none was learned since.
+        known_scores: theirs, if no record was learned since.
         """
         values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
         start, n, basis = 0, len(values), self._basis
@@ -310,7 +312,7 @@ class Detector:
             bulk = self._shared.view_set.bulk(self._shared.records)
             self._series.note(values[part], of_keys, bulk, True, call.work.address)
             is_good = start == 0 or (self._basis == basis and not len(self._key_scopes))
-            part_scores = known if known is None or call.n == n else known[part]
+            part_scores = known_scores if known_scores is None or call.n == n else known_scores[part]
             self._learn(call, part_scores if is_good else None)
             yield call
             self._keep(call.work)
@@ -322,16 +324,13 @@ class Detector:
 
     @property
     def _basis(self) -> tuple[Any, ...]:
-        """What the scores of later records follow from: while it is the same, known ones stay good."""
+        """The state that scores of later records follow from: while it is the same, known scores stay valid."""
         shared = self._shared
-        return (
-            [(contexts.current, contexts.next) for contexts in shared.view_set.view_contexts],
-            self._series.keys.forgotten,
-            shared.scaled,
-        )
+        builders = [(contexts.current, contexts.next) for contexts in shared.view_set.view_contexts]
+        return builders, self._series.keys.forgotten, shared.scaled
 
     def _peek(self, rows: Float, keys: Sequence[Key] | None, owners: Int | None = None) -> DetectorCall:
-        """Rows (n, d) as the next n records, and what would score them. owners: as of `KeyScopes.owners`."""
+        """Find the visits of rows (n, d) as the next n records; nothing changes. owners: as of `KeyScopes.owners`."""
         values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
         call = self._visited(len(values), digests, learn=False, owners=owners)
         self._series.note(values, digests, self._shared.view_set.bulk(self._shared.records), False, call.work.address)
@@ -340,7 +339,7 @@ class Detector:
     def _visited(
         self, n: int, keys: Digests | None, learn: bool, is_bounded: bool = True, owners: Int | None = None
     ) -> DetectorCall:
-        """The visits of the next records: of n, or of as many as there is room for, if they are to be learned.
+        """Find the visits of the next n records, or, if they are to be learned, of as many as there is room for.
 
         is_bounded: whether room counts.
         """
@@ -353,7 +352,7 @@ class Detector:
         return DetectorCall(work, n, k, None if keys is None else keys.digests[:n])
 
     def _work_for(self, n: int) -> Work:
-        """Memory for n records that no other call works in, perhaps of another thread."""
+        """Take memory for n records that no other call, also of another thread, works in."""
         try:
             work: Work | None = self._works.pop()
         except IndexError:
@@ -370,25 +369,25 @@ class Detector:
             self._works.append(work)
 
     def _done(self, call: DetectorCall) -> Results:
-        """The results of a call, which ends."""
+        """Return the results of a call, and keep its memory."""
         results = call.results()
         self._keep(call.work)
         return results
 
     def _scopes_of(self, call: DetectorCall) -> list[tuple[int, int]]:
-        """The scopes that are visited, and how often."""
+        """Return the scopes that are visited, and how often."""
         if len(self._key_scopes.scopes) == 1:
             return [(0, call.k)] if call.k else []
         counts = np.bincount(call.visits.scope)
         return [(s, int(counts[s])) for s in np.flatnonzero(counts).tolist()]
 
-    def _learn(self, call: DetectorCall, known: Scores | None) -> None:
-        """Score and learn records that there is room for. known: see `_process`."""
+    def _learn(self, call: DetectorCall, known_scores: Scores | None) -> None:
+        """Score and learn records that there is room for. known_scores: see `_process`."""
         first, key_scopes, visited = self.records, self._key_scopes, self._scopes_of(call)
         for s, _ in visited:
             if key_scopes.scopes[s].context.has_new_verdicts:
                 key_scopes.scopes[s].apply_verdicts()
-        self._judge(call, known, learn=True)
+        self._judge(call, known_scores, learn=True)
         for s, _ in visited:
             if not key_scopes.scopes[s].has_contexts:
                 key_scopes.scopes[s].admit_first()
@@ -398,14 +397,14 @@ class Detector:
             self._apart += call.n - int((call.visits.scope == 0).sum())
             self._routes.note(first, call.visits, key_scopes.numbers)
 
-    def _judge(self, call: DetectorCall, known: Scores | None, learn: bool) -> None:
-        """Score and judge records, and keep them if `learn`. known: (n,) their scores."""
+    def _judge(self, call: DetectorCall, known_scores: Scores | None, learn: bool) -> None:
+        """Score and judge records, and keep them if `learn`. known_scores: (n,) theirs."""
         key_scopes, done = self._key_scopes, 0
-        if len(key_scopes) and call.k:  # it says what is usual for the keys, also if only scopes of keys are visited
+        if len(key_scopes) and call.k:  # it knows the usual values of keys, also if only scopes of keys are visited
             key_scopes.prepare(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
         for s, visits in self._scopes_of(call):
             key_scopes.prepare(s, visits)
-        self._score(call, known)
+        self._score(call, known_scores)
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
@@ -421,19 +420,15 @@ class Detector:
                 if visits := int((call.visits.scope[done:] == last).sum()):
                     key_scopes.prepare(last, visits)
 
-    def _score(self, call: DetectorCall, known: Scores | None) -> None:
-        """Find the scores of all visits. known: see `_judge`."""
+    def _score(self, call: DetectorCall, known_scores: Scores | None) -> None:
+        """Find the scores of all visits. known_scores: see `_judge`."""
         at, scores = ALL_VISITS, call.work.scores
-        if known is not None:
+        if known_scores is not None:
             of_known: Int | slice = slice(0, call.n)
             if call.k > call.n:  # some are learned by a scope that has not scored them
                 of_known, at = np.flatnonzero(call.visits.is_result), np.flatnonzero(~call.visits.is_result)
-            scores.logit[of_known], scores.by_view[of_known], scores.by_key[of_known] = (
-                known.logit,
-                known.by_view,
-                known.by_key,
-            )
-            scores.confidence[of_known], scores.generation[of_known] = known.confidence, known.generation
+            for name in ("logit", "by_view", "by_key", "confidence", "generation"):
+                getattr(scores, name)[of_known] = getattr(known_scores, name)
             if at is ALL_VISITS:
                 return
         if self._look(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
@@ -462,7 +457,11 @@ class Detector:
         return odd
 
     def _spare_usual(self, call: DetectorCall, at: Int) -> None:
-        """Lower the logits of visits, at (q,), that are odd among all although it is usual for their keys."""
+        """Lower the logits of visits, at (q,), that are odd among all keys, but usual for their own key.
+
+        Without it, in a file sorted by device, or where a device uploads once a day, each new device is an outlier
+        until the contexts have enough of its records, and these hide real outliers.
+        """
         pooled, batch, scores, visits = self._series.pooled, call.batch, call.work.scores, call.visits
         is_odd = (visits.scope[at] == 0) & (scores.logit[at] > ODD_LOGIT) & (batch.slots[visits.at[at]] > UNKEYED)
         i = visits.at[at := at[is_odd]]
@@ -485,7 +484,7 @@ class Detector:
             scores.logit[at] = np.minimum(before.logit, like)
 
     def _refer(self, call: DetectorCall, start: int, stop: int) -> None:
-        """Let some visits have the results that the reference says, if there is one."""
+        """Replace the results of some visits by those of the reference, if there is one."""
         if (judgement := call.by_reference) is None:
             return
         has_judgement = call.visits.is_result[start:stop] & ~np.isnan(judgement.logit[call.visits.at[start:stop]])
@@ -497,7 +496,7 @@ class Detector:
         judged.score[e], judged.p[e], judged.status[e] = judgement.score[i], judgement.p[i], OK
 
     def _explain(self, call: DetectorCall, start: int, stop: int) -> None:
-        """Find the reasons of those of some visits that get any."""
+        """Find the reasons of those visits, from `start` to before `stop`, that get any."""
         part, judged = slice(start, stop), call.judged
         is_wanted = call.visits.is_result[part] & (judged.status[part] > 0)
         if self.config.explain != "all":
@@ -506,7 +505,7 @@ class Detector:
             call.reasons[e] = self._reasons(call, e, call.scores_of(e))
 
     def _reasons(self, call: DetectorCall, e: int, scores: Scores) -> tuple[Reason, ...]:
-        """The reasons of visit e, with these scores (1,)."""
+        """Return the reasons of visit e, with these scores (1,)."""
         visits = call.work.visits
         s, i = int(visits.scope[e]), int(visits.at[e])
         if call.by_reference is not None and not np.isnan(call.by_reference.logit[i]):
@@ -515,7 +514,7 @@ class Detector:
         return key_reasons(reasons) if s else reasons
 
     def _decide(self) -> None:
-        """Every `DECIDE` records: which keys have scopes of their own."""
+        """Decide, every `DECISION_RECORDS` records, which keys have scopes of their own."""
         slots, _ = self._shared.history.series(self._decided, self._shared.records)
         self._decided = self._shared.records
         self._key_scopes.decide(slots, self.records)
@@ -555,7 +554,7 @@ class Detector:
         return changed
 
     def numbers_of(self, rows: Float) -> list[Int]:
-        """For each of rows (n, d), the numbers of the known records equal to it."""
+        """Return for each of rows (n, d) the numbers of the known records equal to it."""
         rows = self._spec.checked(rows)
         shared_numbers = self._shared.numbers_of(rows)
         if self._routes is None:
@@ -568,7 +567,7 @@ class Detector:
         return [np.unique(np.concatenate(numbers)) for numbers in all_found]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
-        """Whether there is feedback on known records, by number (k,)."""
+        """Return whether there is feedback on known records, by number (k,)."""
         if self._routes is None:
             return self._shared.has_verdict(numbers)
         shared, of_own, own_numbers = self._routes.find(numbers)
@@ -594,16 +593,16 @@ class Detector:
             entries |= self._reference_log.changes(ENTRY, b"" if self._reference is None else self._reference.encode())
         return entries
 
-    def recover(self, entries: StoredEntries, known: Detector | None = None) -> None:
+    def recover(self, entries: StoredEntries, reusable: Detector | None = None) -> None:
         """Take the state from the entries: the same records then get the same results, bit for bit on one device.
 
-        known: a detector of the same partition, perhaps this one, whose generations need not be encoded again.
+        reusable: a detector of the same partition, which may be this one; its generations need not be encoded again.
         Raises StateError when the entries are of another detector (all differences, joined by "; ") or of another
         version of fomo-stream, incomplete or damaged. This detector must not be used then.
         """
         self._converted = changes_since(entries)
         entries = {**entries, **{name: value for name, value in self._converted.items() if value is not None}}
-        self._shared.recover(entries, None if known is None else known._shared)
+        self._shared.recover(entries, None if reusable is None else reusable._shared)
         own = {name[len(OWN_PREFIX) :]: value for name, value in entries.items() if name.startswith(OWN_PREFIX)}
         self._routes, self._apart, self._shifts, entered = None, 0, 0, 0
         self._decided = self.records // DECISION_RECORDS * DECISION_RECORDS
@@ -616,13 +615,13 @@ class Detector:
                 ) from None
             self._routes = self._new_routes()
             self._routes.recover(own, "routes")
-        self._key_scopes.recover(own, entered, None if known is None else known._key_scopes)
+        self._key_scopes.recover(own, entered, None if reusable is None else reusable._key_scopes)
         reference_entry = self._reference_log.recover(entries, ENTRY)
         if self._reference is not None:
             self._reference.decode(reference_entry)
 
     def copy(self) -> Detector:
-        """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
+        """Return an independent detector in the same state; encoded contexts, which are immutable, are shared."""
         twin = copy(self)
         twin._converted, twin._works = {}, []
         twin._series = self._series.copy()
@@ -633,7 +632,7 @@ class Detector:
         return twin
 
     def staggered(self, number: int) -> Detector:
-        """A copy, before the first record, for the partition of this number.
+        """Return a copy, before the first record, for the partition of this number.
 
         Its steps and the renewals of its views come a part of their period earlier than those of partition 0. So
         partitions whose records come at the same rate do not build their contexts all at the same moment.
@@ -645,7 +644,7 @@ class Detector:
 
 @dataclass
 class DetectorCall:
-    """n records that are looked at in k visits, in the memory that is worked in."""
+    """A call of the detector: n records and their k visits, in working memory."""
 
     work: Work
     n: int
@@ -666,18 +665,18 @@ class DetectorCall:
 
     @cached_property
     def judged(self) -> VisitResults:
-        """What is said of the visits."""
+        """The results of the visits."""
         return VisitResults._make(array[: self.k] for array in self.work.judged)
 
     def scores_of(self, e: int) -> Scores:
-        """The scores (1,) of a visit."""
+        """Return the scores (1,) of a visit."""
         at, scores = slice(e, e + 1), self.work.scores
         return Scores(
             scores.logit[at], scores.by_view[at], scores.by_key[at], scores.generation[at], scores.confidence[at]
         )
 
     def results(self) -> Results:
-        """The results of the records."""
+        """Return the results of the records."""
         at = slice(0, self.n) if self.k == self.n else np.flatnonzero(self.visits.is_result)
         scores, judged = self.work.copies(at)
         reasons: list[tuple[Reason, ...] | None] = [None] * self.n
@@ -699,14 +698,14 @@ class DetectorCall:
         )
 
 
-def _check_lengths(rows: Float, **given: Sequence[Key] | Results | None) -> None:
-    for name, sequence in given.items():
+def _check_lengths(rows: Float, **sequences: Sequence[Key] | Results | None) -> None:
+    for name, sequence in sequences.items():
         if sequence is not None and len(sequence) != len(rows):
             raise SchemaError(f"{len(rows)} rows with {len(sequence)} {name}; give one for each row")
 
 
 def _new_series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:
-    """The series of a partition."""
+    """Return the series of a partition."""
     views, _ = fitting_views(model, spec, config)
     movement, relative = any(view.input == "movement" for view in views), any(view.is_of_keys for view in views)
     cycles = tuple(Cycle(*cycle) for cycle in config.cycles)

@@ -1,4 +1,4 @@
-"""Reasons of the records of a partition: from the generations that score them to the features that matter."""
+"""Reasons of records: which features make them odd for the generations that score them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Scorers = Sequence[tuple[View, ContextBuilder]]  # each view with the generation
 
 @dataclass(frozen=True)
 class Explainer:
-    """Finds the reasons of records. It has no state: what it computes once for a generation, that generation keeps.
+    """Finds the reasons of records. It has no state: what it computes for a generation is kept there.
 
     categorical: columns of a record that hold category codes.
     """
@@ -41,7 +41,7 @@ class Explainer:
     def explained(
         self, results: Results, batch: Batch, builders: Callable[[int], Scorers], pooled: Pooled | None
     ) -> Results:
-        """The results of n records, with reasons where wanted. Other arguments: see `reasons`."""
+        """Return the results of n records, with reasons where settings ask for them. Other arguments: see `reasons`."""
         if self.config.explain == "none":
             return results
         is_wanted = results.outlier if self.config.explain == "alerts" else np.ones(len(results), dtype=bool)
@@ -52,7 +52,8 @@ class Explainer:
         return results.explained(list(reasons))
 
     def halves(self, view_set: ViewSet, numbers: Int) -> Callable[[int], Scorers]:
-        """For the i-th of the records `numbers` (n,) in the first contexts: the half of each that does not have it."""
+        """Return, for the i-th of the records `numbers` (n,) in the first contexts, the half of each without the
+        record."""
         first = [
             (view, builder.spec.numbers, cache(partial(self._half, builder.spec)))
             for view, builder in view_set.builders(0)
@@ -65,7 +66,7 @@ class Explainer:
         """The reasons of the i-th record of a batch with these scores; () without generations that score it.
 
         builds: of the i-th record, these generations; pooled: what is usual for all keys. A record that has the logit
-        of its key is explained by what is usual for that. Missing values that are unknown are no reasons.
+        of its key is explained by what is usual for that. Missing values that are unknown are not reasons.
         """
         usual = pooled if scores.for_key[i] else None
         scorers = [(view, builder) for view, builder in builders(i) if view.is_of_keys == (usual is not None)]
@@ -73,15 +74,13 @@ class Explainer:
         if usual is not None:
             values = [builder.spec.rows for view, builder in builders(i) if view.input not in ("movement", "relative")]
             reasons = tuple(_relative_to_key(reason, batch, i, usual, values) for reason in reasons)
-        # how a value came to what nearly all records have is no reason beside others
-        reasons = (
-            tuple(reason for reason in reasons if reason.cause is Cause.VALUE or not batch.ordinary[i, reason.feature])
-            or reasons
-        )
+        # how a value came to what nearly all records have is not a reason if there are others
+        ordinary = batch.ordinary[i]
+        reasons = tuple(r for r in reasons if r.cause is Cause.VALUE or not ordinary[r.feature]) or reasons
         return (*self._still(batch, i), *reasons)[: self.config.reasons]
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:
-        """The features of the i-th record that stand still, the longest first."""
+        """Return the features of the i-th record that stand still, the longest run first."""
         runs = batch.still[i] if self.config.still == "alert" else np.zeros(0, np.int64)
         nothing = (math.nan,) * 4
         return [
@@ -91,7 +90,7 @@ class Explainer:
         ]
 
     def _found(self, batch: Batch, i: int, builders: Scorers) -> tuple[Reason, ...]:
-        """The reasons of the i-th record against these generations, in the units of their views."""
+        """Return the reasons of the i-th record against these generations, in the units of their views."""
         if not builders:
             return ()
         kinds: dict[str, list[tuple[View, ContextBuilder]]] = {}  # views of the same columns share near rows
@@ -107,7 +106,8 @@ class Explainer:
         return attribute(comparisons, rows, self.config.reasons, batch.gaps[i])
 
     def _background(self, view: View, builder: ContextBuilder, recent: ContextBuilder | None) -> BackgroundRows:
-        """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
+        """Return the rows of a context, with the recent records: after a shift, its near rows may all be of the
+        past."""
         if builder.background is None or builder.background[0] is not recent:
             spec = builder.spec
             numbers, rows, near = spec.numbers, spec.rows, np.isin(spec.numbers, builder.result().numbers)
@@ -129,7 +129,7 @@ class Explainer:
         return [Column(c % d, causes[c // d], c in spec.categorical) for c in range(w)]
 
     def _half(self, whole: ContextSpec, second: bool) -> ContextBuilder:
-        """The generation of the first or of the second half of a context's rows."""
+        """Return the generation of the first or of the second half of a context's rows."""
         middle = len(whole.rows) // 2
         part = slice(middle, None) if second else slice(0, middle)
         spec = replace(
@@ -144,7 +144,7 @@ class Explainer:
 
 
 def _relative_to_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float]) -> Reason:
-    """A reason of the i-th record whose numbers are relative to its key, or to its time, in raw units.
+    """Return a reason of the i-th record, whose numbers are relative to its key or its time, in raw units.
 
     values: contexts (c, w) that begin with raw values: where none of a feature is below 0, no usual value is.
     """

@@ -1,4 +1,4 @@
-"""The state of the format before, as one of today: all that is known here of format 12. It goes with format 14."""
+"""Convert a state of format 12 to the present format. With format 14 this module can be removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REGIMES = slice(8, 11)
 
 
 def changes_since(entries: StoredEntries) -> Entries:
-    """What today's format has in other words than the entries of a detector in format 12; {} if they have another one.
+    """Return the entries that differ in the present format from those of a detector in format 12; {} for other formats.
 
     Raises StateError where missing values counted, and where entries are damaged.
     """

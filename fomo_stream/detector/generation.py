@@ -36,13 +36,14 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 UNDECIDED_P = 0.05  # p-value at which a vote is undecided
-HALF_WEIGHT_ROWS = 100  # rows of a context whose vote counts half
-CLEAR_OF_TRIMMED = 0.18  # of a height, see `far_outside`: halves that are trimmed make the rows at their ends odder
-MIN_ROWS_FOR_RANGES = 700  # rows of a context; one of fewer does not know the ends of the ranges yet
+HALF_WEIGHT_ROWS = 100  # rows of a context whose vote has half of the full weight
+CLEAR_OF_TRIMMED = 0.18  # heights, see `far_outside`: larger, as trimmed halves make the rows at their ends odder
+MIN_ROWS_FOR_RANGES = 700  # rows of a context that knows the ends of the ranges; a smaller one may not know them yet
 
 
 def vote(p: Float) -> Float:
-    """What a context says of records with these p-values (n,) among its own rows: from -1, normal, to 1, odd."""
+    """Return the vote of a context on records with these p-values (n,) among its own rows: from -1, normal, to 1,
+    odd."""
     return (UNDECIDED_P - p) / (UNDECIDED_P + p)
 
 
@@ -52,13 +53,13 @@ def weight(rows: int) -> float:
 
 
 def votes_of(logits: Float, own: Float) -> Float:
-    """What a context says of records with these logits (q,); own (n,), ascending: the logits of its own rows."""
+    """Return the votes of a context on records with these logits (q,); own (n,), ascending: logits of its own rows."""
     return _vote_by_rank(len(own))[own.searchsorted(logits)]
 
 
 @lru_cache(maxsize=64)
 def _vote_by_rank(n: int) -> Float:
-    """(n + 1,) what a context of n rows says of a record by how many of them have a smaller logit."""
+    """Return the votes (n + 1,) of a context of n rows, by how many of its rows have a smaller logit."""
     p = p_values(np.arange(n + 1.0), np.arange(0.5, n))
     return weight(n) * vote(p)
 
@@ -86,7 +87,7 @@ class ContextSpec:
     seed: int
     categorical: tuple[int, ...]  # columns that hold category codes
     trim: float  # share of the unconfirmed rows to leave out
-    once: float  # weight of extremes and of likeness to known outliers, which one view adds for all; 0: another view
+    once: float  # weight of extremes and likeness to known outliers, which one view adds for all; 0: another view does
     numbers: Int  # (n,) records of `rows`
     rows: Float  # (n, d) candidates for the context
     # (n,) of `rows` when they came, by the trimmed context of that time, NaN = unknown; (0,): none is left out
@@ -99,7 +100,7 @@ class ContextSpec:
 
     @property
     def frequencies(self) -> Frequencies:
-        """Those of all rows: of the others, trimming would leave out rare categories first."""
+        """The frequencies of categories in all rows: without trimmed rows, rare categories would be missing first."""
         return Frequencies.fit(self.rows, self.categorical, self.outliers.shape[1])
 
     def encoded_quantiles(self, encoded: Float) -> list[Float]:
@@ -121,7 +122,7 @@ class ContextSpec:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> ContextSpec:
-        """The blueprint from the arrays of `to_arrays`."""
+        """Return the spec from the arrays of `to_arrays`."""
         number, takes_effect, seed = (int(v) for v in arrays["counters"][:3])  # format 12 has one more
         trim, once = (float(v) for v in arrays["shares"])
         rest: dict[str, Any] = {name: np.array(arrays[name]) for name in cls.ARRAYS}
@@ -129,7 +130,7 @@ class ContextSpec:
         return cls(number, takes_effect, seed, categorical, trim, once, **rest)
 
     def equals(self, other: ContextSpec) -> bool:
-        """Whether both make the same generation, bit for bit."""
+        """Return whether both make the same generation, bit for bit."""
         if (self.number, self.takes_effect) != (other.number, other.takes_effect):
             return False
         own, others = self.to_arrays(), other.to_arrays()
@@ -139,7 +140,7 @@ class ContextSpec:
 
 
 class Ranges(NamedTuple):
-    """The two smallest and the two largest values of each of d features that are not far; infinite where none are.
+    """The two smallest and the two largest values of each of d features, without far ones; infinite where all are far.
 
     Evidence grows ever more slowly beyond all values of a context; the distance from them keeps growing.
     """
@@ -171,7 +172,7 @@ class Ranges(NamedTuple):
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation, built from its blueprint."""
+    """A generation, built from its spec."""
 
     number: int
     numbers: Int  # records whose rows are the context
@@ -194,6 +195,7 @@ class Generation:
         if is_first:
             first, far = first_scores(model, encoded, ~spec.confirmed)
         elif len(spec.logits) < MIN_ROWS_FOR_RANGES:  # later a row that was far outside may be of another time
+            # such rows do not widen the ranges: else one outlier would hide the next
             far = far_outside(spec.logits) if len(spec.logits) else far
         keep = trimmed(first if is_first else spec.logits, ~spec.confirmed, spec.trim)
         context = encoded[keep]
@@ -215,13 +217,13 @@ class Generation:
     STORED = ("number", "numbers", "cache", "ranges", "outliers", "own", "first")
 
     def to_arrays(self) -> Arrays:
-        """Named arrays of everything that is not in the blueprint."""
+        """Named arrays of everything that is not in the spec."""
         parts = [flatten_arrays(getattr(self, name), name) for name in self.STORED]
         return {name: array for part in parts for name, array in part.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, spec: ContextSpec, model: Model) -> Generation | None:
-        """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
+        """Return the generation from the arrays of `to_arrays`; None if it is not that of the spec."""
         number, kind, device = int(arrays["number"]), context_type(model), getattr(model, "device", None)
         if number != spec.number:
             return None
@@ -262,14 +264,14 @@ class Generation:
         )
 
     def vote(self, logits: Float) -> Float:
-        """What this context says of records with these logits (q,)."""
+        """Return the votes of this context on records with these logits (q,)."""
         return votes_of(logits, self.own)
 
     @property
     def handle(self) -> Handle:
-        """All of it that the compiled kernels need, see `kernels.view_scores.score_views`.
+        """The arrays that the compiled kernels need, see `kernels.view_scores.score_views`.
 
-        Of several threads that make it, that of one stays: its address is in use.
+        If several threads make a handle, the first one stays: its address is in use.
         """
         made: Handle | None = self.__dict__.get("_handle")
         return made or self.__dict__.setdefault("_handle", self._made_handle())
@@ -310,10 +312,11 @@ def first_scores(model: Model, rows: Float, doubtful: Bool) -> tuple[Float, Bool
 
 
 def trimmed(logits: Float, doubtful: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
-    """Which of the rows with these logits (n,) stay (n,): all but the most outlying `share` of the doubtful ones.
+    """Return which rows (n,), by their logits (n,), stay: all but the most outlying `share` of the doubtful ones.
 
-    A row is judged by the logit that it had when it came, before its like was in the context: so a burst of outliers,
-    of which each would look normal beside the others, is found as far as the context before it did not have its kind.
+    A row is judged by the logit that it had when it came, before similar rows were in the context. In a burst of
+    outliers each row would look normal next to the others; by these logits the burst is found, as far as the context
+    before it did not have such rows.
     """
     keep = np.ones(len(doubtful), dtype=bool)
     if leaving := int(share * doubtful.sum()):

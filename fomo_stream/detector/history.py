@@ -1,4 +1,4 @@
-"""What is kept of a partition: its last records with scores and verdicts, and bounded random samples of records."""
+"""The last records of a partition, with scores and verdicts, and bounded random samples of records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 EMPTY = -1  # the number in a slot without a record
-BLOCK_BYTES = 128  # of rows in a block, about: slots are written in no order, and each write costs a whole block
+BLOCK_BYTES = 128  # about so many bytes of rows to a block: slots are written in any order, each costs a whole block
 HORIZON_RECORDS = 1e9  # records over which a sample is uniform: all that a partition ever has
 PRIORITIES_AT_ONCE = 1024  # records whose priorities are computed together
 
@@ -39,11 +39,11 @@ class Reservoir(State):
     """A random sample of at most `capacity` rows of those admitted, each with its record's number and a logit.
 
     Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
-    HORIZON_RECORDS records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
-    Cormode et al. 2009). So the sample is uniform over about the last HORIZON_RECORDS records, and older ones fade
-    exponentially. The sample depends only on the seed and the set of admitted numbers: the order of
-    admissions and how they are split over calls do not matter, and admitting a row again changes nothing. After a row
-    is discarded this no longer holds: rows that were dropped earlier do not come back.
+    HORIZON_RECORDS records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward
+    decay of Cormode et al. 2009). So the sample is uniform over about the last HORIZON_RECORDS records, and older ones
+    fade exponentially. The sample depends only on the seed and the set of admitted numbers: the order of admissions and
+    how they are split over calls do not matter, and admitting a row again changes nothing. After a row is discarded
+    this no longer holds: rows that were dropped earlier do not come back.
     """
 
     parts: ClassVar = {"_slots": ""}
@@ -124,7 +124,8 @@ class Reservoir(State):
         return self._ahead[numbers - self._ahead_of]
 
     def may_enter(self, numbers: Int) -> Int:
-        """Those of these records, ascending, that `admit` may let in: in a long stream few, so few rows are read."""
+        """Return those of these records, ascending, that `admit` may let in: few in a long stream, so few rows are
+        read."""
         if not len(numbers) or (first := int(numbers[0])) <= self._newest:
             return numbers
         return numbers[self._priority_of_next(numbers, first) > self._lowest]
@@ -186,14 +187,14 @@ class Reservoir(State):
 
 
 # a commit may be of a few records, and each entry that they touch is written as a whole
-ROW_BYTES = 400  # of rows to an entry of the log, about
+ROW_BYTES = 400  # about so many bytes of rows to an entry of the log
 BLOCK_SCORES = 8  # scores to an entry
 
 
 class History(State):
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
-    A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32; beside it is
+    A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32; and
     which of its values are missing. Rows are kept because they are the context of the view of recent records, and
     because feedback may come late. Of every record its logits by view, its remembered logit and whether it was called
     an outlier are kept, as they were when it came: later records are compared with them.
@@ -218,7 +219,7 @@ class History(State):
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
         self.tally = np.zeros(2, np.int64)  # records so far, and the bound of `step.judge.settle`, which counts them
         self._n_features, self._prior = n_features, prior
-        # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
+        # ring buffers; values that may still change are kept with the scores, so that a row is written to the log once
         vectors: dict[str, NDArray[Any]] = {
             "rows": np.full((rows, 1 + lags, n_features), np.nan),
             "gaps": np.zeros((rows, -(-n_features // 8)), dtype=np.uint8),
@@ -243,7 +244,7 @@ class History(State):
         self._recovered()
 
     def _recovered(self) -> None:
-        """For the compiled step."""
+        """Collect the arrays for the compiled step."""
         (rows, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
         moves = rows[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
         scores, marked = self._scores.whole(*self._scores)
@@ -312,11 +313,11 @@ class History(State):
         self._relative.put(at[changed], relative=relative[changed])
 
     def relative(self, numbers: Int) -> Float:
-        """How far known records are from what is usual for their keys (n, RELATIVE, d); NaN: unknown."""
+        """Return the distances of known records from what is usual for their keys (n, RELATIVE, d); NaN: unknown."""
         return self._relative["relative"][numbers % self._rows.size].astype(np.float64)
 
     def knows_relative(self, numbers: Int) -> Bool:
-        """Of which known records (n,) any of that is known."""
+        """Return which known records (n,) have any such distance."""
         relative = self._relative["relative"][numbers % self._relative.size]
         return np.asarray((relative == relative).any(axis=(1, 2)))
 
@@ -350,7 +351,7 @@ class History(State):
         return numbers % LESS_FLAG, numbers >= BEGINS_FLAG
 
     def far(self, numbers: Int) -> NDArray[np.bool_]:
-        """Whether any value of known records (n,) is far."""
+        """Return whether any value of known records (n,) is far."""
         return self._scores["series"][numbers % self._scores.size] & FAR_FLAG > 0
 
     def note_far(self, numbers: Int, far: NDArray[np.bool_], moves: Float) -> None:
@@ -387,8 +388,8 @@ class History(State):
     def scored(self, first: int, stop: int) -> tuple[Int, Float, Float, Bool, Int, Bool]:
         """Numbers, own logits, remembered logits, whether they are outliers, series, and which have far values.
 
-        (m,) each, in order, of the known records from `first` to before `stop` that have a score and are no outliers by
-        feedback.
+        (m,) each, in order, of the known records from `first` to before `stop` that have a score and that feedback
+        does not call outliers.
         """
         records: tuple[Int, Float, Float, Bool, Int, Bool] = kernels.scored(
             self._score_rings, self._scores.size, max(0, first), stop, self._prior

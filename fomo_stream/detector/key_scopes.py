@@ -1,8 +1,8 @@
 """Contexts of their own for the busiest keys: which keys have a scope of their own, and where records were learned.
 
-Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. How busy a key is: the number of
-its records, of which older ones count half every HALF_LIFE records of the partition. Its logarithm is kept with time
-taken out (forward decay: Cormode et al. 2009), so that nothing needs to be updated while a key is silent.
+Decisions are made every `DECISION_RECORDS` records, so that they depend on the records alone. The activity of a key is
+the number of its records; the weight of a record halves every HALF_LIFE records of the partition. Its logarithm is kept
+with time taken out (forward decay: Cormode et al. 2009), so that nothing needs to be updated while a key is silent.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ HALF_LIFE = 20_000  # records of the partition after which a record counts half 
 MIN_ACTIVITY = 30.0  # so many records, counted like this, a key needs at least
 MIN_ACTIVITY_RATIO = 2.0  # times as busy as another key: then it takes its place
 MAX_KEY_ROWS = 300  # of a context, at most
-PRIOR_RECORDS = (
-    200.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
-)
+# weight, in records, of the view `key` of the partition next to the key's own contexts: these have few rows at first
+PRIOR_RECORDS = 200.0
 FEEDBACK_RECORDS = 1000  # last records of the key that feedback can be about
 SERIES_OFFSET = 2**32  # added to the number of such a key: in results it is the number of its series
 
@@ -65,7 +64,7 @@ def key_config(config: DetectorConfig) -> DetectorConfig:
 
 
 def activity(records: Int, now: int) -> NDArray[np.float64]:
-    """How busy keys are that had so many records (n,) just before record `now`."""
+    """Return the activity of keys that had so many records (n,) just before record `now`."""
     return np.asarray(np.log(records) + now * math.log(2.0) / HALF_LIFE, dtype=np.float64)
 
 
@@ -94,7 +93,7 @@ class KeyScope:
 
 
 class KeyScopes:
-    """The keys with scopes of their own, beside `shared`, that of the partition. Other arguments: see `Scope`."""
+    """The keys with scopes of their own, and `shared`, the scope of the partition. Other arguments: see `Scope`."""
 
     def __init__(
         self, shared: Scope, model: Model, spec: RowSpec, config: DetectorConfig, executor: Executor | None
@@ -118,7 +117,7 @@ class KeyScopes:
         return iter(self._by_digest.values())
 
     def _list(self) -> None:
-        """Give each scope a number, after a change: 0 is that of the partition."""
+        """Number the scopes after a change: 0 is that of the partition."""
         own = [*self]
         digests = bytearray().join([bytes(16), *self._by_digest])
         self._digests = np.frombuffer(digests, np.uint64).reshape(-1, 2)
@@ -140,7 +139,7 @@ class KeyScopes:
         return np.asarray(find(digests, self._table, self._digests), dtype=np.int64)
 
     def prepare(self, s: int, n: int) -> None:
-        """Let scope s be ready for the compiled step with n of its records. Several threads may score at once."""
+        """Prepare scope s for the compiled step with n of its records. Several threads may score at once."""
         scope = self.scopes[s]
         if not scope.has_addresses(n):
             with self._lock:
@@ -148,7 +147,7 @@ class KeyScopes:
                     scope.write_addresses(self.scope_addresses[s], self.plans[s], n)
 
     def touch(self, s: int) -> None:
-        """Scope s has learned something."""
+        """Mark scope s as changed."""
         self.scopes[s].series.keys.mark(UNKEYED)
         self._touched.add(self._slots[s])
 
@@ -203,21 +202,21 @@ class KeyScopes:
         self._list()
 
     def _new(self, number: int) -> Scope:
-        nothing = Series(0, 0, movement=False, max_keys=1, relative=False)  # that of the partition follows its records
+        nothing = Series(0, 0, movement=False, max_keys=1, relative=False)  # the partition's series follow its records
         scope = Scope(*self._made_from, nothing, keeps_encodings=False, prior=PRIOR_RECORDS)
         scope.stagger(number)
         return scope
 
     def _leave(self, own: KeyScope, keys: Keys) -> None:
         del self._by_digest[own.digest]
-        if (slot := keys.find(own.digest)) is not None:  # what the partition's scope remembers is of long ago
+        if (slot := keys.find(own.digest)) is not None:  # what the partition's scope remembers of the key is old
             keys.write(np.array([slot]), open=0, logits=0)
         # without this entry the others of its slot are not read, and the next key in it writes over them
         self._gone[f"{own.slot}/about"] = None
         self._list()
 
     def copy(self, shared: Scope) -> KeyScopes:
-        """The same, independent, beside this scope."""
+        """Return an independent copy, with this scope of the partition."""
         twin = copy(self)
         twin._shared = shared
         twin._by_digest = {own.digest: replace(own, scope=own.scope.copy(own.scope.series.copy())) for own in self}
@@ -237,9 +236,9 @@ class KeyScopes:
         self._touched.clear()
         return entries
 
-    def recover(self, entries: StoredEntries, entered: int, known: KeyScopes | None) -> None:
+    def recover(self, entries: StoredEntries, entered: int, reusable: KeyScopes | None) -> None:
         """Take the state from the entries. Raises StateError."""
-        at_hand = {} if known is None else known._by_digest
+        at_hand = {} if reusable is None else reusable._by_digest
         self.entered, self._by_digest, self._touched, self._gone = entered, {}, set(), {}
         by_slot: dict[int, dict[str, bytes]] = {}
         for name, value in entries.items():
@@ -261,11 +260,11 @@ class KeyScopes:
 
 
 NOT_LEARNED = -1
-BLOCK_RECORDS = 8  # records of `Routes` that are written together
+BLOCK_RECORDS = 8  # records of `Routes` in an entry of the log
 
 
 class Routes(State):
-    """Where each of the last `size` records was learned: its number in the shared detector and in its key's own."""
+    """The places where the last `size` records were learned: numbers in the shared scope and in that of their key."""
 
     parts: ClassVar = {"_table": ""}
 
@@ -294,7 +293,8 @@ class Routes(State):
         self._table.put(at, shared=numbers[0, last], own=keys[last], number=numbers[1, last])
 
     def find(self, numbers: Int) -> tuple[Int, Int, Int]:
-        """Of records of these numbers (k,): as in `note`."""
+        """Return for records of these numbers (k,) their shared number, the number of their key, and the number
+        there."""
         at = numbers % self.size
         return self._table["shared"][at], self._table["own"][at], self._table["number"][at]
 

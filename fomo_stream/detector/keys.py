@@ -1,4 +1,4 @@
-"""What is kept of each series of a partition: rows of one array, found by key, of bounded number."""
+"""The state of each series of a partition: rows of arrays, found by key, of bounded number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_KEYS = 100_000  # series by key
 DIGEST_BYTES = 16
 UNKEYED = 0  # number of the series of all that has no key
 FIRST_ROWS = 64  # that are allocated
-FORGET_DIVISOR = 64  # a share of 1 / FORGET_DIVISOR of the keys is forgotten together
+FORGET_DIVISOR = 64  # the part 1 / FORGET_DIVISOR of the keys is forgotten together: to rebuild the table costs much
 
 
 def digest_of(key: bytes | str) -> bytes:
@@ -38,14 +38,14 @@ class Digests(NamedTuple):
 
     @classmethod
     def of(cls, keys: Sequence[Key]) -> Digests:
-        """Of keys (n,)."""
+        """Return the digests of keys (n,)."""
         none = bytes(DIGEST_BYTES)
         data = bytearray().join([none if key is None else digest_of(key) for key in keys])
         is_keyed = np.array([key is not None for key in keys], dtype=bool)
         return cls(np.frombuffer(data, np.uint64).reshape(len(keys), 2), is_keyed)
 
     def part(self, records: slice) -> Digests:
-        """Of some records."""
+        """Return those of some records."""
         return Digests(self.digests[records], self.is_keyed[records])
 
 
@@ -63,8 +63,8 @@ class Keys(Copied):
     """
 
     def __init__(self, max_keys: int, columns: Sequence[tuple[Any, ...]], added: Sequence[str] = ()) -> None:
-        """columns: name, type and perhaps shape of each. added: names of those that entries of an older log may lack:
-        then they are zeros."""
+        """columns: name, type and, where it is not a number, shape of each. added: names of those that entries of an
+        older log may lack: then they are zeros."""
         self._added = tuple(added)
         self.max_keys, self.forgotten = max_keys, 0
         layout = [("digest", "u8", (2,)), ("used", "u8"), *columns]
@@ -76,7 +76,7 @@ class Keys(Copied):
         self._recovered()
 
     def _begin(self) -> None:
-        """With the keys in use alone."""
+        """Build the table and the free numbers from the keys in use."""
         in_use = self.in_use
         self._high = int(in_use.max(initial=0)) + 1  # no number from here on is used
         free = np.setdiff1d(np.arange(1, self._high), in_use)[::-1]
@@ -115,7 +115,7 @@ class Keys(Copied):
         return np.asarray(table.find(digests, self._table, self.columns["digest"]), dtype=np.int64)
 
     def take(self, digest: bytes, used: int) -> int:
-        """The number of the series of a key that is used now, perhaps of a new one. used: rises with every use."""
+        """Return the number of the series of a key, which may be new, and note its use. used: rises with every use."""
         counts = np.array([used - 1, 0, 0])
         digests = np.frombuffer(bytearray(digest), np.uint64).reshape(1, 2)
         return int(self.resolve(digests, np.ones(1, bool), counts, (1, 0, 0.0), learn=True)[1][0])
@@ -123,7 +123,8 @@ class Keys(Copied):
     def resolve(
         self, digests: NDArray[np.uint64], is_keyed: Bool, counts: Int, limits: tuple[int, int, float], learn: bool
     ) -> tuple[Int, Int, Bool]:
-        """To which series records (n,) are added: their positions (k,), numbers of series, whether they belong to them.
+        """Find the series that records (n,) are added to: positions (k,), numbers of series, whether they belong to
+        them.
 
         digests: (n, 2) of their keys, where they have one; counts, limits: see `step.slots.resolve`. learn: whether new
         keys get a number; else they get numbers that no series has.
@@ -174,7 +175,7 @@ class Keys(Copied):
         self.mark(slots)
 
     def mark(self, slots: Int | int) -> None:
-        """These rows (n,) have changed."""
+        """Mark these rows (n,) as changed."""
         self._written[slots] = True
 
     def forget(self) -> None:
@@ -217,20 +218,15 @@ class Keys(Copied):
         if len(slots) != count + 1 or slots[0] != UNKEYED:
             raise DamagedStateError(f"the state is damaged: {name} has {max(0, len(slots) - 1)} keys, not {count}")
         values, size = [stored[slot] for slot in slots.tolist()], int(slots[-1]) + FIRST_ROWS
-        self.columns = {
-            name: np.zeros((size, *column_array.shape[1:]), column_array.dtype)
-            for name, column_array in self.columns.items()
-        }
+        self.columns = {name: np.zeros((size, *array.shape[1:]), array.dtype) for name, array in self.columns.items()}
         left = np.array(list(map(len, values)))
         for added in ((), self._added):
-            columns = [
-                rows_as_bytes(column_array) for column, column_array in self.columns.items() if column not in added
-            ]
+            columns = [rows_as_bytes(array) for column, array in self.columns.items() if column not in added]
             at = np.flatnonzero(left == sum(column.shape[1] for column in columns))
             put_rows(columns, slots[at], [values[i] for i in at.tolist()])
             left[at] = -1
         if left.max() >= 0:
-            width = sum(rows_as_bytes(column_array).shape[1] for column_array in self.columns.values())
+            width = sum(rows_as_bytes(array).shape[1] for array in self.columns.values())
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
         self._begin()
         self._recovered()

@@ -17,22 +17,22 @@ class Quantiles:
     """
 
     def __init__(self, rows: Float) -> None:
-        """Of rows (n, d), NaN = missing."""
+        """rows: (n, d), NaN = missing."""
         self._columns = [ascending(column) for column in rows.T]
         self._come: list[Float] = []
         self._gone: list[Float] = []
 
     def add(self, rows: Float) -> None:
-        """Rows (n, d) come."""
+        """Add rows (n, d)."""
         self._come.append(rows.copy())
 
     def remove(self, rows: Float) -> None:
-        """Rows (n, d) that came go."""
+        """Remove rows (n, d) that were added."""
         self._gone.append(rows.copy())
 
     @property
     def columns(self) -> tuple[Float, ...]:
-        """Of each of d columns its known values, ascending."""
+        """The known values of each of d columns, ascending."""
         if self._come or self._gone:
             come, gone = (np.vstack([*rows, np.empty((0, len(self._columns)))]) for rows in (self._come, self._gone))
             self._columns = [_merged(*parts) for parts in zip(self._columns, come.T, gone.T, strict=True)]

@@ -1,4 +1,4 @@
-"""How rare a logit is: among some others (p-values), and in the long run, by a decaying histogram."""
+"""The rarity of a logit: among some others (p-values), and in the long run, by a decaying histogram."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ Bool = NDArray[np.bool_]
 HALF_LIFE = 20_000.0  # records after which an older one counts half
 GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
 MAX_WEIGHT = 2.0**20  # weight at which all weights are made smaller
-CLEAR_HEIGHT = (
-    0.12  # of how far the largest of many logits is above their median: what is clear above it is by this higher
-)
-MIN_HEIGHT = 0.3  # of the largest above the median, in logits
-MAX_FAR_SHARE = 0.05  # share of some records that may be far outside of the others
+CLEAR_HEIGHT = 0.12  # of the height of the largest logit above the median; a clearly larger one is so much higher
+MIN_HEIGHT = 0.3  # logits of the largest above the median
+MAX_FAR_SHARE = 0.05  # largest share of records that are far outside of the others
 BLOCK_BINS = 8  # in the log
 
 
@@ -51,7 +49,7 @@ def own_p_values(logits: Float) -> Float:
 
 
 def is_calibrated(n_reference: int, alert_rate: float) -> bool:
-    """Whether a p-value can be as small as alert_rate at all.
+    """Return whether a p-value can be as small as alert_rate at all.
 
     >>> is_calibrated(98, 0.01), is_calibrated(99, 0.01)
     (False, True)
@@ -60,11 +58,12 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
 
 
 def clear_above(logits: Float, size: int) -> float:
-    """How far above the largest of logits (n,), n >= 1, in heights of that above their median, one is clear above it.
+    """Return how far above the largest of logits (n,), n >= 1, in heights of that above their median, one is clear
+    above it.
 
-    CLEAR_HEIGHT above `size` and more. Above fewer by more, so that each doubling of their number brings as few by chance: if
-    the tail of logits falls exponentially, the height of the largest is log(n) of its widths, known by one part in
-    sqrt(n). Logits that follow each other closely count as fewer.
+    CLEAR_HEIGHT above `size` and more. Above fewer by more, so that each doubling of their number brings as few by
+    chance: if the tail of logits falls exponentially, the height of the largest is log(n) of its widths, known by one
+    part in sqrt(n). Logits that follow each other closely count as fewer.
 
     >>> alternating = np.tile([0.0, 1.0], 350)
     >>> clear_above(alternating, 700), clear_above(alternating[:200], 700), clear_above(np.sort(alternating)[:600], 700)
@@ -79,7 +78,8 @@ def clear_above(logits: Float, size: int) -> float:
 
 
 def far_outside(logits: Float, clear: float = CLEAR_HEIGHT) -> Bool:
-    """Which of logits (n,), NaN = unknown, are clear above all smaller ones, however many they are: up to MAX_FAR_SHARE.
+    """Which of logits (n,), NaN = unknown, are clear above all smaller ones, however many they are: up to
+    MAX_FAR_SHARE.
 
     clear: how far above, see `clear_above`.
 
@@ -105,7 +105,7 @@ def far_outside(logits: Float, clear: float = CLEAR_HEIGHT) -> Bool:
 class Rarity(State):
     """Counts remembered logits in bins; each older record counts half every HALF_LIFE records.
 
-    Weights of new records grow in place of those of older ones falling, so that a step changes few bins.
+    The weights of new records grow, while those of older ones stay: so a step changes few bins, and few go to the log.
     """
 
     parts: ClassVar = {"_bins": "rarity"}

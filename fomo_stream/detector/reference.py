@@ -1,7 +1,7 @@
 """A reference: rows that a user calls good, by key. It never learns, and it decides what is an outlier.
 
-What lasts becomes usual for contexts that learn. A reference does not move: what is odd for it is odd however long it
-lasts, and what is usual for it is usual however rare it was lately.
+Contexts that learn take for usual what lasts. A reference does not change: a record that is odd for it stays odd
+however long this lasts, and a usual one stays usual however rare it was lately.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MAX_VALUES = 600_000  # in all keys: 50,000 rows of 12 features, so that memory 
 # A feature with so large a share of one value has no movement here. After its last change the spread falls for about a
 # hundred records, each odd for those before, so that nothing would be clearly odder than all good rows.
 STANDS_STILL = 0.95
-ALL_KEYS = bytes(DIGEST_BYTES)  # in place of the digest of a key
+ALL_KEYS = bytes(DIGEST_BYTES)  # stands for the digest of a key
 ENTRY = "reference"
 
 
 @dataclass(frozen=True)
 class Standard:
-    """What records of a key, or of all keys, are compared with: made once of the rows of a reference."""
+    """The contexts and logits that records of a key, or of all keys, are compared with; from rows of a reference."""
 
     builders: tuple[tuple[View, ContextBuilder], ...]
     ascending: Float  # (n,) logits of the rows, each against the half of them that does not have it
@@ -55,7 +55,7 @@ class Standard:
 
     @classmethod
     def of(cls, model: Model, vectors: Float, spec: RowSpec, config: DetectorConfig) -> Standard:
-        """From vectors (n, vectors, d) of rows in the order of time."""
+        """Make the standard from vectors (n, vectors, d) of rows in the order of time."""
         n, names = len(vectors), ("all", "movement") if vectors.shape[1] > 1 else ("all",)
         common = [np.unique(column, return_counts=True)[1].max() for column in vectors[:, 0].T]
         stands_still = np.array(common) >= STANDS_STILL * n
@@ -81,7 +81,7 @@ class Standard:
         return cls(tuple(builders), np.sort(usual), peak, stands_still)
 
     def judged(self, logits: Float) -> tuple[Float, Float, Float]:
-        """How far records with these logits (q,) rise above all rows, their p-values, and 1 - score; see `Alerts`."""
+        """Return how far logits (q,) rise above those of all rows, their p-values, and 1 - score; see `Alerts`."""
         rise = np.maximum(logits - self.peak[TOP], 0.0) / self.peak[HEIGHT]
         p = p_values(logits, self.ascending)
         return rise, p, np.maximum(p / (1.0 + 2.0 * rise) ** 3, MIN_RARITY)
@@ -96,7 +96,7 @@ def without_movement(vectors: Float, features: Bool) -> Float:
 
 
 class ReferenceJudgement(NamedTuple):
-    """What a reference says of n records; NaN and False where it cannot score one."""
+    """The judgement of a reference on n records; NaN and False where it cannot score one."""
 
     logit: Float  # (n,)
     score: Float  # (n,)
@@ -113,7 +113,7 @@ class ReferenceJudgement(NamedTuple):
 
 
 class Reference:
-    """Rows that are called good: those of each key, and of all keys for keys of which there are too few.
+    """Rows that are called good: those of each key, and those of all keys for keys with too few.
 
     vectors: (n, 1 or 1 + MOVEMENT, d) of the rows in the order of time, see `Series.follow`; digests: (n, 2) of their
     keys. Of each at most `context_size` rows are kept, by chance, and of all together MAX_VALUES values: of very many
@@ -141,10 +141,8 @@ class Reference:
         groups = sorted(groups, key=len, reverse=True)[: max(0, room // min_rows - 1)]
         max_rows = min(config.context_size, room // (1 + len(groups)))
         self._rows: dict[bytes, Float] = {}
-        for digest, group in [
-            (ALL_KEYS, np.arange(len(vectors))),
-            *((digests[group[0]].tobytes(), group) for group in groups),
-        ]:
+        of_keys = [(digests[group[0]].tobytes(), group) for group in groups]
+        for digest, group in [(ALL_KEYS, np.arange(len(vectors))), *of_keys]:
             self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:max_rows])])
         self._standards: dict[bytes, Standard] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)
@@ -159,7 +157,7 @@ class Reference:
         return len(self._rows) - 1
 
     def _standard(self, digest: bytes) -> Standard:
-        """What records of the key with this digest are compared with."""
+        """Return the standard of the key with this digest."""
         digest = digest if digest in self._rows else ALL_KEYS
         if digest not in self._standards:
             self._standards[digest] = Standard.of(self._model, self._rows[digest], self._spec, self._config)
@@ -171,7 +169,7 @@ class Reference:
         learn: whether later ones can continue their incidents.
         """
         n, rate = len(batch.slots), self._config.alert_rate
-        keys = [ALL_KEYS] * n if digests is None else [standard.tobytes() for standard in digests]
+        keys = [ALL_KEYS] * n if digests is None else [digest.tobytes() for digest in digests]
         places = {key: at for at, key in enumerate(dict.fromkeys(keys))}
         standards, which = [self._standard(key) for key in places], np.array([places[key] for key in keys], np.int64)
         parts = [(standard, np.flatnonzero(which == at)) for at, standard in enumerate(standards)]
@@ -201,7 +199,7 @@ class Reference:
         return np.asarray(sum(by_view[1:], by_view[0]) / len(by_view), dtype=np.float64)
 
     def __copy__(self) -> Reference:
-        """One in the same state; what was made of the rows is shared."""
+        """Return a copy in the same state; the standards are shared."""
         twin = Reference.__new__(Reference)
         vars(twin).update({**vars(self), "_left": dict(self._left)})
         return twin
@@ -214,7 +212,7 @@ class Reference:
         """Take the state from the log, unless it is of another reference. Raises DamagedStateError."""
         try:
             name, left = json.loads(data or b'["", []]')
-            self._left = {int(slot): int(more) for slot, more in left} if name == self.name else {}
+            self._left = {int(slot): int(n_records) for slot, n_records in left} if name == self.name else {}
         except (ValueError, TypeError) as error:
             raise DamagedStateError(f"the state is damaged: {ENTRY} cannot be read ({error})") from None
 

@@ -1,4 +1,4 @@
-"""How far a value is from what its key usually has: deviations that are comparable between keys."""
+"""The distance of a value from the usual values of its key: deviations that are comparable between keys."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from fomo_stream.model.bulk import NEARLY_ALL
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-PRIOR_VALUES = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
-PRIOR_VARIANCE = 0.5  # ... this variance, in units of the partition's
+PRIOR_VALUES = 10.0  # values that the prior of the variance within keys counts as ...
+PRIOR_VARIANCE = 0.5  # ... and this prior, in units of the partition's variance
 
 
 @lru_cache(maxsize=2)
 def weights(half_life: float = USUAL_HALF_LIFE) -> Float:
-    """The sum of the weights of n values, of which each older one counts half as much every `half_life`: by n."""
+    """Return the sum of the weights of n values, by n; the weight of a value halves every `half_life` newer ones."""
     keep = 0.5 ** (1.0 / half_life)
     return np.asarray((1.0 - keep ** np.arange(MAX_COUNTED_VALUES + 2.0)) / (1.0 - keep))
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """What is usual for all keys of a partition together: d features.
+    """The usual values of all keys of a partition together: d features.
 
     Values become scores: differences from the median, which count by their logarithm beyond the usual distance from it,
     with mean 0 and variance 1 in a sample of all records. So spreads are comparable, for keys with small values and
@@ -61,7 +61,7 @@ class Pooled:
 
     @classmethod
     def fit(cls, columns: tuple[Float, ...], within: Float) -> Pooled:
-        """From the values (m,) of each feature in the sample, ascending."""
+        """Fit to the values (m,) of each feature in the sample, ascending."""
         table = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
         for j, column in enumerate(columns):
             if len(column):
@@ -104,7 +104,7 @@ class Pooled:
             else:
                 like = self.raw((self.scores(vectors[:, v]) - level) / doubt)
             out[:, v] = np.where(changed, like, vectors[:, v])
-        # where most records have one value, that is what all have: few are near the level of all
+        # where most records have one value, this value is usual for all; few records are near the level of all
         is_usual = changed & (self.common > 0.0) & (np.abs(self.scores(vectors[:, 0]) - level) <= spread * doubt)
         n_values = vectors.shape[1] - bool(moves)
         out[:, :n_values] = np.where(is_usual[:, None], self.center, out[:, :n_values])
@@ -121,7 +121,7 @@ class Pooled:
 
     @cached_property
     def table(self) -> Float:
-        """All of it (7, d), for `step.follow`."""
+        """All arrays (7, d), for `step.follow`."""
         return np.stack([getattr(self, name) for name in self.ARRAYS])
 
     def to_arrays(self) -> dict[str, Float]:
@@ -130,16 +130,16 @@ class Pooled:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float]) -> Pooled:
-        """The same again."""
+        """Return the pooled values from the arrays of `to_arrays`."""
         zeros = np.zeros_like(arrays["center"])
-        complete = {"common": zeros, "steady": zeros} | dict(arrays)  # a state of before does not have these
+        complete = {"common": zeros, "steady": zeros} | dict(arrays)  # an older state does not have these
         return cls(*(np.array(complete[name]) for name in cls.ARRAYS))
 
 
 def distances_between_keys(keys: Float, distances: Float) -> Float:
-    """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
+    """Return how far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
 
-    keys: of which the first value is known; distances: the sum of the distances of these from the middle of all.
+    keys: those whose first value is known; distances: the sum of the distances of these from the middle of all.
 
     >>> apart_of(np.array([0, 1, 2, 40]), np.array([0.0, 0.5, 12.0, 36.0]))
     array([1.e+06, 1.e+06, 6.e+00, 1.e+00])
@@ -151,8 +151,8 @@ def distances_between_keys(keys: Float, distances: Float) -> Float:
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
     """The variance (d,) of scores around the level of their key, from those of n keys (n, d).
 
-    apart: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order, their logarithms
-    count.
+    apart: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order, their
+    logarithms count.
     """
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
     each, total = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES

@@ -19,7 +19,7 @@ Bool = NDArray[np.bool_]
 
 
 class Status(StrEnum):
-    """How far a record's score can be trusted."""
+    """The degree to which a record's score can be trusted."""
 
     WARMING_UP = "warming_up"  # too few rows for a context: no score
     CALIBRATING = "calibrating"  # a score, but fewer than 1 / alert_rate before it: too few to call it an outlier
@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 
 class Severity(IntEnum):
-    """How urgent a record is, by whether it is an outlier and by its score."""
+    """The urgency of a record, by its score and whether it is an outlier."""
 
     NONE = 0
     INFO = 1  # no outlier, but its score is above 1 - alert_rate
@@ -36,7 +36,7 @@ class Severity(IntEnum):
 
 
 class Cause(StrEnum):
-    """In which respect a feature is odd."""
+    """The respect in which a feature is odd."""
 
     VALUE = "value"  # its value
     CATEGORY = "category"  # its category
@@ -47,7 +47,7 @@ class Cause(StrEnum):
 
 
 class Reason(NamedTuple):
-    """One feature of a record, and how much it counts. Numbers are in raw units; NaN = there is none."""
+    """One feature of a record, and how much it counts. Numbers are in raw units; NaN = none."""
 
     feature: int  # column of the record
     cause: Cause
@@ -88,13 +88,13 @@ class Scores:
         by_key: Float | None = None,
         weight: Float | None = None,
     ) -> Scores:
-        """From the logits by view. by_key: None: nothing is known of the keys."""
+        """Make scores from the logits by view. by_key: None = nothing is known of the keys."""
         by_key = np.full(len(by_view), np.nan) if by_key is None else by_key
         return cls(cls.combined(by_view, by_key, weight), by_view, by_key, generation, confidence, weight)
 
     @classmethod
     def unknown(cls, n: int, n_views: int) -> Scores:
-        """Of n rows without a context."""
+        """Make the scores of n rows without a context."""
         return cls.of(np.full((n, n_views), np.nan), np.zeros(n, np.int64), np.full(n, np.nan))
 
     @cached_property
@@ -250,10 +250,10 @@ class Results:
 
 
 class DetectorSummary(NamedTuple):
-    """How a detector is doing at one moment, in a few numbers."""
+    """The state of a detector at one moment, in a few numbers."""
 
     records: int  # processed
-    context_rows: int  # rows of the history of which contexts are made
+    context_rows: int  # rows of the history that contexts are made of
     trimmed_rows: int  # rows that the newest trimmed contexts have left out
     generation: int  # contexts that took effect so far, from 1; 0 while warming up
     generation_age: int  # records since the newest of them took effect

@@ -16,16 +16,16 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RowSpec:
-    """First d features; then the record's place in each cycle, and with counters its time in seconds."""
+    """The columns: d features, the record's place in each cycle, and with counters its time in seconds."""
 
     n_features: int
     categorical: tuple[int, ...] = ()  # columns that hold category codes
-    counters: tuple[int, ...] = ()  # columns of fields that only grow, of which the growth counts
+    counters: tuple[int, ...] = ()  # columns of fields that only grow; their growth counts
     n_cycles: int = 0
 
     @cached_property
     def numeric(self) -> NDArray[np.bool_]:
-        """Which features (d,) are no categories."""
+        """The mask (d,) of features that are not categories."""
         return ~np.isin(np.arange(self.n_features), self.categorical)
 
     @cached_property

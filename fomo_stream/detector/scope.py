@@ -1,4 +1,4 @@
-"""A scope: contexts, and the records that they are made of and that alerts are compared with. A pure state machine.
+"""A scope: contexts, the records that they are made of, and those that alerts are compared with. A pure state machine.
 
 A partition has one for all its records, and one for each of its busiest keys. `Detector` gives each record to those
 that score and learn it. See there for what a result depends on.
@@ -47,7 +47,7 @@ MIN_SCORED_RECORDS = (
 
 
 class Inspection(NamedTuple):
-    """What a detector is made of at one moment."""
+    """The parts of a detector at one moment."""
 
     pool: Int  # ascending numbers of the records that may become context of the history
     generations: dict[str, Generation]  # by view: the one that scores the next record; none while warming up
@@ -59,8 +59,8 @@ class Scope:
     """Contexts of all views, what they are drawn from, and what alerts are compared with, for all records given to it.
 
     series: of these records; keeps_encodings: whether encodings that have lasted are written to the log, so that they
-    are not made again; prior: of the scope of one key: records that what is usual for it, as that of the partition
-    says, counts as; 0: it is that of the partition. Others: see `Detector`.
+    are not made again; prior: in the scope of a key: the weight, in records, of the key's view of the partition; 0 in
+    the scope of the partition. Others: see `Detector`.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Scope:
         self.scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
         self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
         self._admitted = 0  # records of the warm-up that are context
-        self.addressed_until = 0  # records up to which its seat is good
+        self.addressed_until = 0  # records up to which its addresses are valid
         self._room_end = 0  # ... and that there is room for
-        self._next_alerts: Alerts | None = None  # see `asked`; the seat has addresses of it
+        self._next_alerts: Alerts | None = None  # see `next_alerts`; the compiled step has its address
         self._fixed: Handle | None = None
         self._memory: tuple[Any, Handle] | None = None  # what is remembered of series: its columns, and their handle
         self._begin_log()
@@ -112,7 +112,7 @@ class Scope:
 
     @property
     def has_contexts(self) -> bool:
-        """Whether the warm-up is over."""
+        """Return whether the warm-up is over."""
         return self.view_set.view_contexts[0].current is not None
 
     @property
@@ -127,7 +127,7 @@ class Scope:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether it has seen enough records to call one an outlier."""
+        """Return whether it has seen enough records to call one an outlier."""
         return self.generation > 0 and is_calibrated(self.records, self.config.alert_rate)
 
     @property
@@ -137,14 +137,14 @@ class Scope:
 
     @property
     def room(self) -> int:
-        """How many of the next records can be scored before any of them is learned; at least 1."""
+        """The number of next records that can be scored before any of them is learned; at least 1."""
         if self.records >= self._room_end:
             self._room_end = self.records + self._find_room()
         return self._room_end - self.records
 
     @property
     def ahead(self) -> int:
-        """How many of the next records are scored by generations that are there or are being built; at least 1."""
+        """Return how many of the next records use generations that exist or are being built; at least 1."""
         return self.alerts.stepped + STEP + self.config.lag - self.records if self.has_contexts else self.room
 
     def _find_room(self) -> int:
@@ -154,14 +154,15 @@ class Scope:
         until_next = self.view_set.until_next(self.records)
         unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
         if self.series.max_keys - len(keys) < unplanned:
-            unplanned = stepped + STEP - self.records  # ... or forget keys, of which records are followed already
+            unplanned = stepped + STEP - self.records  # ... or forget keys that have records among these
         scaled = stepped + max(1, -(-(2 * self.scaled - stepped) // STEP)) * STEP - self.records
         return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
 
     def drop_addresses(self) -> None:
-        """Contexts, what alerts compare with, or verdicts have changed: who changes them has to call it.
+        """Forget addresses and room, because contexts, standards or verdicts have changed: whoever changes them calls
+        this.
 
-        The seat has addresses of them, and what there is room for follows from them.
+        Both follow from them.
         """
         self.addressed_until, self._room_end, self._next_alerts = 0, 0, None
 
@@ -173,19 +174,19 @@ class Scope:
         return Inspection(self.context.pool.numbers, generations, following, {})
 
     def is_ready(self, n: int) -> bool:
-        """Whether the next n records can be processed without waiting for a generation that is being built."""
+        """Return whether the next n records can be processed without waiting for a generation that is being built."""
         return all(builder.done for builder in self.view_set.needed(self.records + n))
 
     # -- the compiled step ---------------------------------------------------------------------------------------
 
     def has_addresses(self, n: int) -> bool:
-        """Whether what `write_addresses` has said is still good for the next n records."""
+        """Return whether the addresses of `write_addresses` are still valid for the next n records."""
         # columns get new memory when there are more series
         has_memory = self._memory is not None and self._memory[0][0] is self.series.keys.columns["mean"]
         return has_memory and self.records + n <= self.addressed_until
 
     def write_addresses(self, addresses: Int, plan: Int, n: int) -> None:
-        """Say in seat (SEAT,) and plan (views, VIEW) where the compiled step finds all that it needs for n records."""
+        """Write into addresses (N_ADDRESSES,) and plan (views, PLAN_SIZE) where the compiled step finds its arrays."""
         self.view_set.plan(plan, self.records + n)
         if self.has_contexts:
             self.note_first()
@@ -207,7 +208,7 @@ class Scope:
 
     @property
     def _bound(self) -> int:
-        """The number of records at which there is more to do than the compiled step does."""
+        """The number of records at which the compiled step has to stop, because there is more to do."""
         if not self.has_contexts:
             return self.records + self.room
         until_next = self.view_set.until_next(self.records)
@@ -215,7 +216,7 @@ class Scope:
         return step if until_next is None else min(step, self.records + until_next)
 
     def arrive(self) -> None:
-        """Do what is to be done after the records that the compiled step has learned."""
+        """Do what the compiled step cannot do, after the records that it has learned."""
         self.drop_addresses()
         if not self.has_contexts:
             self.admit_first()
@@ -228,7 +229,7 @@ class Scope:
             self._step()
 
     def admit_first(self) -> None:
-        """Let the records of the warm-up that were learned be context; the warm-up may end."""
+        """Make learned records of the warm-up context; the warm-up may end."""
         self.context.admit_first(np.arange(self._admitted, self.records))
         self._admitted = self.records
         if self.context_rows >= self.config.min_context:
@@ -248,14 +249,14 @@ class Scope:
             self.begin()
 
     def start_from_shared(self, other: Scope) -> None:
-        """Let scores refer to the records of another scope, too."""
+        """Start scores from the records of the partition's scope."""
         self.alerts.start_from_shared(other.alerts)
         self.drop_addresses()
 
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
         numbers, first = self.view_set.first_scores(self.records)
-        kept = np.flatnonzero(numbers >= self.history.oldest_scored)  # of a seed context perhaps not all
+        kept = np.flatnonzero(numbers >= self.history.oldest_scored)  # a seed context may have more
         numbers, first = numbers[kept], first[kept]
         if not len(first):
             return Results.nothing(first)
@@ -273,7 +274,7 @@ class Scope:
         return self.explainer.reasons(single, 0, scores, lambda _: self.view_set.builders(number), self.series.pooled)
 
     def reasons_by(self, single: Batch, builders: Scorers, scores: Scores) -> tuple[Reason, ...]:
-        """The reasons of a record (1,) against other generations; scores: (1,)."""
+        """Return the reasons of a record (1,) against other generations; scores: (1,)."""
         return self.explainer.reasons(single, 0, scores, lambda _: builders, None)
 
     def begin(self) -> None:
@@ -287,7 +288,7 @@ class Scope:
         self.drop_addresses()
 
     def _look_for_far(self) -> None:
-        """After the warm-up: from now on far values of its records do not count in what is said of later ones."""
+        """Find far values of the warm-up: they do not count in the results of later records."""
         history = self.history
         numbers = np.arange(history.oldest, self.records)
         values = history.vectors(numbers)[:, 0]
@@ -298,7 +299,7 @@ class Scope:
             self.context.note_far(numbers, far, moves)
 
     def _learn_scale(self) -> None:
-        """Learn what is usual for all keys together: after the warm-up, and when there are twice as many records.
+        """Learn the usual values of all keys together: after the warm-up, and whenever the records have doubled.
 
         It takes effect at once, so `room` ends there.
         """
@@ -317,7 +318,7 @@ class Scope:
             self.series.learn_scale(sample)
 
     def note_first(self) -> None:
-        """Once after the warm-up: let its records be among those that later ones are compared with."""
+        """Score the records of the warm-up, once after it: later records are compared with them, too."""
         if self._has_noted_first:
             return
         numbers, first = self.view_set.first_scores(self.records)
@@ -348,7 +349,7 @@ class Scope:
         self.drop_addresses()
 
     def _with_verdicts(self, alerts: Alerts) -> Alerts:
-        """Alerts after the verdicts since the last record have been told to them."""
+        """Return alerts after the verdicts since the last record."""
         history = self.history
         for numbers, sign in zip(self.context.new_verdicts, (-1.0, 1.0), strict=True):
             alerts.note(numbers, history.remembered(numbers), sign)
@@ -387,13 +388,13 @@ class Scope:
         return new
 
     def numbers_of(self, rows: Float) -> list[Int]:
-        """For each of rows (n, at least d), the numbers of the known records equal to it."""
+        """Return for each of rows (n, at least d) the numbers of the known records equal to it."""
         d = self.spec.n_features
         compared = np.setdiff1d(np.arange(d), self.spec.counters)  # of counters their growth is kept
         return [self.history.find(row[:d], compared) for row in rows]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
-        """Whether there is feedback on known records, by number (k,)."""
+        """Return whether there is feedback on known records, by number (k,)."""
         is_judged: NDArray[np.bool_] = self.history.verdict(numbers) != UNKNOWN
         return is_judged
 
@@ -413,14 +414,14 @@ class Scope:
             **{f"follow/{name}": value for name, value in self.series.changes().items()},
         }
 
-    def recover(self, entries: StoredEntries, known: Scope | None = None) -> None:
+    def recover(self, entries: StoredEntries, reusable: Scope | None = None) -> None:
         """See `Detector.recover`."""
         self._begin_log()
         check_entries(self._fingerprint_log, entries, self._fingerprint)
         values = json.loads(self._counters_log.recover(entries, "counters"))
         counters = dict(zip(self._counters(), values, strict=True))
         self.context.recover(entries, "", *(counters[name] for name in self.context.scalars))
-        view_set = known.view_set if known is not None and known.model is self.model else None
+        view_set = reusable.view_set if reusable is not None and reusable.model is self.model else None
         self.view_set.recover(entries, counters["views"], self.context, view_set)
         self.alerts.recover(entries, "", *(counters[name] for name in self.alerts.scalars))
         self._shifts = Shifts(self.config.adapt_after)
@@ -441,7 +442,7 @@ class Scope:
         return twin
 
     def stagger(self, number: int) -> None:
-        """Let steps and renewals come a part of their period earlier, another one for each number. See
+        """Make steps and renewals a part of their period earlier, a different part for each number. See
         `Detector.staggered`."""
         below = 1.0
         self._ahead = 0.0

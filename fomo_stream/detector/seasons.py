@@ -1,4 +1,4 @@
-"""What is usual at a time of the day, the week or the year: learned from earlier cycles, used if it explains much."""
+"""Usual values at a time of the day, the week or the year: learned from earlier cycles, used if they explain much."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ BINS = ("visits", "mean", "variance", "open", "sum", "square")
 
 
 class Cycle(NamedTuple):
-    """`inner` bins that follow each other in time and begin again, of each of `outer` kinds of cycles (months)."""
+    """A cycle of `inner` bins, one after the other in time, for each of `outer` kinds of cycles (months)."""
 
     inner: int
     outer: int = 1
 
 
 class Usual(NamedTuple):
-    """What is usual for n records at their times, as scores (n, d)."""
+    """The usual values of n records at their times, as scores (n, d)."""
 
-    known: NDArray[np.bool_]  # where a season explains much
+    is_known: NDArray[np.bool_]  # where a season explains much
     level: Float  # else 0
     spread: Float  # else 1
 
@@ -77,7 +77,8 @@ class Seasons(Copied):
         self._recovered()
 
     def follow(self, scores: Float, places: Float) -> Usual:
-        """What is usual for the next records, which are learned. scores: (n, d), NaN = unknown; places: (n, cycles).
+        """Return the usual values of the next records, then learn these. scores: (n, d), NaN = unknown; places: (n,
+        cycles).
 
         A place is a number of bins since the start of the cycle, NaN = unknown.
         """
@@ -86,7 +87,7 @@ class Seasons(Copied):
         return Usual(seasons[:, 0] > 0.0, seasons[:, 1], seasons[:, 2])
 
     def rescale(self, old: Pooled, new: Pooled) -> None:
-        """Take another scale for scores."""
+        """Convert the profiles to another scale of scores."""
         profiles = self.profiles
         n, changed = np.maximum(profiles.open, 1), _scale_ratio(old, new, profiles.mean) ** 2
         of_open = new.scores(old.raw(profiles.sum / n)) * profiles.open
@@ -105,7 +106,7 @@ class Seasons(Copied):
     # -- log -----------------------------------------------------------------------------------------------------
 
     def _recovered(self) -> None:
-        """Arrays of its own, and an empty log."""
+        """Make independent arrays, and an empty log."""
         profiles = self.profiles = Profiles._make(array.copy() for array in self.profiles)
         profiles.written[:] = ((profiles.visits > 0) | (profiles.open > 0)).any(axis=1)
         self._log, self._tables = Document(), []
@@ -146,6 +147,6 @@ class Seasons(Copied):
 
 
 def _scale_ratio(old: Pooled, new: Pooled, scores: Float) -> Float:
-    """By how much a small distance at these scores (n, d) grows with the new scale."""
+    """Return by how much a small distance at these scores (n, d) grows with the new scale."""
     step = 0.01
     return np.asarray((new.scores(old.raw(scores + step)) - new.scores(old.raw(scores - step))) / (2.0 * step))

@@ -1,4 +1,4 @@
-"""Series: each record together with the past of its key, how the values of that key move, and what is usual for it."""
+"""Series: each record with the past of its key, the movement of the key's values, and their usual values."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ Bool = NDArray[np.bool_]
 NOTHING: Int = np.zeros(0, np.int64)
 NO_FLAGS = np.zeros(0, bool)
 MOVEMENT = 2  # vectors: level and spread
-MIN_SCALE_CHANGE = 0.25  # by which a scale differs from another so that what is known of keys is converted
+MIN_SCALE_CHANGE = 0.25  # scores; a smaller change of scale does not convert keys, as each entry is written again
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
-ADDED_COLUMNS = ("when", "clock", "pace", "paces")  # columns that states of before do not have
+ADDED_COLUMNS = ("when", "clock", "pace", "paces")  # columns that older states do not have
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
-BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
+BUSY = ("busy", "f4")  # of `KeyScopes`: how busy the key is
 
 
 class Series(State):
@@ -57,20 +57,20 @@ class Series(State):
     logarithm of the root mean square of changes against the level before, weighed alike. NaN: not known yet. The two
     vectors are rounded to 32 bits, as the history keeps them.
 
-    From `learn_scale` on, it also says how far each value is from what its key usually has, if the key is known; see
-    `Pooled`. Categories (`categorical`: their columns) do not count there.
+    From `learn_scale` on, it also gives the distance of each value from the usual values of its key, if the key is
+    known; see `Pooled`. Categories (`categorical`: their columns) do not count there.
 
-    Of `counters` (their columns), fields that only grow, it gives by how much they have grown a record instead; in the
-    usual time between two, where it took longer, if times are known.
+    For `counters` (their columns), fields that only grow, it gives their growth per record; where times are known and
+    it took longer, the growth in the usual time between two records.
 
     A missing value is unknown. The last value of the feature in the series stands in for it, for at most
-    RECENT records; level and spread stay as they are. In all that is said of later records a value that is far counts
-    as the nearest one that is not.
+    STAND_IN_RECORDS records; level and spread stay as they are. For later records a far value counts as
+    the nearest one that is not far.
 
     A series is known by its key. A record without a key belongs to the series of the whole partition, number 0. So does
     a record with a key not seen before while fewer than half of the records had a known key (a key may be the id of the
     record). `forget` keeps the `max_keys` series that were used last; one that comes back starts again without a past.
-    All that is said of a record depends on the records before it, never on how they are split over calls.
+    The results of a record depend on the records before it, never on how these are split over calls.
 
     >>> series = Series(n_features=1, lags=2, movement=False)
     >>> series.follow(np.array([[1.0], [2.0], [3.0], [40.0]]), ["a", "a", "a", "b"]).vectors[:, :, 0]
@@ -118,12 +118,12 @@ class Series(State):
 
     @property
     def is_numeric(self) -> Bool:
-        """Which features (d,) are no categories."""
+        """The mask (d,) of features that are not categories."""
         return ~np.isin(np.arange(self.n_features), self.categorical)
 
     @property
     def _columns(self) -> list[tuple[Any, ...]]:
-        """What is kept of a series, see `Rows`; all zeros of one without records."""
+        """The columns of the state of a series, see `Rows`; zeros for a series without records."""
         d = self.n_features
         c, moves, scores = len(self.counters), d * (self.movement or self.relative), d * self.relative
         times = [(name, kind) for name, kind in (("clock", "f8"), ("pace", "f8"), ("paces", "u1"))] if c else []
@@ -175,10 +175,8 @@ class Series(State):
     def _resolve(self, keys: Sequence[Key] | Digests, learn: bool) -> tuple[Int, Int, Bool]:
         """See `Keys.resolve`."""
         keys = keys if isinstance(keys, Digests) else Digests.of(keys)
-        totals, limits = (
-            self._totals if learn else self._totals.copy(),
-            (MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE),
-        )
+        totals = self._totals if learn else self._totals.copy()
+        limits = MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE
         return self.keys.resolve(*keys, totals, limits, learn)
 
     def _state(self, bulk: Bulk | None) -> int:
@@ -188,7 +186,7 @@ class Series(State):
             n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
             zeros = {"clock": "f8", "pace": "f8", "paces": "u1", "records": "u4"}  # where they are not kept
             rows = Rows(**{key: columns.get(key, np.zeros(n, zeros.get(key, "f8"))) for key in Rows._fields})
-            given = FixedInputs(
+            fixed = FixedInputs(
                 nothing if self.pooled is None else self.pooled.table,
                 nothing if bulk is None else np.stack(bulk),
                 self.is_numeric,
@@ -198,11 +196,11 @@ class Series(State):
                 np.array([self.movement, self.relative]),
             )
             profiles = (self.seasons or Seasons(self.n_features, ())).profiles
-            self._handle = last, bulk, Handle(rows, profiles, self._counts, given)
+            self._handle = last, bulk, Handle(rows, profiles, self._counts, fixed)
         return self._handle[2].address
 
     def skip(self, values: Float, keys: Sequence[Key]) -> None:
-        """Records (n, d) that nothing else is learned of: the counters of known series go on from their totals."""
+        """Skip records (n, d): only the counters of known series continue from their totals."""
         if not self.counters or not len(values):
             return
         _, keyed, recurred = self._totals.tolist()
@@ -232,7 +230,7 @@ class Series(State):
         self._set_scale(pooled)
 
     def _rescale(self, old: Pooled, new: Pooled) -> None:
-        """Take another scale for the levels of keys, where it differs much: each entry of a key is written again."""
+        """Convert the levels of keys to another scale, where it differs much: each entry of a key is written again."""
         middle = new.scores(old.raw(np.array([[-1.0, 0.0, 1.0]]).T * np.ones(self.n_features)))
         differs = np.abs(middle - np.array([[-1.0, 0.0, 1.0]]).T).max(axis=0) > MIN_SCALE_CHANGE
         if not differs.any() or not len(self.keys):
@@ -251,9 +249,10 @@ class Series(State):
         self._scale = None if pooled is None else save(pooled.to_arrays())
 
     def learn_usual(self, values: Float, slots: Int) -> Float:
-        """Learn what is usual for each key from its records before the first `learn_scale`: values (n, d), slots (n,).
+        """Learn the usual values of each key from its records before the first `learn_scale`: values (n, d), slots
+        (n,).
 
-        Returns how far they are from that (n, RELATIVE, d).
+        Returns their distances from these (n, RELATIVE, d).
         """
         relative = np.full((len(values), RELATIVE, self.n_features), np.nan)
         keyed = np.flatnonzero((slots > UNKEYED) & (self.keys.column("used", slots) > 0))
@@ -271,12 +270,12 @@ class Series(State):
         values: (n, d), NaN = missing; slots: (n,) numbers of their series. NaN of series that were forgotten.
         """
         moves = np.full((len(values), MOVEMENT, self.n_features), np.nan)
-        known = np.flatnonzero(self.keys.column("has_records", slots))
-        if len(known):
-            unique, at = np.unique(slots[known], return_inverse=True)
-            of_known = moves[known]
-            step.learn_moves(self._state(None), bulk.limited(values[known]), at, slots[known], of_known)
-            moves[known] = of_known
+        with_records = np.flatnonzero(self.keys.column("has_records", slots))
+        if len(with_records):
+            unique, at = np.unique(slots[with_records], return_inverse=True)
+            of_known = moves[with_records]
+            step.learn_moves(self._state(None), bulk.limited(values[with_records]), at, slots[with_records], of_known)
+            moves[with_records] = of_known
             self.keys.mark(unique)
         return moves
 
@@ -290,7 +289,7 @@ class Series(State):
         return entries | self.keys.changes("key")
 
     def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
-        """Take the state from the entries, in place of the present state.
+        """Replace the present state by that of the entries.
 
         Raises StateError when they are of other lags or features, or damaged; the object must not be used then.
         """
@@ -306,7 +305,7 @@ class Series(State):
             scale = {} if self._scale is None else load(self._scale)
             self._set_scale(Pooled.from_arrays(scale) if is_scaled else None)
             self._counts.firsts[:] = 0.0
-            if is_scaled and "common" not in scale:  # of before: it knows keys as if all were alike
+            if is_scaled and "common" not in scale:  # an older state: it treats keys as alike
                 self._counts.firsts[0] = count
             elif is_scaled or firsts:
                 self._counts.firsts[:] = np.frombuffer(firsts, "<f8").reshape(2, self.n_features if is_scaled else 0)

@@ -1,4 +1,4 @@
-"""Records in all views at once: one call of compiled code, or one after the other by torch."""
+"""Score records in all views: by one call of compiled code, or view by view with torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Bool = NDArray[np.bool_]
 
 
 class ViewInput(NamedTuple):
-    """What a view looks at: rows of q records, and the generations that score them."""
+    """The input of a view: rows of q records, and the generations that score them."""
 
     rows: Float  # (q, d), NaN = missing; values may stand in for missing ones
     gaps: Bool | None  # (q, d) where they do; None: nowhere
     parts: list[tuple[Int, Generation]]  # some of the records, and what scores them
-    skips: bool  # whether it says nothing of records without any value
+    skips: bool  # whether records without any value get no logit
 
     def encoded(self, rows: Float) -> Float:
         """Rows as the generations encode them."""
@@ -38,7 +38,7 @@ class ViewInput(NamedTuple):
 
 
 def score_view_inputs(model: Model, inputs: list[ViewInput]) -> tuple[Float, Float]:
-    """Logits and votes, (v, q) each, of q records in v views; NaN where there is no generation."""
+    """Return logits and votes, (v, q) each, of q records in v views; NaN without a generation."""
     if model.kernel == "numba":
         return _score_by_kernel(model, inputs)
     logits, votes = np.full((2, len(inputs), len(inputs[0].rows)), np.nan)

@@ -1,4 +1,4 @@
-"""The views of a partition side by side: each scores the records with the generations of its own timeline."""
+"""The views of a scope: each scores the records with its own generations."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Bool = NDArray[np.bool_]
 
 
 class ContextBuilder:
-    """A generation, built from its blueprint: in an executor at once, or in the thread that first asks for it.
+    """Builds a generation from its spec: in an executor at once, or in the thread that first asks for it.
 
-    made: the generation, if it is known already. An executor may run the build first whose `needed_at` is smallest.
+    made: the generation, if it is known already. An executor may run the builder first whose `needed_at` is smallest.
     """
 
     def __init__(
         self, model: Model, spec: ContextSpec, executor: Executor | None, made: Generation | None = None
     ) -> None:
         self.spec = spec
-        # of its context and of another build's, or of none; made when a record is first explained
+        # the rows of its context and of another builder's, or None; made when a record is first explained
         self.background: tuple[ContextBuilder | None, BackgroundRows] | None = None
         self._model, self._made = model, made
         self._future = None if executor is None or made is not None else executor.submit(self)
@@ -49,7 +49,7 @@ class ContextBuilder:
 
     @cached_property
     def bulk(self) -> Bulk:
-        """Of the rows of the context."""
+        """The bulk of the rows of the context."""
         return Bulk.of_rows(self.spec.rows).without(self.spec.categorical)
 
     @property
@@ -59,12 +59,12 @@ class ContextBuilder:
 
     @property
     def done(self) -> bool:
-        """Whether `result` returns without waiting for another thread."""
+        """Return whether `result` returns without waiting for another thread."""
         return self._future is None or self._future.done()
 
     @property
     def is_made(self) -> bool:
-        """Whether `result` costs nothing."""
+        """Return whether `result` costs nothing."""
         return self._made is not None or (self._future is not None and self._future.done())
 
     def result(self) -> Generation:
@@ -74,14 +74,14 @@ class ContextBuilder:
         return self._made
 
 
-NEVER_REACHED = 2**62  # number of a record that never comes
+UNREACHED_NUMBER = 2**62  # number of a record that never comes
 INPUT_CODES = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
 
 
 class ViewContexts(Copied):
-    """The generation of a view that scores the next record, and perhaps one more that takes effect later.
+    """The generation of a view that scores the next record, and, once it is triggered, the one that takes effect later.
 
-    The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the blueprint, written
+    The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the spec, written
     once when it is made, and the generation, written once when it has scored records for a while: in a young stream
     most are replaced before. So nothing is rewritten when the next generation becomes the current one, and a detector
     that recovers from the log encodes only few contexts again. Of a generation of recent records the log has only
@@ -97,7 +97,7 @@ class ViewContexts(Copied):
 
     @property
     def number(self) -> int:
-        """Number of the current generation; 0 when there is none."""
+        """Number of the current generation; 0 without one."""
         return 0 if self.current is None else self.current.spec.number
 
     def begin(self, spec: ContextSpec) -> None:
@@ -114,7 +114,8 @@ class ViewContexts(Copied):
             self.current, self.next = self.next, None
 
     def until_next(self, records: int) -> int | None:
-        """How many records from number `records` on the current generation still scores; None: no end is known."""
+        """Return how many records from number `records` on the current generation still scores; None: no end is
+        known."""
         return None if self.next is None else self.next.spec.takes_effect - records
 
     def needed(self, stop: int) -> list[ContextBuilder]:
@@ -133,9 +134,10 @@ class ViewContexts(Copied):
         return [(at, builder.result()) for at, builder in parts if builder is not None and len(at)]
 
     def plan(self, row: Int, stop: int, lags: int) -> None:
-        """Put what `step.view_columns` has to know of the view for the records before number `stop` into row (VIEW,)."""
+        """Write the plan of the view, which `step.view_columns` reads, for the records before number `stop` into row
+        (VIEW,)."""
         is_needed = self.next is not None and stop > self.next.spec.takes_effect
-        takes_effect = NEVER_REACHED if self.next is None else self.next.spec.takes_effect
+        takes_effect = UNREACHED_NUMBER if self.next is None else self.next.spec.takes_effect
         now = None if self.current is None else self.current.result()
         later = self.next.result() if self.next is not None and is_needed else None
         addresses = [0 if generation is None else generation.handle.address for generation in (now, later)]
@@ -174,15 +176,15 @@ class ViewContexts(Copied):
         return entries
 
     def recover(
-        self, entries: StoredEntries, plain: list[Any], context: Context, at: int, known: ViewContexts | None
+        self, entries: StoredEntries, plain: list[Any], context: Context, at: int, reusable: ViewContexts | None
     ) -> None:
-        """Become the timeline in the entries and plain numbers. Raises StateError when they do not fit.
+        """Take the state from the entries and plain numbers. Raises StateError when they do not fit.
 
-        context: it has recovered, and this is the timeline of its views[at]; known: a timeline whose generations need
+        context: it has recovered, and this belongs to its views[at]; reusable: contexts whose generations need
         not be built again.
         """
         self._recovered()
-        at_hand = [] if known is None else known._builders
+        at_hand = [] if reusable is None else reusable._builders
         made_from = iter(plain[2])
         for name, number in zip(("current", "next"), plain, strict=False):
             builder = None
@@ -199,7 +201,7 @@ class ViewContexts(Copied):
         name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
         spec = ContextSpec.from_arrays(load(self._spec_logs[parity].recover(entries, name)))
         if spec.number != number:
-            raise DamagedStateError(f"the state is damaged: it has generation {spec.number} in place of {number}")
+            raise DamagedStateError(f"the state is damaged: it has generation {spec.number}, not {number}")
         self._planned[parity] = number
         made = None
         if f"{name}/encoded/0" in entries:
@@ -218,11 +220,11 @@ class ViewContexts(Copied):
     def _recovered(self) -> None:
         """Start with an empty log."""
         self._spec_logs, self._generation_logs = (Document(), Document()), (Document(), Document())
-        self._planned, self._built = [0, 0], [0, 0]  # numbers of the blueprints and generations in the log
+        self._planned, self._built = [0, 0], [0, 0]  # numbers of the specs and generations in the log
 
 
 def _numbers_of_recent(spec: ContextSpec) -> list[int]:
-    """What a blueprint of recent records is made from: its number, when it takes effect, and its records' numbers."""
+    """Return what a spec of recent records is made from: its number, when it takes effect, and its records' numbers."""
     first, stop = int(spec.numbers[0]), int(spec.numbers[-1]) + 1
     missing: Int = np.zeros(0, dtype=np.int64)
     if len(spec.numbers) < stop - first:  # outliers by feedback
@@ -231,7 +233,7 @@ def _numbers_of_recent(spec: ContextSpec) -> list[int]:
 
 
 class ViewSet(Copied):
-    """The timelines of all views. How a record's logits in them become one: see `Scores.combined`.
+    """The contexts of all views. `Scores.combined` makes one logit of a record's logits in them.
 
     That of what is usual for keys comes last, and begins when enough records of known keys have come.
     """
@@ -244,7 +246,7 @@ class ViewSet(Copied):
         lags: int = 0,
         numeric: Bool | None = None,
     ) -> None:
-        """numeric: (d,) features that are no categories; None: all."""
+        """numeric: (d,) features that are not categories; None: all."""
         self._model, self._executor, self._lags = model, executor, lags
         self._numeric: Bool = np.ones(0, bool) if numeric is None else numeric
         widths = [view.n_vectors(lags) * len(self._numeric) for view in views]
@@ -268,7 +270,7 @@ class ViewSet(Copied):
 
     @property
     def _shared(self) -> list[ViewContexts]:
-        """Those of the views of all records together."""
+        """The contexts of all views but `key`: their mean is the logit."""
         return [contexts for contexts in self.view_contexts if not contexts.view.is_of_keys]
 
     @property
@@ -290,14 +292,14 @@ class ViewSet(Copied):
                 contexts.begin(context.context_spec(at, 1, context.history.records))
 
     def renew(self, context: Context, takes_effect: int) -> None:
-        """At a step: build the next generation of one view if it is due."""
+        """Build the next generation of one view, at a step, if it is due."""
         n = len(self.view_contexts) if context.knows_keys else len(self._shared)
         for turn in range(n):
             at = (self.steps + turn) % n
             contexts = self.view_contexts[at]
             if contexts.next is None and context.is_due(at):
                 contexts.add(context.context_spec(at, contexts.number + 1, takes_effect))
-                break  # one at a step, so that no two take effect together
+                break  # one a step, so that two never take effect together
         self.steps += 1
 
     def advance(self, records: int) -> None:
@@ -306,24 +308,25 @@ class ViewSet(Copied):
             contexts.advance(records)
 
     def until_next(self, records: int) -> int | None:
-        """How many records from number `records` on the current generations still score; None: no end is known."""
-        return min(
-            (n for contexts in self.view_contexts if (n := contexts.until_next(records)) is not None), default=None
-        )
+        """Return how many records from number `records` on the current generations still score; None: no end is
+        known."""
+        ends = (contexts.until_next(records) for contexts in self.view_contexts)
+        return min((end for end in ends if end is not None), default=None)
 
     def needed(self, stop: int) -> list[ContextBuilder]:
         """The generations that score the records before number `stop`."""
         return [builder for contexts in self.view_contexts for builder in contexts.needed(stop)]
 
     def _choose_bulk_view(self) -> None:
-        """The timeline of the widest context of records."""
+        """Choose the view whose context tells which values are far: of the whole history if possible, untrimmed."""
         plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
         self._bulk_view = min(
             plain, key=lambda contexts: (contexts.view.sample != "history", contexts.view.trim), default=None
         )
 
     def plan(self, plan: Int, stop: int) -> None:
-        """Put what `step.view_columns` has to know for the records before number `stop` into plan (views, VIEW)."""
+        """Write the plans of all views, which `step.view_columns` reads, for the records before number `stop` into plan
+        (views, PLAN_SIZE)."""
         if self._model.kernel != "numba" or not self._numeric.all():
             return
         for row, contexts in zip(plan, self.view_contexts, strict=False):
@@ -331,13 +334,13 @@ class ViewSet(Copied):
 
     def planned_until(self, stop: int) -> int:
         """Up to which number of a record the plan for those before `stop` is good."""
-        return min((t for t in self._next_effects() if t >= stop), default=NEVER_REACHED)
+        return min((t for t in self._next_effects() if t >= stop), default=UNREACHED_NUMBER)
 
     def _next_effects(self) -> list[int]:
         return [contexts.next.spec.takes_effect for contexts in self.view_contexts if contexts.next is not None]
 
     def inputs(self, batch: Batch, vectors: Float, at: Int, numbers: Int, of_keys: Int) -> list[ViewInput]:
-        """What each view looks at of some records of a batch, at (q,).
+        """Return the inputs of all views for some records of a batch, at (q,).
 
         vectors: those of the batch, or others to look at; numbers: (q,) of the records here, and in the view of keys.
         """
@@ -350,7 +353,7 @@ class ViewSet(Copied):
         return inputs
 
     def generations(self, inputs: list[ViewInput]) -> Int:
-        """How many contexts took effect before records (q,) that these views look at; see `generation`."""
+        """Return how many contexts took effect before records (q,) that these views look at; see `generation`."""
         counts = np.full(len(inputs[0].rows), 1 - len(self._shared) if self.view_contexts[0].number else 0)
         for view_input in inputs:
             for part, generation in view_input.parts:
@@ -364,11 +367,8 @@ class ViewSet(Copied):
 
     def builders(self, number: int) -> list[tuple[View, ContextBuilder]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
-        return [
-            (contexts.view, builder)
-            for contexts in self.view_contexts
-            if (builder := contexts.builder_of(number)) is not None
-        ]
+        pairs = ((contexts.view, contexts.builder_of(number)) for contexts in self.view_contexts)
+        return [(view, builder) for view, builder in pairs if builder is not None]
 
     def first_scores(self, records: int) -> tuple[Int, Scores]:
         """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later.
@@ -385,7 +385,8 @@ class ViewSet(Copied):
         return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(votes))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
-        """Whether the last records (n,) are odd in the history, and among recent records, from logits (n, views).
+        """Return whether the last records (n,) are odd in the history, and among recent records, from logits (n,
+        views).
 
         None without a view of each. Odd: the logit is above those of most of the context's own rows.
         """
@@ -420,9 +421,11 @@ class ViewSet(Copied):
             entries |= contexts.changes(last, encoded)
         return entries
 
-    def recover(self, entries: StoredEntries, plain: list[list[Any]], context: Context, known: ViewSet | None) -> None:
+    def recover(
+        self, entries: StoredEntries, plain: list[list[Any]], context: Context, reusable: ViewSet | None
+    ) -> None:
         """Take the state from entries, plain numbers, and the context, which has recovered. Raises StateError."""
-        others = {} if known is None else {each.view: each for each in known.view_contexts}
+        others = {} if reusable is None else {each.view: each for each in reusable.view_contexts}
         for at, contexts in enumerate(self.view_contexts):
             contexts.recover(entries, plain[at], context, at, others.get(contexts.view))
 

@@ -1,4 +1,4 @@
-"""Views: the contexts that a record is compared with, one beside the other. This is the one place that defines them."""
+"""Views: the contexts that a record is compared with, side by side. This is the one place that defines them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Name = TypeVar("Name", bound=str)
 
-MAX_COLUMNS = 200  # columns of a view that looks at more than the record; a wider one is left out
+MAX_COLUMNS = 200  # of a view with more than the record as input; a wider one is left out
 
 
 @dataclass(frozen=True)
 class View:
-    """What a view looks at, which rows its context keeps, and when the context is renewed.
+    """A view: its input, the rows that its context keeps, and when the context is renewed.
 
     >>> VIEWS["movement"].columns(np.arange(9.0).reshape(1, 3, 3), lags=0, categorical=(0,))
     array([[nan,  4.,  5., nan,  7.,  8.]])
     """
 
     name: str
-    # what it looks at: the "record", the record with the ones before it ("past"), its level and spread ("movement"), or
+    # its input: the "record", the record with the ones before it ("past"), its level and spread ("movement"), or
     # how far it is from what is usual for its key ("relative")
     input: str = "record"
     # whose rows: "history", a uniform sample of all records so far, renewed when a share of it has changed, or
@@ -56,21 +56,21 @@ class View:
 
     @property
     def is_derived(self) -> bool:
-        """Whether its columns are not values of the record or of records before."""
+        """Return whether its columns are not values of the record or of records before."""
         return self.input in ("movement", "relative")
 
     @property
     def is_of_keys(self) -> bool:
-        """Whether it knows only records of known keys."""
+        """Return whether it knows only records of known keys."""
         return self.input == "relative"
 
     @property
     def widest(self) -> int:
-        """Columns that it has at most, if it looks at more than the record: as many features as for movement."""
+        """The most columns of a view with more than the record as input: as many features as for movement."""
         return MAX_COLUMNS // MOVEMENT * RELATIVE if self.is_of_keys else MAX_COLUMNS
 
     def n_vectors(self, lags: int) -> int:
-        """Vectors of d columns that it looks at."""
+        """Return the number of vectors of d columns in its input."""
         return {"record": 1, "past": 1 + lags, "movement": MOVEMENT, "relative": RELATIVE}[self.input]
 
     def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:

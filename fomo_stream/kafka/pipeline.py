@@ -1,4 +1,4 @@
-"""From a record that was read to an output that can be committed: decode, take, score, send.
+"""The way from a record that was read to an output that can be committed: decode, take, score, send.
 
 A `Partition` holds all state of one input partition. The `Pipeline` moves records through the partitions, those of each
 in order. It has no consumer and no clock: the caller passes the time and decides when to commit.

@@ -100,7 +100,7 @@ class ModelConfig:
 
     @property
     def attends(self) -> bool:
-        """Whether queries have attention weights."""
+        """Return whether queries have attention weights."""
         return self.layers > 0
 
     def max_features(self, n_categorical: int = 0) -> int:

@@ -45,7 +45,7 @@ def most_attended(weights: Float, top: int = 5) -> Attended:
 
 
 def attention_weights(model: Model, context: Float, queries: Float) -> Float:
-    """How much queries (q, d) attend to each row of context (n, d): (q, n), every query's weights sum to one.
+    """Return how much queries (q, d) attend to each row of context (n, d): (q, n), every query's weights sum to one.
 
     Raw units, NaN = missing. The order of the context's rows changes only the order of the columns. A model that has
     weights must be one of torch. Raises ConfigError for a model without attention weights, SchemaError for rows that do

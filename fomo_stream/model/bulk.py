@@ -1,4 +1,4 @@
-"""Values far beyond a gap: a -9999 that means "missing", a reading of 3.4e38. They tell nothing of what is usual.
+"""Values far beyond a gap: a -9999 that means "missing", a reading of 3.4e38. They say nothing about usual values.
 
 A few such values would decide the mean, the standard deviation and the covariance of a context, and so hide all other
 outliers of their column. Heavy tails and bursts have gaps, too, but what is beyond them is spread as widely. A closer
@@ -25,17 +25,18 @@ NEARLY_ALL = 0.95  # of the values are the same one
 
 
 class Bulk(NamedTuple):
-    """Of d columns: where the values end that are not far, and from where on others are; infinite where none can be."""
+    """The bulk of d columns: the ends of the values that are not far, and the bounds of far ones; infinite = none is
+    far."""
 
     low: Float  # (d,)
     high: Float
     least: Float  # a smaller value is far
     most: Float  # so is a larger one
-    common: Float  # the value that nearly all rows have; NaN: there is none
+    common: Float  # the value that nearly all rows have; NaN = none
 
     @classmethod
     def of(cls, columns: Sequence[Float], gap: float = GAP) -> Bulk:
-        """Of columns of known values, each ascending (m,). gap: see `_end_and_bound`."""
+        """Find the bulk of columns of known values, each ascending (m,). gap: see `_end_and_bound`."""
         bounds = np.array([[-np.inf, np.inf, -np.inf, np.inf, np.nan]] * len(columns)).reshape(len(columns), 5)
         for ends, values in zip(bounds, columns, strict=True):
             if len(values):
@@ -52,7 +53,7 @@ class Bulk(NamedTuple):
 
     @classmethod
     def of_rows(cls, rows: Float) -> Bulk:
-        """Of the columns of rows (n, d), NaN = missing, with gaps that are WIDE_GAP."""
+        """Find the bulk of the columns of rows (n, d), NaN = missing, with WIDE_GAP."""
         ordered = np.sort(rows, axis=0)
         counts = (~np.isnan(rows)).sum(axis=0).tolist()
         return cls.of([column[:m] for column, m in zip(ordered.T, counts, strict=True)], WIDE_GAP)
@@ -62,7 +63,7 @@ class Bulk(NamedTuple):
         return np.asarray((rows < self.least) | (rows > self.most))
 
     def without(self, categorical: tuple[int, ...]) -> Bulk:
-        """The same, with no far values of some columns: of codes."""
+        """Return the same bulk, without far values in columns of codes."""
         for ends, no_end in zip(self[:4], (-np.inf, np.inf, -np.inf, np.inf), strict=True):
             ends[list(categorical)] = no_end
         return self
@@ -84,8 +85,8 @@ def _end_and_bound(values: Float, aside: int, gap: float) -> tuple[float, float]
     """The largest of ascending values (m,) before a gap, and from where on a value is far; `aside`: those at each side.
 
     gap: how wide a gap is, in ranges of the values before it. Such a range begins at the smallest value that cannot be
-    far itself; without a range there is no gap. The values beyond a gap are no further apart than it is wide, but for
-    those beyond a further gap.
+    far itself; without a range a gap does not exist. The values beyond a gap are at most as far apart as it is wide,
+    except for those beyond a further gap.
     """
     last, first = len(values) - 1, values.item(aside)
     high, before = values.item(last), values.item(last - aside)  # of Python, whose sums may be infinite, too

@@ -86,14 +86,13 @@ def _read_checkpoint(path: Path, weights: bool = True) -> tuple[dict[str, Any], 
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
+            f"{path} is not a readable checkpoint, it may be truncated ({error}); fetch it again"
         ) from None
     version = metadata.get("format")
     if version != FORMAT:
         raise CheckpointError(f"{path} has format {version!r}, this version of fomo-stream reads {FORMAT!r}")
-    if weights and _weights_digest(metadata.get("config", ""), metadata.get("training", ""), tensors) != metadata.get(
-        "digest"
-    ):
+    summaries = metadata.get("config", ""), metadata.get("training", "")
+    if weights and _weights_digest(*summaries, tensors) != metadata.get("digest"):
         raise CheckpointError(f"{path} does not match its digest: it was altered or damaged; fetch it again")
     try:
         parsed = {**metadata, "config": json.loads(metadata["config"]), "training": json.loads(metadata["training"])}
@@ -128,7 +127,7 @@ def resolve_device(device: str = "auto") -> str:
 
 
 def _has_driver() -> bool:
-    """Whether this machine may have a GPU that torch can use: without a driver it has none."""
+    """Return whether this machine may have a GPU that torch can use: without a driver it has none."""
     return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 

@@ -124,9 +124,9 @@ def score_in_views_compiled(model: Model, rows: Float, without: Float, views: In
 
 
 def context_handle(context: CompiledContext, *added: Any) -> Handle:
-    """A context for `kernels.view_scores.score_views`. added, of a view: weight of extremes and of likeness; low and high
-    ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of known
-    outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
+    """A context for `kernels.view_scores.score_views`. added, of a view: weight of extremes and of likeness; low and
+    high ends (d,) of the ranges or None; its own logits (n,) ascending and the votes by rank (n + 1,); the handle of
+    known outliers or None, the weight of the logit among them, and the one above which a record is not like them."""
     return Handle(context.transform, context.described, context.read, _completion_rows(context), added)
 
 
@@ -147,7 +147,7 @@ def _rows_for_kernel(done: Completion) -> CompletionRows:
 
 
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
-    """What `Completion.fill` returns."""
+    """Complete rows as `Completion.fill` does."""
     out = np.empty(rows.shape)
     complete(np.array(rows, order="C"), _rows_for_kernel(context), np.array(lacking.T, order="C"), out)
     return out

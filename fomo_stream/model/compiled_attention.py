@@ -59,7 +59,7 @@ def encode_by_attention(views: Float, far: Bool, weights: AttentionWeights) -> t
 
 
 def _comparison(own: Float) -> tuple[Float, Float, Single, Single]:
-    """What densities are compared with: of the rows' own (L H, n), leave-one-out."""
+    """Return the statistics that densities are compared with, from the rows' own (L H, n), leave-one-out."""
     n = own.shape[1]
     ordered = np.sort(own, axis=1)
     median = ordered[:, (n - 1) // 2].copy()

@@ -145,8 +145,8 @@ def _smallest(d2: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_rows(x: Tensor, space_rows: Tensor, d2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the nearest context rows: distances (B, q, k), ascending, indices (B, q, k), and the largest gap in one
-    coordinate to the very nearest (B, q)."""
+    """Return distances (B, q, k), ascending, and indices (B, q, k) of the nearest context rows, and the largest gap in
+    one coordinate to the very nearest (B, q)."""
     near, index = _smallest(d2, min(NEIGHBOURS, space_rows.shape[1]))
     b = torch.arange(len(x), device=x.device)[:, None]
     gap = (x - space_rows[b, index[..., 0]]).abs().amax(-1)
@@ -241,7 +241,8 @@ def _fit_projection(
 def fit_views(
     rows: Tensor, n_features: Tensor, knots: Knots | None = None, names: tuple[str, ...] = SPACES
 ) -> tuple[Evidence, Tensor, Tensor | None]:
-    """What `views_of` needs of a context, and the views (B, S, n, d) of its rows; arguments as of `fit_evidence`.
+    """Return the evidence that `views_of` needs, and the views (B, S, n, d) of a context; arguments as of
+    `fit_evidence`.
 
     Also which rows have far values (B, n); None: no row.
     """

@@ -28,7 +28,7 @@ ROWS = 512  # context rows at a time: the weights of 5,000 by 5,000 would take g
 
 
 class KernelContext(NamedTuple):
-    """What queries read of the n context rows in one layer. B contexts, S spaces, H heads, R routers."""
+    """The arrays that queries read of the n context rows in one layer. B contexts, S spaces, H heads, R routers."""
 
     keys: Tensor  # (B, S, n, COORDINATES) learned coordinates; in the first layer of size 0
     values: Tensor  # (B, H, n, VALUES); in the first layer of size 0
@@ -99,7 +99,8 @@ class KernelLayer(nn.Module):
             parts.append(self._attend(d2, keys[:, :, start : start + ROWS], keys, values, n - 1))
         odd, mixed = (torch.cat(part, 1) for part in zip(*parts, strict=True))
         median = odd.median(1, keepdim=True).values
-        compared = odd if far is None else torch.where(far[..., None], median, odd)  # they say nothing of what is usual
+        # rows with far values say nothing about usual ones
+        compared = odd if far is None else torch.where(far[..., None], median, odd)
         deviation = (compared - median).abs().median(1, keepdim=True).values
         spread = 1.4826 * deviation + 0.05 * compared.std(1, keepdim=True, correction=0) + 1e-3
         ordered = (compared + TIE * (1 + compared.abs())).detach().transpose(1, 2).contiguous().sort(-1).values
@@ -121,9 +122,8 @@ class KernelLayer(nn.Module):
         """(B, S, n, COORDINATES)"""
         if self.first:
             return z.new_zeros(len(z), self.spaces, z.shape[1], 0)
-        coordinates: Tensor = (
-            self.coordinates(self.norm_read(z)).unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
-        )
+        flat = self.coordinates(self.norm_read(z))
+        coordinates: Tensor = flat.unflatten(-1, (self.spaces, COORDINATES)).transpose(1, 2)
         return coordinates
 
     def _logits(self, d2: Tensor, x: Tensor, keys: Tensor) -> Tensor:
@@ -143,13 +143,11 @@ class KernelLayer(nn.Module):
         return odd, (logits.softmax(-1) @ values).transpose(1, 2).flatten(-2)
 
     def _messages(self, z: Tensor) -> Tensor:
-        """What routers collect of context rows: (B, R, width)."""
+        """Return the messages (B, R, width) that routers collect of context rows."""
         if self.first or not hasattr(self, "routers"):
             return z[:, :0]
-        likeness = (
-            _negative_distances(self.routers.expand(len(z), -1, -1), self.router_key(z))
-            * self.log_router_precision.exp()
-        )
+        likeness = _negative_distances(self.routers.expand(len(z), -1, -1), self.router_key(z))
+        likeness = likeness * self.log_router_precision.exp()
         messages: Tensor = likeness.softmax(-1) @ self.router_value(z)
         return messages
 

@@ -185,7 +185,8 @@ def logits_of(model: Model, context: EncodedContext, rows: Float) -> Float:
 
 
 def handle_of(context: EncodedContext, *added: Any) -> Handle:
-    """What the compiled kernels need of an encoded context, see `compiled.context_handle`; the model's must be numba."""
+    """Return what the compiled kernels need of an encoded context, see `compiled.context_handle`; the model's must be
+    numba."""
     from fomo_stream.model import compiled
 
     assert isinstance(context, compiled.CompiledContext)

@@ -73,7 +73,8 @@ class Attention(nn.Module):
         return out
 
     def weights(self, rows: Tensor, cache: KeysValues) -> Tensor:
-        """How much rows (B, q, width) attend to each of the n rows in `cache`: (B, heads, q, n), summing to one."""
+        """Return how much rows (B, q, width) attend to each of the n rows in `cache`: (B, heads, q, n), summing to
+        one."""
         queries = self._split(self.query(rows))
         likeness: Tensor = queries @ cache.keys.transpose(-1, -2) / queries.shape[-1] ** 0.5
         return likeness.softmax(-1)
@@ -122,7 +123,7 @@ RAW_LIMIT = 8.0
 
 
 class Features(NamedTuple):
-    """What a model reads of rows: one of these, by its kind."""
+    """The features of rows that a model reads: one of these, by its kind."""
 
     channels: Tensor | None  # (B, q, C) evidence, for a fusion
     raw: Tensor | None  # (B, q, D) for the paper's transformer
@@ -148,8 +149,8 @@ class ContextCache:
 class ZeroShotModel(nn.Module):
     """A fusion, or a transformer with softmax or kernel attention, by `config`.
 
-    Parameters of the paper's presets: 4.89 M (D=100) and 4.87 M (D=20), of which the last layer's exchange between
-    context rows is never used (nothing reads it), as in the released model.
+    Parameters of the paper's presets: 4.89 M (D=100) and 4.87 M (D=20). As in the released model, those of the last
+    layer's exchange between context rows are not used, because nothing reads its result.
     """
 
     def __init__(self, config: ModelConfig, name: str = "unnamed") -> None:
@@ -173,7 +174,7 @@ class ZeroShotModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, and where rows have to be."""
+        """The device of the weights; rows have to be there, too."""
         return next(self.parameters()).device
 
     def arrays(self) -> dict[str, NDArray[Any]]:

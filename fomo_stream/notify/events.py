@@ -16,13 +16,10 @@ from fomo_stream.wording import clean, in_time
 # reasons to skip a record; UNEXPECTED is a defect of this program
 NO_RESULT, UNKNOWN_STATUS, INCOMPLETE, UNEXPECTED = "no_result", "unknown_status", "incomplete", "unexpected"
 SEVERITIES = ("info", "warning", "critical")
-MAX_NAME_CHARACTERS, MAX_TEXT_CHARACTERS = 200, 2000  # characters of a name and of a sentence, at most
+MAX_NAME, MAX_TEXT = 200, 2000  # characters of a name and of a sentence
 MAX_EVENT_REASONS = 20
-MAX_INTEGER = (1 << 63) - 1  # of a whole number: JSON with more is not written
-TIME_RANGE_MS = (
-    0,
-    7_258_118_400_000,
-)  # milliseconds since 1970; before that, or after 2200, is a mistake, or stands for none
+MAX_INTEGER = (1 << 63) - 1  # JSON cannot be written with larger ones
+TIMES_MS = (0, 7_258_118_400_000)  # since 1970; times before, or after 2200, are mistakes, or stand for no time
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = ("surprise", "score", "quiet_s", "usual_gap_s")
 
@@ -54,18 +51,16 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
     is_end, is_alert = status == "closed", status not in ("closed", "silent")
     if is_alert and result.get("outlier") is not True:
         raise RecordError(UNKNOWN_STATUS, "the result is about neither an alert nor an incident")
-    if not (incident := _printable_text(result.get("incident"), MAX_NAME_CHARACTERS)):
+    if not (incident := _printable(result.get("incident"), MAX_NAME)):
         raise RecordError(INCOMPLETE, "the result names no incident")
     first, last, worst = (_mapping(result.get(name)) for name in ("from", "to", "worst"))
     position = result if is_alert else last if is_end and last else first
     partition, offset = _integer(result.get("partition")), _integer(position.get("offset"))
-    timestamp = _integer(position.get("timestamp"), *TIME_RANGE_MS)
+    timestamp = _integer(position.get("timestamp"), *TIMES_MS)
     is_first = incident in (f"{partition}-{offset}", str(offset)) if is_alert else not is_end
-    began = _integer(first.get("timestamp"), *TIME_RANGE_MS) if not is_alert else timestamp if is_first else None
-    topic, key_of_result = (
-        _printable_text(result.get("topic"), MAX_NAME_CHARACTERS) or "",
-        _printable_text(result.get("key"), MAX_NAME_CHARACTERS),
-    )
+    began = _integer(first.get("timestamp"), *TIMES_MS) if not is_alert else timestamp if is_first else None
+    topic, key_of_result = (_printable(result.get(name), MAX_NAME) for name in ("topic", "key"))
+    topic = topic or ""
     severity, reasons = result.get("severity") or worst.get("severity"), result.get("reasons")
     reasons = reasons if isinstance(reasons, list) else []
     numbers = {name: _finite_number(result.get(name)) for name in NUMBERS}
@@ -90,17 +85,15 @@ def read_event(fields: Mapping[str, Any], field: str, key: str | None) -> Event:
         "began": iso_text(began),
         "lasted": duration,
         **numbers,
-        **{name: _printable_text(result.get(name), MAX_TEXT_CHARACTERS) or None for name in ("explanation", "of")},
+        **{name: _printable(result.get(name), MAX_TEXT) or None for name in ("explanation", "of")},
         "reasons": [_reason_facts(reason) for reason in reasons[:MAX_EVENT_REASONS] if isinstance(reason, Mapping)],
     }
     return Event(f"{topic}:{incident}", is_first, is_end, timestamp, began, facts)
 
 
 def printable_key(key: bytes | str | int | float | None) -> str | None:
-    return _printable_text(
-        key.decode("utf-8", "replace") if isinstance(key, bytes) else None if key is None else str(key),
-        MAX_NAME_CHARACTERS,
-    )
+    text = key.decode("utf-8", "replace") if isinstance(key, bytes) else None if key is None else str(key)
+    return _printable(text, MAX_NAME)
 
 
 def key_of_field(fields: Mapping[str, Any], path: str) -> str | None:
@@ -124,18 +117,18 @@ def _reason_facts(reason: Mapping[str, Any]) -> dict[str, Any]:
     scalar = value if isinstance(value, bool) else _finite_number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (reason.get("low"), reason.get("high"))
     facts: dict[str, Any] = {
-        name: _printable_text(reason.get(name), MAX_NAME_CHARACTERS) for name in ("feature", "cause", "scope", "with")
+        name: _printable(reason.get(name), MAX_NAME) for name in ("feature", "cause", "scope", "with")
     }
     numbers = {**reason, "low": low, "high": high}
     facts |= {name: _finite_number(numbers.get(name)) for name in ("share", "expected", "usual", "low", "high")}
-    return facts | {"value": _printable_text(value, MAX_NAME_CHARACTERS) if scalar is None else scalar}
+    return facts | {"value": _printable(value, MAX_NAME) if scalar is None else scalar}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _printable_text(value: Any, limit: int) -> str | None:
+def _printable(value: Any, limit: int) -> str | None:
     """Return a printable text without lone surrogates, which could not be sent."""
     if not isinstance(value, str):
         return None

@@ -23,7 +23,7 @@ from fomo_stream.settings.flags import LEVELS
 
 prometheus_client.disable_created_metrics()
 
-PARTITION_LABEL = ("partition",)
+PARTITION = ("partition",)
 SILENCE_LABELS = ("level", "status")
 INSTANCE_LABELS = ("version", "model", "kernel", "topic", "group")
 METRICS = (
@@ -50,11 +50,11 @@ METRICS = (
     Metric("features_missing", "gauge", "Features that had values before and have none for long; the log names them."),
     Metric("labels", "counter", "Labels that took effect."),
     Metric("regimes", "counter", "Lasting shifts that were announced."),
-    Metric("drift", "gauge", "How much of what announces a lasting shift was seen, from 0 to 1.", PARTITION_LABEL),
-    Metric("position", "gauge", "Offset before which every record of the partition is finished.", PARTITION_LABEL),
-    Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", PARTITION_LABEL),
-    Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", PARTITION_LABEL),
-    Metric("stalled_seconds", "gauge", "How long a partition with unread records has not moved.", PARTITION_LABEL),
+    Metric("drift", "gauge", "How much of what announces a lasting shift was seen, from 0 to 1.", PARTITION),
+    Metric("position", "gauge", "Offset before which every record of the partition is finished.", PARTITION),
+    Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", PARTITION),
+    Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", PARTITION),
+    Metric("stalled_seconds", "gauge", "How long a partition with unread records has not moved.", PARTITION),
     Metric("open_transaction_seconds", "gauge", "How long readers wait for its end.", ("topic", "partition")),
     Metric("decode_seconds", "histogram", "Time to decode the records of one poll."),
     Metric("score_seconds", "histogram", "Time to score and learn one micro-batch."),
@@ -66,20 +66,13 @@ METRICS = (
     Metric("restores", "counter", "Partitions whose state was restored."),
     Metric("restore_retries", "counter", "Attempts to restore a partition that have to be repeated."),
     Metric("restore_seconds", "histogram", "Time from the assignment of a partition until it is read."),
-    Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", PARTITION_LABEL),
+    Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", PARTITION),
     Metric("build_seconds", "histogram", "Time to build one context."),
-    Metric(
-        "context_late_seconds",
-        "gauge",
-        "How long a partition has waited for its next context; 0: not.",
-        PARTITION_LABEL,
-    ),
-    Metric("keys", "gauge", "Keys whose usual values are known.", PARTITION_LABEL),
-    Metric(
-        "keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION_LABEL
-    ),
-    Metric("own_contexts", "gauge", "Keys that have contexts of their own.", PARTITION_LABEL),
-    Metric("context_rows", "gauge", "Rows of the history that contexts are made of.", PARTITION_LABEL),
+    Metric("context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", PARTITION),
+    Metric("keys", "gauge", "Keys whose usual values are known.", PARTITION),
+    Metric("keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION),
+    Metric("own_contexts", "gauge", "Keys that have contexts of their own.", PARTITION),
+    Metric("context_rows", "gauge", "Rows of the history that contexts are made of.", PARTITION),
 )
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -29,7 +29,7 @@ LATENCY_S = 60
 MAX_COMMIT_LATENCIES = 1000  # of one commit that are kept
 MAX_INCIDENTS = 100  # newest incidents that are kept
 CHART_S, CHART_STEPS = 10, 60  # the chart of the highest scores of a partition: 10 minutes
-MAX_NAME_CHARACTERS = 100  # of a feature
+MAX_NAME = 100  # of a feature
 
 
 class Latencies:
@@ -90,13 +90,9 @@ class StatusBoard(Observer):
             if summary["status"] == CLOSED:
                 self._end(summary["incident"])
             else:
-                what = {
-                    "about": summary["status"],
-                    "of": summary["of"],
-                    "severity": "warning",
-                    "quiet_s": summary.get("quiet_s"),
-                }
-                self._take(summary["incident"], partition, summary["from"], notice.key, what)
+                fields = {"about": summary["status"], "of": summary["of"], "severity": "warning"}
+                fields["quiet_s"] = summary.get("quiet_s")
+                self._take(summary["incident"], partition, summary["from"], notice.key, fields)
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         now = self._clock()
@@ -120,11 +116,8 @@ class StatusBoard(Observer):
             return  # the record was scored again after a failed commit
         score = result["score"] or 0.0
         if score >= incident["score"]:
-            incident |= {
-                "score": score,
-                "severity": result["severity"],
-                "features": _feature_names(result.get("reasons", ())),
-            }
+            incident |= {"score": score, "severity": result["severity"]}
+            incident["features"] = _feature_names(result.get("reasons", ()))
         incident |= {"alerts": incident["alerts"] + 1, "last": result["offset"], "surprise": result.get("surprise")}
         incident |= {"until": _record_time_s(result)}
 
@@ -134,16 +127,11 @@ class StatusBoard(Observer):
         """Return the incident of this name, updated, and make it the newest."""
         incident = self._incidents.pop(name, None)
         if incident is None:
-            shown = _printable(key_in_sentence(key)) if self._show_keys and key is not None else None
+            shown = _as_utf8(key_in_sentence(key)) if self._show_keys and key is not None else None
             place = {"incident": name, "partition": partition, "offset": begin["offset"], "key": shown}
             empty: dict[str, Any] = {"score": 0.0, "features": [], "alerts": 0, "surprise": None}
-            incident = {
-                **place,
-                "since": _record_time_s(begin),
-                "until": _record_time_s(begin),
-                "last": begin["offset"],
-                **empty,
-            }
+            incident = {**place, **dict.fromkeys(("since", "until"), _record_time_s(begin)), "last": begin["offset"]}
+            incident |= empty
         incident |= {"open": True, **fields}
         self._incidents[name] = incident
         if len(self._incidents) > MAX_INCIDENTS:
@@ -222,7 +210,7 @@ def _record_time_s(record: Mapping[str, Any]) -> float:
 
 def _instance_data(snapshot: Snapshot) -> dict[str, Any]:
     names = ("state", "topic", "out", "alerts", "group", "instance_id", "model", "kernel")
-    lists = {name: [_printable(text) for text in getattr(snapshot, name)] for name in ("not_ready", "features")}
+    lists = {name: [_as_utf8(text) for text in getattr(snapshot, name)] for name in ("not_ready", "features")}
     return {**{name: getattr(snapshot, name) for name in names}, **lists}
 
 
@@ -236,12 +224,9 @@ def _partition_data(partition: PartitionSnapshot) -> dict[str, Any]:
 def _feature_names(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the features that reasons name, without values."""
     names = dict.fromkeys(reason[role] for reason in reasons for role in ("feature", "with") if role in reason)
-    return [
-        _printable(name if len(name) <= MAX_NAME_CHARACTERS else name[: MAX_NAME_CHARACTERS - 1] + "…")
-        for name in names
-    ]
+    return [_as_utf8(name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…") for name in names]
 
 
-def _printable(text: str) -> str:
+def _as_utf8(text: str) -> str:
     """Return a text that can be written as UTF-8: lone surrogates, which JSON may have, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -32,7 +32,7 @@ from fomo_stream.records.result import Result
 from fomo_stream.records.schema import Schema, look_up, shown_names
 from fomo_stream.records.times import cycles_of, known_time, places_at, to_milliseconds
 from fomo_stream.records.writer_schema import with_current_names
-from fomo_stream.settings.rule_spec import with_zone
+from fomo_stream.settings.rule_spec import in_zone
 
 DETECTOR, SCHEMA, INCIDENTS, SILENCE, DERIVED = "detector", "schema", "incidents", "silence", "derived"
 __all__ = ["MAINTENANCE", "Process", "Running", "ScoredBatch"]
@@ -335,7 +335,7 @@ class Running(Partition):
         for key, muted in due.mutes:
             self.muted.set(key, muted)
         if due.windows or due.cancelled:
-            announced = with_zone(due.windows, self.config.timezone)
+            announced = in_zone(due.windows, self.config.timezone)
             self.rules.change(self.rules.now.with_feedback(announced, due.cancelled), self.position or 0)
         outlier = np.array([is_outlier for _, _, is_outlier in due.labels], dtype=bool)
         self._has_learned = True

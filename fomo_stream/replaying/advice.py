@@ -1,4 +1,4 @@
-"""`replay --suggest`: writes a configuration file from the data, with the reason for each line as a comment.
+"""`replay --suggest`: makes a configuration file from the data, with the reason for each line as a comment.
 
 Steps: sample the records; suggest the roles of fields; replay once with these; compare the number of incidents with the
 requested one; suggest rules, and what to try next: the feature behind most incidents first, a lower alert rate last.
@@ -139,9 +139,8 @@ def _suggest_key(suggestions: Suggestions, leaves: dict[str, list[Any]], n: int,
                 counts[path] = distinct
     if counts:
         chosen = max(counts, key=lambda path: counts[path])
-        suggestions.add(
-            "key", chosen, f"{counts[chosen]:,} values, each of {n / counts[chosen]:,.0f} records: a series each"
-        )
+        n_values = counts[chosen]
+        suggestions.add("key", chosen, f"{n_values:,} values, each of {n / n_values:,.0f} records: a series each")
         leaves.pop(chosen)
 
 
@@ -180,7 +179,7 @@ def _suggest_features(
     """Suggest counters among the features, and features to exclude because they say nothing."""
     if settings.features is not None:
         return
-    with_roles = with_suggestions(settings, suggestions)
+    with_roles = with_found(settings, suggestions)
     roles = roles_of(with_roles, settings.label)
     series = keys if with_roles.key is None else [key_of(record, with_roles.key) for record in records]
     schema, left_out = infer_from_records(with_roles, records, roles, series)
@@ -212,7 +211,7 @@ def _nearly_always_rises(records: Sequence[Mapping[str, Any]], series: Sequence[
 
 def _note_hours(suggestions: Suggestions, settings: ReplaySettings, records: Sequence[Mapping[str, Any]]) -> None:
     """Note the features whose variance is explained to more than half by the hours of other days."""
-    with_roles = with_suggestions(settings, suggestions)
+    with_roles = with_found(settings, suggestions)
     if with_roles.time is None or with_roles.time_features:
         return
     timezone = zone(with_roles.timezone)
@@ -244,7 +243,7 @@ def _note_hours(suggestions: Suggestions, settings: ReplaySettings, records: Seq
         )
 
 
-def with_suggestions(settings: ReplaySettings, suggestions: Suggestions) -> ReplaySettings:
+def with_found(settings: ReplaySettings, suggestions: Suggestions) -> ReplaySettings:
     """Return the settings with the suggested values."""
     return settings.model_copy(update=suggestions.values)
 
@@ -349,12 +348,9 @@ def advise(parts: Sequence[PartitionAlerts], settings: ReplaySettings, days: flo
             break
     reasons = [reason for part in parts for reason in part.blamed(quiet, has_labels)]
     top = Counter(feature for feature, _ in reasons).most_common(1)
-    if (
-        top
-        and top[0][1] >= MIN_SAME_INCIDENTS
-        and (advice.a_day > settings.incidents_per_day or top[0][1] > len(reasons) / 2)
-    ):
-        blamed = [reason for reason in reasons if reason[0] == top[0][0]]
+    feature, n = top[0] if top else ("", 0)
+    if n >= MIN_SAME_INCIDENTS and (advice.a_day > settings.incidents_per_day or n > len(reasons) / 2):
+        blamed = [reason for reason in reasons if reason[0] == feature]
         advice = replace(advice, blamed=blamed, of=len(reasons))
     longest = max((len(part.rows) for part in parts), default=0)
     for rate in LOWER_RATES if advice.a_day > settings.incidents_per_day else ():
@@ -385,8 +381,7 @@ def days_of(source: Mapping[str, Any]) -> float:
 def proposals(settings: ReplaySettings, suggestions: Suggestions, advice: Advice, has_labels: bool) -> list[str]:
     """Return lines about what to try next: the feature behind most incidents first, a lower rate last.
 
-    Lines that begin with two blanks are commands with all flags of the present one, or lines for the configuration
-    file.
+    Lines that begin with two blanks are commands, with all flags of this one, or lines for the configuration file.
     """
     lines = []
     if advice.a_day > settings.incidents_per_day:
@@ -398,10 +393,8 @@ def proposals(settings: ReplaySettings, suggestions: Suggestions, advice: Advice
         lines += _remedies(settings, suggestions, advice.blamed)
     if advice.lower is not None:
         rate, counts = advice.lower
-        before, faults = (
-            advice.before,
-            f", {counts['faults']:,} of {advice.before['faults']:,} labelled faults are found",
-        )
+        before = advice.before
+        faults = f", {counts['faults']:,} of {before['faults']:,} labelled faults are found"
         lines += [
             f"A lower rate comes last, as it also loses faults: at {rate:g} about {counts['incidents']:,} of "
             f"{before['incidents']:,} incidents are left{faults if has_labels else ''}, and no alert is in the first "
@@ -413,7 +406,7 @@ def proposals(settings: ReplaySettings, suggestions: Suggestions, advice: Advice
 
 def _remedies(settings: ReplaySettings, suggestions: Suggestions, blamed: Sequence[tuple[str, int]]) -> Iterator[str]:
     """Yield lines about what can be done about a feature with these incidents."""
-    feature, final = blamed[0][0], with_suggestions(settings, suggestions)
+    feature, final = blamed[0][0], with_found(settings, suggestions)
     if (window := _same_hour(final, [time for _, time in blamed])) is not None:
         begin, end = (window[name][11:] for name in ("from", "to"))
         yield f"Most of these begin from {begin} to {end} ({final.timezone}). If work is done then, add to the file:"
@@ -455,12 +448,7 @@ def _exact_pattern(name: str) -> str:
 
 
 def configuration(
-    settings: ReplaySettings,
-    suggestions: Suggestions,
-    advice: Advice,
-    next_lines: Sequence[str],
-    source: str,
-    records: int,
+    settings: ReplaySettings, found: Suggestions, advice: Advice, next_lines: Sequence[str], source: str, records: int
 ) -> str:
     """Return the configuration file, as YAML. next_lines: see `proposals`."""
     lines = [
@@ -469,11 +457,11 @@ def configuration(
         *(f"# {line}" for line in next_lines),
         "",
     ]
-    for name, value in _given_settings(settings, suggestions).items():
+    for name, value in _given_settings(settings, found).items():
         lines += ["# as it was given", *_setting_lines(name, value), ""]
-    for name, value in suggestions.values.items():
-        lines += [*_comment_lines(suggestions.why[name]), *_setting_lines(name, value), ""]
-    for note in suggestions.notes:
+    for name, value in found.values.items():
+        lines += [*_comment_lines(found.why[name]), *_setting_lines(name, value), ""]
+    for note in found.notes:
         lines += [*_comment_lines(note), "# time-features: hour,weekday", ""]
     rate = f"{advice.before['incidents'] / advice.days:.1f} incidents a day at this rate"
     rate += f", {advice.a_day:.1f} with the rules below" if advice.rules else ""

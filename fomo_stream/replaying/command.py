@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.advice import (
-    PartitionAlerts,
-    advise,
-    configuration,
-    days_of,
-    proposals,
-    suggest_roles,
-    with_suggestions,
-)
+from fomo_stream.replaying import advice
+from fomo_stream.replaying.advice import PartitionAlerts
 from fomo_stream.replaying.assembly import make_report
+from fomo_stream.replaying.blocks import IsStopped
 from fomo_stream.replaying.detectors.rivals import check_rivals
 from fomo_stream.replaying.detectors.variants import variants
 from fomo_stream.replaying.partition_run import Job
@@ -111,27 +104,26 @@ def _html_path(settings: ReplaySettings) -> Path | None:
 
 
 def _replay_with_suggestions(
-    plan: Plan, path: Path, progress: Progress, is_stopped: Callable[[], bool]
+    plan: Plan, path: Path, progress: Progress, is_stopped: IsStopped
 ) -> tuple[dict[str, Any], list[str]]:
     """Replay with the roles of fields that the records suggest; return the report, and lines about what to try next.
 
     Writes the configuration.
     """
     settings = plan.settings
-    suggestions = suggest_roles(settings, plan.source)
-    plan = make_plan(with_suggestions(settings, suggestions))
+    suggestions = advice.suggest_roles(settings, plan.source)
+    plan = make_plan(advice.with_found(settings, suggestions))
     report, parts = _replay(plan, progress, is_stopped)
     source, has_labels = report["source"], plan.has_labels
-    advice = advise(parts, settings, days_of(source), has_labels)
-    lines = proposals(settings, suggestions, advice, has_labels)
-    text = configuration(settings, suggestions, advice, lines, source["name"], source["scored"] + source["warming_up"])
+    changes = advice.advise(parts, settings, advice.days_of(source), has_labels)
+    lines = advice.proposals(settings, suggestions, changes, has_labels)
+    n = source["scored"] + source["warming_up"]
+    text = advice.configuration(settings, suggestions, changes, lines, source["name"], n)
     write_whole(path, text.encode())
     return report, lines
 
 
-def _replay(
-    plan: Plan, progress: Progress, is_stopped: Callable[[], bool]
-) -> tuple[dict[str, Any], list[PartitionAlerts]]:
+def _replay(plan: Plan, progress: Progress, is_stopped: IsStopped) -> tuple[dict[str, Any], list[PartitionAlerts]]:
     """Replay; return the report, and with --suggest the records and alerts of each partition."""
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)

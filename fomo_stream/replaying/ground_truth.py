@@ -178,10 +178,8 @@ def _parse_label_line(record: Mapping[str, Any], n_partitions: int) -> tuple[tup
     if offset is not None:
         if partition is None and n_partitions > 1:
             raise ValueError("the topic has several partitions, so a label by offset needs the partition")
-        return (
-            0 if partition is None else _whole_number("partition", partition),
-            _whole_number("offset", offset),
-        ), outlier
+        number = 0 if partition is None else _whole_number("partition", partition)
+        return (number, _whole_number("offset", offset)), outlier
     if key is None:
         raise ValueError("it names no record by offset or key")
     return key_bytes(str(key)), outlier

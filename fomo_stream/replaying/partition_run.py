@@ -88,8 +88,8 @@ class PartitionReplay:
         keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))
-        results_of_sound = [result for part in parts for result in part.results]
-        for result, is_usable in zip(results_of_sound, usable, strict=True):
+        sound_results = [result for part in parts for result in part.results]
+        for result, is_usable in zip(sound_results, usable, strict=True):
             if not is_usable:
                 skipped["no_features" if result is None else MAINTENANCE] += 1
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
@@ -118,12 +118,10 @@ class PartitionReplay:
             results=results,
             judgements=judgements,
             fields=[sample.fields for sample in samples],
-            suppressed=Counter(
-                result["suppressed"] for result in results_of_sound if result and "suppressed" in result
-            ),
+            suppressed=Counter(result["suppressed"] for result in sound_results if result and "suppressed" in result),
             keys=keys,
             raw=[sample.raw for sample in samples],
-            outputs=[result for result in compress(results_of_sound, usable) if result is not None],
+            outputs=[result for result in compress(sound_results, usable) if result is not None],
             skipped=dict(skipped),
             odd_times=odd_times,
             notices=[notice for part in parts for notice in part.notices],
@@ -219,11 +217,8 @@ class PlanDetectors:
         self.first = first_detector(settings, own_model, plan.schema, None)
         self.variants: dict[str, Detector] = {}
         for name, variant in variants(settings):
-            model = (
-                own_model
-                if variant.model == settings.model
-                else load_ready(variant.model, variant.device, variant.kernel)
-            )
+            is_same = variant.model == settings.model
+            model = own_model if is_same else load_ready(variant.model, variant.device, variant.kernel)
             # reasons are only shown for alerts of the detector itself
             unexplained = variant.model_copy(update={"explain": "none"})
             self.variants[name] = first_detector(unexplained, model, plan.schema, None)

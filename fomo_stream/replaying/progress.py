@@ -24,9 +24,8 @@ class Progress:
     def begin(self, name: str, total: int | None) -> None:
         """Begin to show a replay of `total` records (None: not known)."""
         self._name, self._total, self._done, self._shown = name, total, 0, time.monotonic()
-        self._first: tuple[int, float] | None = (
-            None  # records done at the first report, and its time: before, a model was loaded
-        )
+        # Records at the first report, and its time: the rate must not count the time to load a model.
+        self._first: tuple[int, float] | None = None
         if self._stream is not None and self._stream.isatty():
             text = (
                 TextColumn("{task.description}"),

@@ -30,14 +30,7 @@ from fomo_stream.records.inference import (
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
-from fomo_stream.replaying.ground_truth import (
-    NO_LABELS,
-    Labels,
-    LabelTable,
-    key_bytes,
-    read_label_file,
-    verdict_of,
-)
+from fomo_stream.replaying.ground_truth import NO_LABELS, Labels, LabelTable, key_bytes, read_label_file, verdict_of
 from fomo_stream.replaying.plan import MAX_SAMPLE_BATCHES, Plan, as_sentence, check_label, has_labels
 from fomo_stream.settings.replay import ReplaySettings
 
@@ -106,9 +99,8 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     check_label(settings, (sample.fields for sample in _samples(source) if sample.error is None))
     labels: dict[int, Labels] = {}
     if settings.labels_file is not None:
-        labels, label_notes = read_label_file(
-            settings.labels_file, {span.partition: (span.start, span.end) for span in input_ranges}
-        )
+        spans = {span.partition: (span.start, span.end) for span in input_ranges}
+        labels, label_notes = read_label_file(settings.labels_file, spans)
         notes += label_notes
     elif settings.labels_topic is not None:
         labels, label_notes = read_label_topic(settings, label_topic_ranges(settings, now_ms), ranges, now_ms)
@@ -226,8 +218,8 @@ def read_label_topic(
             keys = ((s.offset, s.timestamp, None if s.key is None else key_bytes(s.key)) for s in samples)
             for number, offset in last_before(keyed, keys):
                 offsets[number] = offset
-        for label_offset, verdict in zip(offsets, verdicts, strict=True):
-            table.add(None if label_offset is None else (partition, label_offset), verdict)
+        for record_offset, verdict in zip(offsets, verdicts, strict=True):
+            table.add(None if record_offset is None else (partition, record_offset), verdict)
     return table.finish()
 
 

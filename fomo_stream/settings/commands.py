@@ -9,13 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.settings.flags import (
-    DeliveryFlags,
-    DetectorFlags,
-    FileFlags,
-    Names,
-    RuleFlags,
-)
+from fomo_stream.settings.flags import DeliveryFlags, DetectorFlags, FileFlags, Names, RuleFlags
 from fomo_stream.settings.rule_spec import split_names
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
@@ -113,9 +107,7 @@ class ScoreSettings(RuleFlags, FileFlags):
         if self.context is not None and self.reference is not None:
             raise ValueError("--context and --reference both name good records: leave one out")
         if self.context is not None and self.time_features:
-            raise ValueError(
-                "--context compares a record with a file, whose rows have no time: leave --time-features out"
-            )
+            raise ValueError("--context compares a record with rows that have no time: leave --time-features out")
         self.check_times_of_file()
         return self
 

@@ -14,16 +14,8 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS
 from fomo_stream.records.derivations import parse_derivations, split_derivations
-from fomo_stream.settings.rule_spec import (
-    Rule,
-    Window,
-    Zone,
-    check_names,
-    parse_table,
-    read_calendar,
-    split_names,
-    with_zone,
-)
+from fomo_stream.settings import rule_spec
+from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
 from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
 
@@ -349,9 +341,8 @@ class RecordFlags(DetectorFlags):
         for name, value in (("--time-features", self.time_features), ("--silence", self.silence)):
             if value and self.time is None:
                 raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
-        if self.time is None and (
-            timed := [feature.name for feature in parse_derivations(self.derive) if feature.is_timed]
-        ):
+        features = parse_derivations(self.derive)
+        if self.time is None and (timed := [feature.name for feature in features if feature.is_timed]):
             raise ValueError(f"--derive {timed[0]} of a file needs --time FIELD, the field with the time of a record")
         self.check_levels_of_past()
 
@@ -438,7 +429,7 @@ def _parse_rule(name: str, text: str) -> Rule:
     else:
         content["ignore"] = limit
     try:
-        return parse_table(Rule, content)
+        return rule_spec.parse_table(Rule, content)
     except ValueError as error:
         raise ValueError(f"{text[:60]}: {error}") from None
 
@@ -498,5 +489,5 @@ class RuleFlags(RecordFlags):
     @cached_property
     def windows(self) -> tuple[Window, ...]:
         """The windows of maintenance of the configuration file, and those of the calendar. Raises ConfigError."""
-        of_calendar = () if self.calendar is None else read_calendar(self.calendar, self.timezone)
-        return with_zone((*self.maintenance, *of_calendar), self.timezone)
+        of_calendar = () if self.calendar is None else rule_spec.read_calendar(self.calendar, self.timezone)
+        return rule_spec.in_zone((*self.maintenance, *of_calendar), self.timezone)

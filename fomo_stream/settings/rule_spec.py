@@ -214,7 +214,7 @@ def parse_table(cls: type[AnyConfigTable], content: Mapping[str, Any]) -> AnyCon
         raise ValueError(f"{place}: {what}" if place else what) from None
 
 
-def with_zone(windows: Sequence[Window], timezone: str) -> tuple[Window, ...]:
+def in_zone(windows: Sequence[Window], timezone: str) -> tuple[Window, ...]:
     """Return the windows, with this time zone where they name none."""
     return tuple(window if window.timezone else window.model_copy(update={"timezone": timezone}) for window in windows)
 

@@ -23,14 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", required=True, help="file name of the checkpoint, ending in .safetensors"
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--step",
-        type=int,
-        metavar="N",
-        help="weights that --keep-every kept after this many steps (default: the last weights)",
-    )
-    which.add_argument(
+    parser.add_argument(
         "--select",
         default="last",
         choices=["last", "lowest-loss"],
@@ -49,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.out.suffix != ".safetensors":
         raise ConfigError(f"--out {options.out}: the name of a checkpoint ends in .safetensors")
-    model, summary = (
-        _from_checkpoint(options) if options.run.is_file() else from_run(options.run, options.step, options.select)
-    )
+    model, summary = _from_checkpoint(options) if options.run.is_file() else from_run(options.run, options.select)
     if options.scale != 1:
         summary["scale"] = options.scale * summary.get("scale", 1.0)  # a checkpoint may have been scaled before
         model = scaled(model, options.scale)
@@ -62,16 +53,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _from_checkpoint(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[str, Any]]:
     """The model of a checkpoint and its training summary."""
-    if options.step is not None or options.select != "last":
-        raise ConfigError(f"{options.run} is a checkpoint: --step and --select choose among the weights of a run")
+    if options.select != "last":
+        raise ConfigError(f"{options.run} is a checkpoint: --select chooses among the weights of a run")
     return load_torch_model(options.run, "cpu"), dict(read_metadata(options.run)["training"])
 
 
-def from_run(run: Path, step: int | None = None, select: str = "last") -> tuple[ZeroShotModel, dict[str, Any]]:
-    """The model of a run and the summary of its training; step, select: as the flags."""
+def from_run(run: Path, select: str = "last") -> tuple[ZeroShotModel, dict[str, Any]]:
+    """The model of a run and the summary of its training; select: as the flag."""
     files = RunFiles(run)
     config = files.read_config()
-    weights, step = files.lowest_loss() if select == "lowest-loss" else files.weights(step)
+    weights, step = files.lowest_loss() if select == "lowest-loss" else files.weights()
     shape = MODELS[config["model"]] if config.get("shape") is None else ModelConfig.from_dict(config["shape"])
     model = ZeroShotModel(shape, name=config["model"])
     try:

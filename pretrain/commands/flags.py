@@ -56,10 +56,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add("--max-features", type=int, metavar="N", help="features of the widest dataset")
     add("--lr", type=float, metavar="RATE", help="peak of the learning rate")
     add("--schedule", choices=["cosine", "constant"], help="learning rate after the warm-up")
-    add("--period", type=int, metavar="STEPS", help="repeat the same batches after STEPS (0: never)")
-    add("--min-auc", type=float, metavar="AUROC", help="skip datasets whose best evidence channel is below AUROC")
-    add("--max-auc", type=float, metavar="AUROC", help="skip datasets whose best evidence channel is above AUROC")
-    add("--keep-every", type=int, metavar="STEPS", help="keep the averaged weights in a file every STEPS")
     add("--precision", choices=["auto", "bf16", "fp32"], help="of the network (auto: bf16 on CUDA, else fp32)")
     add("--layers", type=int, metavar="N", help="layers of the model")
     add("--routers", type=int, metavar="N", help="routers per layer (0: full attention between context rows)")
@@ -76,8 +72,7 @@ def configuration(options: argparse.Namespace) -> TrainConfig:
     """The preset, changed by the flags. Raises ConfigError for values that do not fit."""
     config = PRESETS[options.preset]
     changes: list[tuple[str, Any]] = []
-    plain = ("steps", "minutes", "seed", "lr", "schedule", "min_auc", "max_auc", "keep_every", "period")
-    for name in (*plain, "precision"):
+    for name in ("steps", "minutes", "seed", "lr", "schedule", "precision"):
         changes.append((name, getattr(options, name)))
     for name in ("batch", "queries", "max_features", "context_min", "context_max"):
         changes.append((f"data.{name}", getattr(options, name)))

@@ -37,7 +37,7 @@ class StressRow:
     name: str
     gmm: GmmConfig
     published: tuple[float, float, float]
-    binary: Literal["no", "feature", "outliers"] = "no"  # the two ways to read the paper; see `stress_task`
+    binary: Literal["no", "feature", "outliers"] = "no"  # the two ways to read the paper; see READINGS
 
 
 _PLAIN = GmmConfig()
@@ -60,20 +60,11 @@ ROWS = {
 }
 
 
-def stress_task(
-    row: StressRow,
-    number: int,
-    context: int,
-    queries: int = QUERIES,
-) -> Task:
-    """Dataset `number` of a row, drawn on the CPU, so it is the same on every machine.
+def stress_task(row: StressRow, number: int, context: int, queries: int = QUERIES) -> Task:
+    """Dataset `number` of a row, drawn on the CPU, so it is the same on every machine. `binary`: see READINGS.
 
-    The paper's (d) are "binary outliers with values either 0 or 1 in one dimension from the sub-dimensions" K, with a
-    result of 100.00 +- 0.00. The literal reading is "outliers": one feature of K is set to 0 or 1 in outliers only. But
-    then many outliers look like inliers, and 100 is impossible. "feature" explains the numbers of the paper: one
-    feature of K is constant in inliers, 0 or 1, and has the other value in outliers. It also explains the two modes in
-    (e), "all combined" (64 +- 35 in AUPR): a model with 100 inputs has that feature of 100 to 500 in 40 % of the
-    datasets.
+    The reading "feature" also explains the two modes in (e), "all combined" (64 +- 35 in AUPR): a model with 100 inputs
+    has that feature of 100 to 500 in 40 % of the datasets.
     """
     draws = Draws(stream_seed(_STRESS_STREAM, crc32(row.name.encode()), number))
     strange = round(OUTLIER_SHARE * queries)

@@ -28,7 +28,6 @@ _SHRUNK: dict[str, Any] = {
     "ema": 0.98,
     "log_every": 25,
     "best_every": 0,
-    "keep_every": 0,
 }
 _SLIM = {
     "shape.width": 64,

@@ -2,8 +2,8 @@
 
 In reading order:
 
-- `mixture`: the batch of a step, from several priors, and effects on its rows. `datasets`: rows with labels; contexts
-  and queries from them.
+- `mixture`: the batch of a step, from several priors, with outliers in some contexts. `datasets`: rows with labels;
+  contexts and queries from them.
 - `gmm`: the Gaussian mixture prior of the paper. `table_prior`: the common part of the next two.
 - `causal`: the causal prior. `mechanisms`: its random networks.
 - `copulas`: the copula prior. `anomalies`: kinds of outliers. `marginals`: shapes of columns.

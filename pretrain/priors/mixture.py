@@ -1,8 +1,4 @@
-"""Batches from a mixture of priors, with effects on rows. A batch depends only on (seed, step).
-
-Effects are outliers in the context, repeated rows and missing values. Each takes `amount` (B, 1), the affected share of
-each dataset, 0 = no effect; `draw_amounts` draws it.
-"""
+"""Batches from a mixture of priors, some with outliers in the context. A batch depends only on (seed, step)."""
 
 from __future__ import annotations
 
@@ -44,10 +40,6 @@ class DataConfig:
     curriculum_percentile: float = 80.0
     contaminated_share: float = 0.15  # share of datasets with unlabelled outliers in the context, ...
     contamination: Range = (0.0, 0.1)  # ... and their share of its rows, uniform between the two
-    duplicated_share: float = 0.0  # share of datasets with repeated rows, ...
-    duplicates: Range = (0.01, 0.5)  # ... and the share of such rows, uniform
-    incomplete_share: float = 0.0  # share of datasets with missing values, ...
-    missing: Range = (0.01, 0.2)  # ... and the share of missing values, uniform
     gmm: GmmConfig = field(default_factory=GmmConfig)
     causal: CausalConfig = field(default_factory=CausalConfig)
     copulas: CopulaConfig = field(default_factory=CopulaConfig)
@@ -65,10 +57,8 @@ class DataConfig:
         if not 2 <= self.context_min <= self.context_max:
             raise ValueError(f"context sizes need 2 <= min <= max, not {self.context_min}..{self.context_max}")
         check_weights("data", self, tuple(PRIORS.values()))
-        for name in ("contaminated_share", "duplicated_share", "incomplete_share"):
-            check_share(f"data.{name}", getattr(self, name))
-        for name, high in (("contamination", 0.5), ("duplicates", 1.0), ("missing", 0.5)):
-            check_range(f"data.{name}", getattr(self, name), 0.0, high)
+        check_share("data.contaminated_share", self.contaminated_share)
+        check_range("data.contamination", self.contamination, 0.0, 0.5)
 
     @property
     def outliers(self) -> int:
@@ -133,20 +123,12 @@ class BatchSource:
         return made
 
     def _split(self, inliers: Tensor, outliers: Tensor, n_features: Tensor, context: int, draws: Draws) -> Batch:
-        """Context and queries, with the row effects. Effects that are off draw no random numbers."""
+        """Context and queries. Without contamination it draws no random numbers for it."""
         config, b, half = self.config, len(inliers), self.config.queries // 2
-        if config.duplicated_share:
-            amount = draw_amounts(config.duplicated_share, config.duplicates, draws, b)
-            # no query may be in the context: its outliers are repeated separately
-            parts = [repeated(part, amount, draws) for part in (outliers[:, :half], outliers[:, half:])]
-            inliers, outliers = repeated(inliers, amount, draws), torch.cat(parts, 1)
         batch = split(inliers, outliers, n_features, draws, context, config.queries)
         if config.contaminated_share:
             amount = draw_amounts(config.contaminated_share, config.contamination, draws, b)
             batch.context = contaminated(batch.context, outliers[:, half:], amount, draws)
-        if config.incomplete_share:
-            amount = draw_amounts(config.incomplete_share, config.missing, draws, b)
-            batch.context, batch.queries = with_gaps(batch.context, batch.queries, amount, draws)
         return batch
 
     def _tables(
@@ -179,26 +161,3 @@ def contaminated(context: Tensor, outliers: Tensor, amount: Tensor, draws: Draws
     place = draws.order(b, n)  # row i gets outlier place[i] if place[i] is below the number of outliers
     outlier = outliers.gather(1, place.clamp_max(outliers.shape[1] - 1)[..., None].expand_as(context))
     return torch.where((place < (amount * n).round())[..., None], outlier, context)
-
-
-def repeated(rows: Tensor, amount: Tensor, draws: Draws) -> Tensor:
-    """Rows (B, n, D), each of which is a copy of another row with probability `amount`."""
-    b, n, _ = rows.shape
-    other = draws.integers(0, n - 1, b, n)
-    index = torch.where(draws.chance(amount, b, n), other, torch.arange(n, device=rows.device))
-    return rows.gather(1, index[..., None].expand_as(rows))
-
-
-def with_gaps(context: Tensor, queries: Tensor, amount: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Context (B, n, D) and queries (B, q, D) with about that share of missing values, different in each column.
-
-    A missing value is replaced by the median of the feature in the context, as in inference. Whether a value is missing
-    does not depend on its row.
-    """
-    b, _, d = context.shape
-    chance = (amount[..., None] * 2 * draws.uniform(b, 1, d)).clamp_max(0.9)
-    gone = draws.chance(chance, *context.shape)
-    # the median of the other values; the limit of 0.9 above leaves some in nearly every column
-    middle = torch.where(gone, torch.nan, context).nanmedian(1, keepdim=True).values
-    middle = torch.where(middle.isnan(), context[:, :1], middle)
-    return torch.where(gone, middle, context), torch.where(draws.chance(chance, *queries.shape), middle, queries)

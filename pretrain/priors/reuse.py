@@ -6,8 +6,8 @@ and the covariances of the mixtures are no longer diagonal.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -56,12 +56,10 @@ class ReuseConfig:
 
     unique: int = 500  # new datasets per epoch, rounded up to whole batches
     transforms: int = 15  # further passes over them, each with another T
-    epochs: int = 0  # P: epochs after which the same datasets are repeated, 0: never
-    fresh_transforms: bool = True  # repeated datasets get other transforms than before
-    memory_gb: float = 4.0  # of cached datasets; beyond it they are drawn again from the same seed
+    epochs: int = 0  # P: epochs after which the same datasets are repeated, with other transforms; 0: never
 
     def __post_init__(self) -> None:
-        check_least(self, {"unique": 1, "transforms": 0, "epochs": 0, "memory_gb": 0})
+        check_least(self, {"unique": 1, "transforms": 0, "epochs": 0})
 
 
 class GmmReuse:
@@ -82,9 +80,7 @@ class GmmReuse:
         self.sizes = (inliers, outliers)
         self.groups = -(-reuse.unique // batch)  # batches of new datasets per epoch
         self.steps_per_epoch = self.groups * (1 + reuse.transforms)
-        pool_bytes = 4 * self.groups * batch * (inliers + outliers) * gmm.max_features
-        self._most_pools = max(1, int(reuse.memory_gb * 1e9 / pool_bytes)) if reuse.epochs else 1
-        self._pools: OrderedDict[tuple[int, float], GmmDatasets] = OrderedDict()
+        self._pool = lru_cache(maxsize=1)(self._draw_pool)
 
     def datasets(self, step: int, slots: list[int], percentile: float) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of the datasets in the given slots of a step's batch: inliers (b, n, D), outliers (b, m, D), and
@@ -95,24 +91,13 @@ class GmmReuse:
         turn, group = divmod(within, self.groups)
         pool = self._pool(epoch, percentile)
         which = torch.tensor(slots, device=self.device) + group * self.batch
-        mixtures = pool.mixtures[which]
         inliers, outliers = pool.inliers[which], pool.outliers[which]
-        is_fresh = self.reuse.fresh_transforms
-        if turn or (first < step and is_fresh):
-            draws = Draws(stream_seed(self.seed, _TRANSFORM_STREAM, step if is_fresh else first), self.device)
+        if turn or first < step:
+            draws = Draws(stream_seed(self.seed, _TRANSFORM_STREAM, step), self.device)
             t = draw_transform(pool.mixtures.inflated[group * self.batch :][: self.batch], draws)
             t = LinearTransform(t.weight[slots], t.bias[slots])
             inliers, outliers = t.rows(inliers), t.rows(outliers)
-        return inliers, outliers, mixtures.n_features
-
-    def _pool(self, epoch: int, percentile: float) -> GmmDatasets:
-        key = (epoch, percentile)
-        if key not in self._pools:
-            while len(self._pools) >= self._most_pools:
-                self._pools.popitem(last=False)
-            self._pools[key] = self._draw_pool(epoch, percentile)
-        self._pools.move_to_end(key)
-        return self._pools[key]
+        return inliers, outliers, pool.mixtures.n_features[which]
 
     def _draw_pool(self, epoch: int, percentile: float) -> GmmDatasets:
         gmm = replace(self.gmm, percentile=percentile)

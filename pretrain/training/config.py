@@ -35,7 +35,6 @@ class TrainConfig:
     seed: int = 0
     log_every: int = 50  # steps
     save_every: float = 60.0  # seconds between two saves of the state
-    keep_every: int = 0  # steps after which the averaged weights are kept in a file; 0 = never
     best_every: int = 0  # steps over which the loss is averaged to find the best weights; 0 = do not keep them
     data: DataConfig = field(default_factory=DataConfig)
 
@@ -48,7 +47,7 @@ class TrainConfig:
             raise ConfigError(f"precision is auto, bf16 or fp32, not {self.precision!r}")
         if self.moments not in ("bf16", "fp32"):
             raise ConfigError(f"moments is bf16 or fp32, not {self.moments!r}")
-        at_least_0 = ("warmup", "weight_decay", "min_auc", "period", "save_every", "keep_every", "best_every")
+        at_least_0 = ("warmup", "weight_decay", "min_auc", "period", "save_every", "best_every")
         check_least(self, {"steps": 1, "log_every": 1, **dict.fromkeys(at_least_0, 0)})
         if self.lr <= 0 or self.clip <= 0 or not (self.minutes is None or self.minutes > 0):
             raise ConfigError("lr, clip and minutes must be above 0")

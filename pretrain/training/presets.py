@@ -27,9 +27,9 @@ _PAPER_DATA = DataConfig(
 )
 _STREAMS = DataConfig(gmm_weight=0.0, causal_weight=0.0, copula_weight=0.0, stream_weight=1.0)
 PRESETS: dict[str, TrainConfig] = {
-    "fusion": TrainConfig(model="fusion", steps=3000, lr=3e-2, period=300, keep_every=500, **_FILTERED),
+    "fusion": TrainConfig(model="fusion", steps=3000, lr=3e-2, period=300, **_FILTERED),
     "streams": TrainConfig(
-        model="streams", steps=3000, lr=3e-2, period=300, keep_every=500, data=_STREAMS, min_auc=0.6, max_auc=0.9985
+        model="streams", steps=3000, lr=3e-2, period=300, data=_STREAMS, min_auc=0.6, max_auc=0.9985
     ),
     "fomo": TrainConfig(
         model="fomo",
@@ -38,7 +38,6 @@ PRESETS: dict[str, TrainConfig] = {
         warmup=50,
         final_lr=0.05,
         weight_decay=1e-3,
-        keep_every=100,
         data=DataConfig(max_features=40, batch=16, context_min=96, context_max=224, queries=64),
         **_FILTERED,
     ),

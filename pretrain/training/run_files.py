@@ -20,7 +20,7 @@ from pretrain.training.state import State, averaged_weights
 
 FORMAT = "fomo-pretrain-1"
 # settings that may differ when a run is resumed
-CHANGEABLE = {"steps", "minutes", "log_every", "save_every", "keep_every", "best_every", "precision", "moments"}
+CHANGEABLE = {"steps", "minutes", "log_every", "save_every", "best_every", "precision", "moments"}
 
 
 def as_json(config: Any) -> dict[str, Any]:
@@ -114,26 +114,12 @@ class RunFiles:
         kept = [line for line in read_log(self.log) if line["step"] <= state.step]
         replace_file(self.log, lambda path: _write_text(path, "".join(json.dumps(line) + "\n" for line in kept)))
 
-    def weights(self, step: int | None = None) -> tuple[dict[str, Tensor], int]:
-        """Averaged weights and their step: the last saved ones, or those kept after `step`."""
-        if step is not None and not self._kept(step).exists():
-            kept = ", ".join(map(str, self.kept())) or "none; train with --keep-every"
-            raise CheckpointError(f"{self.directory} kept no weights after {step} steps; steps it kept: {kept}")
-        if step is None and not self.state.exists():
+    def weights(self) -> tuple[dict[str, Tensor], int]:
+        """The last saved averaged weights and their step."""
+        if not self.state.exists():
             raise CheckpointError(f"{self.directory} has not saved anything yet; train it first")
-        if step is None:
-            tensors, metadata = read_tensors(self.state)
-            return averaged_weights(tensors), int(metadata["step"])
-        return read_tensors(self._kept(step))[0], step
-
-    def kept(self) -> list[int]:
-        """Steps after which `keep_weights` saved weights, ascending."""
-        return sorted(int(path.stem.partition("-")[2]) for path in self.directory.glob("weights-*.safetensors"))
-
-    def keep_weights(self, state: State) -> None:
-        """Save the averaged weights in a file named after the step."""
-        metadata = {"format": FORMAT, "step": str(state.step)}
-        replace_file(self._kept(state.step), lambda path: save_file(state.averaged(), path, metadata))
+        tensors, metadata = read_tensors(self.state)
+        return averaged_weights(tensors), int(metadata["step"])
 
     def keep_best(self, state: State, every: int) -> None:
         """Save the averaged weights if the mean loss in the log's last `every` steps is the lowest so far."""
@@ -144,31 +130,15 @@ class RunFiles:
         replace_file(self.best, lambda path: save_file(state.averaged(), path, metadata))
 
     def lowest_loss(self) -> tuple[dict[str, Tensor], int]:
-        """Averaged weights with the lowest training loss, and their step.
-
-        Without `best_every` they are chosen among the weights of `keep_every`, by the log lines before each of them.
-        Raises CheckpointError if no weights were kept.
-        """
-        if self.best.exists():
-            tensors, metadata = read_tensors(self.best)
-            return tensors, int(metadata["step"])
-        steps = self.kept()
-        log, found = read_log(self.log), []
-        for before, step in zip([0, *steps], steps, strict=False):
-            loss = mean_loss(log, before, step)
-            found += [] if loss is None else [(loss, step)]
-        if not found:
-            raise CheckpointError(
-                f"{self.directory} kept no weights to choose from; train with --set best_every=1000 or --keep-every"
-            )
-        return self.weights(min(found)[1])
+        """Averaged weights with the lowest training loss, and their step. Needs `best_every`."""
+        if not self.best.exists():
+            raise CheckpointError(f"{self.directory} kept no weights to choose from; train with --set best_every=1000")
+        tensors, metadata = read_tensors(self.best)
+        return tensors, int(metadata["step"])
 
     def append_log(self, line: dict[str, float]) -> None:
         with self.log.open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    def _kept(self, step: int) -> Path:
-        return self.directory / f"weights-{step}.safetensors"
 
 
 def read_log(path: Path) -> list[dict[str, float]]:

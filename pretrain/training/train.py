@@ -6,7 +6,6 @@ A run directory holds:
     commit.txt         the commit of the source that started the run
     state.safetensors  model, moving average if it differs, optimiser moments, step; replaced atomically
     log.jsonl          one line per log interval
-    weights-N.safetensors  the moving average after N steps, with --keep-every
     best.safetensors   the moving average with the lowest training loss, with best_every
 
 The batch of a step and all other random numbers are functions of (seed, step). So a run that was stopped and resumed
@@ -136,8 +135,6 @@ def _loop(trainer: Trainer, files: RunFiles, observer: Observer, stopped: Callab
             )
         if state.step % config.log_every == 0:
             log()
-        if config.keep_every and state.step % config.keep_every == 0:
-            files.keep_weights(state)
         if config.best_every and state.step % config.best_every == 0:
             files.keep_best(state, config.best_every)
         if time.monotonic() - saved > config.save_every:

@@ -85,7 +85,7 @@ def test_nothing_depends_on_how_records_are_split_or_on_a_restart(seed: int) -> 
 
 def test_a_value_that_never_changes_has_no_season() -> None:
     scores, places, _ = days(np.random.default_rng(2), 9)
-    assert not Seasons(3, [Cycle(24)]).follow(np.zeros_like(scores), places[:, :1]).known.any()
+    assert not Seasons(3, [Cycle(24)]).follow(np.zeros_like(scores), places[:, :1]).is_known.any()
 
 
 def test_another_scale_says_the_same() -> None:
@@ -98,7 +98,7 @@ def test_another_scale_says_the_same() -> None:
     moved.rescale(old, new)
     fresh.follow(new.scores(raw[:middle]), places[:middle, :1])
     mine, its = (one.follow(new.scores(raw[middle:]), places[middle:, :1]) for one in (moved, fresh))
-    np.testing.assert_array_equal(mine.known, its.known)
+    np.testing.assert_array_equal(mine.is_known, its.is_known)
     np.testing.assert_allclose(mine.level, its.level, atol=0.1)
     np.testing.assert_allclose(mine.spread, its.spread, rtol=0.3)
 

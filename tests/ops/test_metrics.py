@@ -144,7 +144,7 @@ def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str,
 def test_the_realised_rate_is_that_of_the_last_records(batches: list[tuple[int, float]]) -> None:
     flags: list[bool] = []
     least, over = 10, 100
-    with patch.multiple("fomo_stream.ops.metrics", REALISED_LEAST=least, REALISED_OVER=over):
+    with patch.multiple("fomo_stream.ops.metrics", MIN_REALISED_RATE_RECORDS=least, REALISED_RATE_RECORDS=over):
         metrics = Metrics()
         for n, share in batches:
             results = [result(0.5, "warning" if i < share * n else None) for i in range(n)]

@@ -20,7 +20,7 @@ from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Block
 from fomo_stream.replaying.measures.intervals import resamples
 from fomo_stream.replaying.measures.quality import class_counts, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
-from fomo_stream.replaying.measures.segments import MAX_UNLABELLED_GAP
+from fomo_stream.replaying.measures.segments import MAX_GAP
 from fomo_stream.replaying.measures.summary import summary
 from fomo_stream.replaying.measures.top_alerts import MAX_RECORD_CHARACTERS, MAX_TOP_ALERTS, TopAlerts
 
@@ -226,7 +226,7 @@ def expected_segments(records: list[Record]) -> list[tuple[int, int, int, int | 
         if label != OUTLIER:
             continue
         between = [label for label, _ in records[segments[-1][-1] + 1 : i]] if segments else []
-        if segments and INLIER not in between and len(between) <= MAX_UNLABELLED_GAP:
+        if segments and INLIER not in between and len(between) <= MAX_GAP:
             segments[-1].append(i)
         else:
             segments.append([i])

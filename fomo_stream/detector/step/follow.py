@@ -1,8 +1,8 @@
-"""Follow records: each with the past of its series, how its values move, and what is usual for its key or its time.
+"""Follow records: find the past of their series, the movement of their values, and the usual values of key and time.
 
-One loop over records, in it one over features, on the row of the record's series. `series`, `relative` and `seasons`
-say what the numbers mean; here is the order in which a record meets them: growth of counters, what is usual for
-the key and the time, level and spread, runs of equal values, gaps, the records before.
+The outer loop is over records, the inner ones over features, on the row of the record's series. `series`, `relative`
+and `seasons` say what the numbers mean. A record meets them in this order: growth of counters, usual values of the key
+and the time, level and spread, runs of equal values, gaps, the records before.
 """
 
 from __future__ import annotations
@@ -24,50 +24,48 @@ Int = NDArray[np.int64]
 RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 USUAL_HALF_LIFE = 150.0  # ... and in what is usual for its key
-STAND_IN_RECORDS = 10  # records of a series for which a value stands in for those missing after it
-MAX_SINGLE_GROWTH = 1.5  # records: growth in more is a mean
-UNLIMITED_GAPS = 8  # times between records, which count as they are
+STAND_IN_RECORDS = 10  # records of a series: for so many a value stands in for missing ones after it
+MAX_SINGLE_GROWTH = 1.5  # usual times between records: growth over a longer time is a mean
+UNLIMITED_GAPS = 8  # first times between records of a series; they are not limited yet
 MIN_RELATIVE_SPREAD = 1e-6  # of the level: a smaller spread counts as this
-MAX_SLOW_VALUES = 3000  # scores of a key after which its slow mean forgets, so that a day is no level
-MAX_RUN = 65_535  # records that are counted
+MAX_SLOW_VALUES = 3000  # values in the slow mean of a key: enough that it does not follow the course of a day
+MAX_RUN = 65_535  # equal values that are counted, as a uint16 holds them
 MAX_SINGLE = float(np.finfo(np.float32).max)
 MAX_COUNTED_VALUES = 255  # values of a key that are counted
 
-LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its level ...
+LEVEL_COUNTS = 2.0  # values of a key that weigh as much as the partition in the key's level ...
 SPREAD_COUNTS = 8.0  # ... and in its spread
-MAX_ALIKE_DISTANCE = (
-    2.0  # how far apart keys are, see `distance_between_keys`, so that the spread of one says nothing of that of others
-)
-MAX_SPREADS = 3.0  # spreads: what follows a value that is further off counts as if it were so far
-MAX_DEVIATION = 1e6
+MAX_ALIKE_DISTANCE = 2.0  # `distance_between_keys` from which on the spread of one key says nothing about other keys
+MAX_SPREADS = 3.0  # a value that is further off changes levels and spreads as if it were this far
+MAX_DEVIATION = 1e6  # deviations: a larger one counts as this
 MIN_WIDTH = 1e-9  # of the unit: a smaller distance counts as this
-MAX_SCORE = 140.0  # the value of a larger score is that of this one
+MAX_SCORE = 140.0  # its sinh is about VALUE_LIMIT; a larger score has the value of this one
 
-MIN_VALUES_FOR_RUNS = 500  # known values of a feature before which nothing is said of it
-MAX_EQUAL_SHARE = (
-    0.1  # share of the values of a feature that may be the same as the one before, so that it can stand still
-)
-MIN_IMPROBABILITY = 20.0  # minus the logarithm of the chance of so many equal values, at least
-MIN_RUN = 5  # equal values after the first one, at least
-MAX_LONG_RUNS = 1  # runs at least half as long that there may have been before
+MIN_VALUES_FOR_RUNS = 500  # known values of a feature before it can stand still
+MAX_EQUAL_SHARE = 0.1  # share of the values that equal the value before; a feature with more cannot stand still
+MIN_IMPROBABILITY = 20.0  # minus the logarithm of the probability of the run
+MIN_RUN = 5  # equal values after the first one
+MAX_LONG_RUNS = 1  # earlier runs that were at least half as long
 RUN_SIZES = 16  # runs are counted by the powers of 2 that they reach
 
-MAX_VISITS = 8  # of a bin: each newer one counts as much as all before it divided by this
-MAX_CYCLES = 4  # about so many count in how well a season explains
-MIN_EXPLAINED = 0.5  # share of the variance around the mean of a cycle that a season has to explain, to be used
-MIN_EXPLAINED_ALONE = 0.75  # ... and share of it as long as a finer cycle (the week beside the day) is not tested
+MAX_VISITS = 8  # visits in the mean of a bin: a new visit has at least the weight 1 / MAX_VISITS
+MAX_CYCLES = 4  # cycles in the mean of errors: it tells whether a season explains much
+MIN_EXPLAINED = 0.5  # share of the variance around the mean of a cycle; a season that explains less is not used
+MIN_EXPLAINED_ALONE = 0.75  # ... the same share while a finer cycle (the week, for a day) is not tested yet
 MIN_VARIANCE = 1e-3  # of scores around the mean: else a value that never changes would be explained
-PRIOR_VISITS = 4.0  # visits that count as much as all bins in the spread of a bin
-RECENT_BINS = 6.0  # bins: as far as the last ones were off the profile, spreads are wider
+PRIOR_VISITS = 4.0  # visits: the spread of all bins has this weight in the spread of a bin
+RECENT_BINS = 6.0  # bins in the mean of the last errors, which widens spreads
 
 CENTER, UNIT, MEAN, DEVIATION, WITHIN, COMMON, STEADY = range(7)  # rows of `FixedInputs.pooled`
 LOW, HIGH, MIN_NEAR, MAX_NEAR, NEARLY_ALL = range(5)  # rows of `FixedInputs.bulk`
 
 
 class Rows(NamedTuple):
-    """What is kept of each of K series; all zeros of one without records. d features, c counters, l lags."""
+    """The state of each of K series; a series without records has zeros. d features, c counters, l lags."""
 
-    has_records: NDArray[np.bool_]  # (K,) belong to it; at first a key's record may belong to that of the partition
+    has_records: NDArray[
+        np.bool_
+    ]  # (K,) whether records belong to it; a key's first ones may belong to the partition's
     known: NDArray[np.uint8]  # (K, d) number of known values, at most MAX_COUNTED_VALUES
     age: NDArray[np.uint8]  # (K, d) records since the last one
     last: Float  # (K, d) the last one
@@ -115,24 +113,24 @@ class Profiles(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counts over all records of d features."""
+    """Counts of d features over all records."""
 
     values: Int  # (d,) known ones
     equal: Int  # (d,) those that are equal to the one before in their series
     runs: Int  # (RUN_SIZES, d) of equal values that have ended, by the power of 2 that they reached
-    firsts: Float  # (2, d) keys with a value, and the sum of how far their first ones were off
+    firsts: Float  # (2, d) keys with a value, and the sum of the distances of their first values from the middle of all
 
 
 class FixedInputs(NamedTuple):
-    """What does not change while records are followed."""
+    """The inputs that do not change while records are followed."""
 
     pooled: Float  # (7, d) what is usual for all keys, see `Pooled`; (7, 0): not known yet
     bulk: Float  # (5, d) which values are far, see `Bulk`; (5, 0): not known yet
-    numeric: NDArray[np.bool_]  # (d,) features that are no categories
+    numeric: NDArray[np.bool_]  # (d,) features that are not categories
     counters: Int  # (c,) columns of counters
     weights: Float  # (2, MAX_COUNTED_VALUES + 2) sums of the weights of n values, by HALF_LIFE and by USUAL_HALF_LIFE
     places: Int  # (1,) columns with places in cycles
-    does: NDArray[np.bool_]  # (2,) whether records have level and spread, and are compared with what is usual for keys
+    does: NDArray[np.bool_]  # (2,) whether level and spread are computed, and whether keys are compared
 
 
 class Batch(NamedTuple):
@@ -149,17 +147,17 @@ class Batch(NamedTuple):
     far: NDArray[np.bool_]  # (n,) whether any value is far; see `Bulk`
     ordinary: NDArray[np.bool_]  # (n, d) values that are those of nearly all records
 
-    def vectors_for(self, sees: str) -> Float:
-        """What a view that sees this looks at."""
-        return self.relative if sees == "relative" else self.vectors
+    def vectors_for(self, view_input: str) -> Float:
+        """Return the vectors that a view with this input compares."""
+        return self.relative if view_input == "relative" else self.vectors
 
     def part(self, records: slice | Int) -> Batch:
-        """Some of the records."""
+        """Return some of the records."""
         return Batch._make(array[records] for array in self)
 
 
 def new_batch(n: int, d: int, n_vectors: int) -> Batch:
-    """Room for n records of d features."""
+    """Allocate n records of d features."""
     vectors, relative, usual = np.zeros((n, n_vectors, d)), np.zeros((n, RELATIVE, d)), np.zeros((n, 3, d))
     gaps, ordinary, flags = np.zeros((n, d), bool), np.zeros((n, d), bool), np.zeros((2, n), bool)
     slots, still = np.zeros(n, np.int64), np.zeros((n, d), np.int64)
@@ -168,7 +166,7 @@ def new_batch(n: int, d: int, n_vectors: int) -> Batch:
 
 @exact_kernel
 def batch_at(address, n):
-    """The first n records of the `Batch` that a handle begins with."""
+    """Return the first n records of the `Batch` that a handle begins with."""
     w = words_at(address)
     return Batch(
         first_of_cube(w, 0, n, np.float64),
@@ -185,7 +183,7 @@ def batch_at(address, n):
 
 @exact_kernel
 def _state(address):
-    """The state at the address of its handle, see `Series`."""
+    """Return the state at the address of its handle, see `Series`."""
     words = words_at(address)
     rows = Rows(
         row(words, 0, np.bool_),
@@ -246,7 +244,8 @@ def _state(address):
 
 @exact_kernel
 def _copy_rows(numbers, slots, rows):
-    """A copy of the rows of series of these numbers (k,), one of each; their places go into slots (k,)."""
+    """Copy the rows of the series with these numbers (k,), each once; their positions in the copy go into slots
+    (k,)."""
     first, m = first_of_series(numbers), 0
     for k in range(len(numbers)):
         slots[k] = m if first[k] == k else slots[first[k]]
@@ -282,7 +281,7 @@ def _copy_rows(numbers, slots, rows):
     )
     for k in range(len(numbers)):
         s, n = slots[k], numbers[k]
-        if first[k] < k or n >= len(rows.known):  # it is there, or the series of a new key
+        if first[k] < k or n >= len(rows.known):  # copied already, or the series of a new key, which has no row
             continue
         copy.has_records[s] = rows.has_records[n]
         for j in range(d):
@@ -307,7 +306,7 @@ def _copy_rows(numbers, slots, rows):
 
 @exact_kernel
 def limit(rows):
-    """Let the values of rows (n, d) be within the model's limits, and NaN where they are not finite."""
+    """Limit the values of rows (n, d) to those that the model takes; a value that is not finite becomes NaN."""
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
             x = rows[i, j]
@@ -316,12 +315,13 @@ def limit(rows):
 
 @exact_kernel
 def follow(state, values, at, numbers, belongs, learn, batch):
-    """Add n records to their series, in order, and note what is known of them in a `Batch`, at the address of a handle.
+    """Add n records to their series, in order, and write a `Batch` of them, at the address of a handle.
 
-    values: (n, d + p) or (n, d + p + 1), the last columns are places in cycles and the time in seconds, NaN = unknown.
-    at, numbers, belongs: (k,) for each record that is added to a series, the record, the number of the series, and
-    whether the record belongs to it: at first one of a key is added to the series of the partition, too. (0,): all are
-    added to that series alone. learn: else the state stays as it is. state: the address of a handle, see `Series`.
+    values: (n, d + p) or (n, d + p + 1), the last columns are positions in cycles and the time in seconds, NaN =
+    unknown. at, numbers, belongs: (k,) for each addition of a record to a series: the record, the number of the series,
+    and whether the record belongs to it. (The first records of a key are also added to the series of the partition.)
+    (0,): all are added to that series alone. learn: whether the state changes. state: the address of a handle, see
+    `Series`.
     """
     rows, profiles, counts, fixed = _state(state)
     out = batch_at(batch, len(values))
@@ -331,7 +331,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
     out.slots[:], out.begins[:], out.far[:] = 0, False, False
     out.still[:], out.ordinary[:] = 0, False
     slots = numbers
-    if not learn:
+    if not learn:  # the loop below writes: into copies, of the rows that it needs
         slots = np.empty_like(numbers)
         rows = _copy_rows(numbers, slots, rows)
         counts = Counts(counts.values.copy(), counts.equal.copy(), counts.runs.copy(), counts.firsts.copy())
@@ -392,7 +392,9 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                     near_score[j] = min(
                         max(score[j], level[j] - MAX_SPREADS * spread[j]), level[j] + MAX_SPREADS * spread[j]
                     )
-                far[j] = far[j] and not (is_expected[j] and near_score[j] == score[j])  # else it is usual here
+                far[j] = far[j] and not (
+                    is_expected[j] and near_score[j] == score[j]
+                )  # a value that is far for all may be usual for its key
         any_far = any_expected = False
         for j in range(d):
             any_far = any_far or far[j]
@@ -422,7 +424,9 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                 if moving:
                     out.vectors[i, n_vectors - 2, j], out.vectors[i, n_vectors - 1, j] = moves[0, j], moves[1, j]
                 out.gaps[i, j] = not is_known[j]
-                if taken[j] > MAX_SINGLE_GROWTH and (moving or is_compared):  # a mean need not go with the rest
+                if taken[j] > MAX_SINGLE_GROWTH and (
+                    moving or is_compared
+                ):  # a mean over several records need not fit the rest of the row
                     out.gaps[i, j] = (
                         _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not is_known[j]
                     )
@@ -433,7 +437,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                     if is_expected[j] and fixed.numeric[j]:
                         comparison = score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j
                         compare_with_key(*comparison, fixed.pooled, out.relative[i])
-                        if not of_key:  # a season says nothing of level and spread
+                        if not of_key:  # a season says nothing about level and spread
                             out.relative[i, 1, j] = out.relative[i, 2, j] = np.nan
         for j in range(d):
             for lag in range(lags - 1, 0, -1):
@@ -447,12 +451,11 @@ def follow(state, values, at, numbers, belongs, learn, batch):
 
 @exact_kernel
 def _grow(x, taken, time, s, rows, counters):
-    """Put the growth of counters since their last known total into x (d,), NaN = unknown, by record.
+    """Write the growth of counters per record since their last known total into x (d,), NaN = unknown.
 
-    taken: (d,) in how many usual times between two records it was. Where times are known, it is the growth in the usual
-    time between two records of the series, if it took longer: so a record after a missing one does not look as if more
-    was used. NaN where that is not known: at the first total of a series, and where it has fallen, as the counter began
-    again.
+    taken: (d,) the time of that growth, in usual times between two records. Where times are known and the growth took
+    longer, it is scaled to one usual time: without that, the record after a missing one made an alarm. The growth
+    is unknown at the first total of a series, and where the total has fallen, because the counter began again.
     """
     has_time = not np.isnan(time)
     pace, paces = rows.pace[s], rows.paces[s]
@@ -472,8 +475,8 @@ def _grow(x, taken, time, s, rows, counters):
             rows.since[s, c] = min(since + 1, MAX_RUN)
     gap = time - rows.clock[s]
     if has_time and rows.clock[s] > 0.0 and gap > 0.0:
-        # A gap counts as one of half to twice the usual time, once some are known: neither a pause nor a burst says
-        # much of that. The mean is of logarithms
+        # Once some times are known, a gap is limited to half and twice the usual time: neither a pause nor a burst says
+        # much about it. The mean is over logarithms.
         change = math.log(gap) - pace
         if paces >= UNLIMITED_GAPS:
             change = min(max(change, -math.log(2.0)), math.log(2.0))
@@ -485,7 +488,7 @@ def _grow(x, taken, time, s, rows, counters):
 
 @exact_kernel
 def skip_records(state, values, at, slots):
-    """Let the counters of series go on from the totals of records of which nothing else is learned; see `follow`."""
+    """Let counters continue from the totals of skipped records, from which nothing else is learned; see `follow`."""
     rows, _, _, fixed = _state(state)
     x, taken = np.empty(rows.known.shape[1]), np.empty(rows.known.shape[1])
     last = len(x) + fixed.places[0]
@@ -499,35 +502,35 @@ def skip_records(state, values, at, slots):
 
 @exact_kernel
 def score_of(x, j, pooled):
-    """The score of a value x of feature j: comparable between keys."""
+    """Return the score of a value x of feature j; scores are comparable between keys."""
     return (math.asinh((x - pooled[CENTER, j]) / pooled[UNIT, j]) - pooled[MEAN, j]) / pooled[DEVIATION, j]
 
 
 @exact_kernel
 def raw_of(score, j, pooled):
-    """The value of a score."""
+    """Return the value of a score."""
     inner = min(max(pooled[MEAN, j] + pooled[DEVIATION, j] * score, -MAX_SCORE), MAX_SCORE)
     return pooled[CENTER, j] + pooled[UNIT, j] * math.sinh(inner)
 
 
 @exact_kernel
 def distance_between_keys(keys, distances):
-    """How far keys are from each other, in deviations of all records, at least 1: larger if they are not alike.
+    """Return the mean distance of keys from the middle of all, in deviations of all records, at least 1.
 
-    keys: with a first value; distances: the sum of the distances of these from the middle of all.
+    It is large where keys are not alike. keys: those with a first value; distances: the sum over these values.
     """
     return MAX_DEVIATION if keys < 2.0 else max(distances / keys, 1.0)
 
 
 @exact_kernel
 def _expect(x, is_known, count, season, s, j, rows, counts, fixed, level, spread, score, near_score, doubt, alike):
-    """Put what is expected of feature j from the past of its key into level, spread, score, near_score, ...: (d,) each.
+    """Predict feature j from the past of its key: write level, spread, score, near_score, doubt and alike, (d,) each.
 
-    Level and spread are those of the `count` values before, shrunk to those of all keys while these are few (empirical
-    Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it. near_score is at most
-    MAX_SPREADS spreads off: so it counts in what is expected of later values. doubt: how far off the level may be, in
-    deviations of all records; alike: whether the spread of keys is like that of others. season: the score that is usual
-    at the time, which is no level of a key.
+    Level and spread are those of the `count` values before. While these are few, they are shrunk to those of all keys
+    (empirical Bayes). The spread is that of a prediction, so it includes the uncertainty of the level. near_score is
+    the score, limited to MAX_SPREADS spreads from the level: only this much of an outlier is learned. doubt: the
+    possible error of the level, in deviations of all records; alike: whether keys have similar spreads. season: the
+    score that is usual at the time, which is not part of a key's level.
     """
     apart = distance_between_keys(counts.firsts[0, j], counts.firsts[1, j])
     if is_known and count == 0:
@@ -540,7 +543,7 @@ def _expect(x, is_known, count, season, s, j, rows, counts, fixed, level, spread
     doubt[j], alike[j] = max(off, 1.0), apart < MAX_ALIKE_DISTANCE
     if apart < MAX_ALIKE_DISTANCE or n < 2.0:
         mixed = of_own * own_variance + SPREAD_COUNTS * within / (n + SPREAD_COUNTS)
-    else:  # spreads may be of another order: then their logarithms count
+    else:  # spreads of keys may differ by orders of magnitude: their logarithms are mixed
         own = math.log(max(own_variance, MIN_WIDTH)) * of_own
         mixed = math.exp(own + math.log(within) * (1.0 - of_own))
     width = math.sqrt(mixed * (1.0 + 1.0 / (n + 1.0)) + off * off)
@@ -555,27 +558,29 @@ def _expect(x, is_known, count, season, s, j, rows, counts, fixed, level, spread
 
 @exact_kernel
 def _half_width(level, spread, j, pooled):
-    """Half of the distance between the values one spread below and one above a level."""
+    """Return half of the distance between the values one spread below and one spread above a level."""
     width = raw_of(level + spread, j, pooled) - raw_of(level - spread, j, pooled)
     return max(width, MIN_WIDTH * pooled[UNIT, j]) / 2.0
 
 
 @exact_kernel
 def _single(x):
-    """A number as `Batch` has it: limited, and rounded to 32 bits, as the history keeps it."""
+    """Limit a number and round it to 32 bits: the history keeps such numbers, and a record has to equal its own row
+    there."""
     return np.nan if np.isnan(x) else np.float64(np.float32(min(max(x, -MAX_DEVIATION), MAX_DEVIATION)))
 
 
 @exact_kernel
 def compare_with_key(score, level, spread, alike, moved_level, moved_spread, j, pooled, out):
-    """How far feature j is from what is usual for its key, into out (RELATIVE, d): see `Pooled`."""
+    """Write the distance of feature j from the usual values of its key into out (RELATIVE, d): see `Pooled`."""
     change = moved_spread - math.log(_half_width(level, spread, j, pooled))
-    if not alike:  # none is called calm: the spread of another is no measure for it
+    if not alike:  # a small spread is not odd: keys differ too much to say so
         change = max(change, 0.0) if change == change else change
     out[0, j] = _single((score - level) / spread)
     out[1, j] = _single((score_of(moved_level, j, pooled) - level) / spread)
     out[2, j] = _single(change)
-    # what is usual for all is not odd for a key, unless its own level is another
+    # The value that most records have is not odd for a key, unless the key's own level is different: a flag that goes
+    # back to 0, which nearly all records have, is normal.
     of_all = -pooled[MEAN, j] / pooled[DEVIATION, j]
     if pooled[COMMON, j] > 0.0 and score == of_all and abs(level - of_all) < pooled[COMMON, j]:
         out[0, j] = out[1, j] = 0.0
@@ -585,15 +590,17 @@ def compare_with_key(score, level, spread, alike, moved_level, moved_spread, j, 
 
 @exact_kernel
 def update_movement(near, limited, is_known, count, s, rows, weights, out):
-    """Move level and spread of a series on by a record, into out (2, d); NaN = not known yet.
+    """Update level and spread of a series by a record, and write them into out (2, d); NaN = not known yet.
 
-    near, limited: (d,) its values as later ones know them, and as they count here; count: (d,) known ones before.
+    near: (d,) its values as the next record knows them; limited: (d,) its values as they count in level and spread;
+    count: (d,) known values before.
     """
     for j in range(len(near)):
         root, level = rows.root[s, j], rows.last[s, j] + rows.offset[s, j]
         if is_known[j]:
+            # np.float64, because numba computes float32 * float32, and float(x), in 32 bits
             change, square = limited[j] - level, np.float64(root) * np.float64(root)
-            if count[j] > 0:  # the first value is no change
+            if count[j] > 0:  # the first value does not change anything
                 square += (change * change - square) / max(weights[0, count[j]], 1.0)
             root = np.float32(min(math.sqrt(square), MAX_SINGLE))
             level += change / weights[0, count[j] + 1]
@@ -611,7 +618,10 @@ def update_movement(near, limited, is_known, count, s, rows, weights, out):
 
 @exact_kernel
 def _is_near_level(x, level, spread, count, weights):
-    """Whether a value is at most MAX_SPREADS spreads off the level before it, by that and the spread after it."""
+    """Return whether a value is at most MAX_SPREADS spreads off the level before it.
+
+    Level and spread are those after the value; its own part in both is taken out.
+    """
     share = 1.0 / weights[0, min(count, MAX_COUNTED_VALUES - 1) + 1]
     change = (x - level) / (1.0 - share)
     square = (math.exp(2.0 * spread) - share * change * change) / (1.0 - share)
@@ -620,9 +630,10 @@ def _is_near_level(x, level, spread, count, weights):
 
 @exact_kernel
 def _count_runs(near, is_known, count, belonging, i, s, rows, counts, numeric, still):
-    """Count equal values that follow each other; put into still (n, d) how many, where a feature stands still.
+    """Count equal values in a row, and write their number into still (n, d) where a feature stands still.
 
-    It does if its run of equal values is improbable, and if at most MAX_LONG_RUNS runs of it were half as long.
+    A feature stands still if its run of equal values is improbable, and if at most MAX_LONG_RUNS earlier runs were half
+    as long.
     """
     for j in range(len(near)):
         if not is_known[j]:
@@ -649,7 +660,7 @@ def _count_runs(near, is_known, count, belonging, i, s, rows, counts, numeric, s
 
 @exact_kernel
 def _power(n):
-    """The power of 2 that a length reaches, at most RUN_SIZES - 1."""
+    """Return the largest power of 2 that a length reaches, at most RUN_SIZES - 1."""
     power = 0
     while n > 1 and power < RUN_SIZES - 1:
         n //= 2
@@ -659,9 +670,9 @@ def _power(n):
 
 @exact_kernel
 def _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season):
-    """Put what is usual at the time of a record into season (3, d), see `_season_of`, and learn it.
+    """Write the usual values at the time of a record into season (3, d), see `_season_of`, then learn the record.
 
-    score: (d,) to work with. Of a key, its own slow mean is taken out of its scores first.
+    score: (d,) working memory. The slow mean of a key is taken out of its scores first: seasons are shared by all keys.
     """
     for j in range(len(x)):
         score[j] = score_of(x[j], j, fixed.pooled) if is_known[j] else np.nan
@@ -682,14 +693,15 @@ def _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixe
 
 @exact_kernel
 def follow_seasons(scores, places, profiles, out):
-    """Of records with scores (n, d) at places (n, p): whether a season is known, level, spread, into out (n, 3, d)."""
+    """Write whether a season is known, its level and its spread into out (n, 3, d), for scores (n, d), places (n,
+    p)."""
     for i in range(len(scores)):
         _season_of(scores[i], places[i], profiles, out[i])
 
 
 @exact_kernel
 def _season_of(score, places, profiles, season):
-    """Put whether a season is known, its level and its spread into season (3, d), then learn a record.
+    """Write whether a season is known, its level and its spread into season (3, d), then learn the record.
 
     score: (d,) NaN = unknown; places: (p,), NaN or outside of the cycle = unknown.
     """
@@ -718,7 +730,7 @@ def _season_of(score, places, profiles, season):
 
 @exact_kernel
 def _spread_of_bin(p, bin, j, profiles):
-    """The spread of records around the profile p in a bin."""
+    """Return the spread of records around the profile p in a bin."""
     at = profiles.first[p] + bin
     visits, variance = np.float64(profiles.visits[at, j]), profiles.variance[at, j]
     return math.sqrt((visits * variance + PRIOR_VISITS * profiles.of_variance[p, j]) / (visits + PRIOR_VISITS) + 1e-12)
@@ -726,7 +738,7 @@ def _spread_of_bin(p, bin, j, profiles):
 
 @exact_kernel
 def _enter_bin(p, bin, profiles):
-    """The next records are in this bin of cycle p; -1: it is not known, and nothing happens."""
+    """Start a bin of cycle p, and close the one before; -1: the bin is unknown, and nothing happens."""
     now = profiles.bin[p]
     if bin == -1 or bin == now:
         return
@@ -745,7 +757,7 @@ def _enter_bin(p, bin, profiles):
     profiles.bin[p] = bin
     merged = False
     for b in range(stop - first):
-        # a visit becomes part of the profile half a cycle after it
+        # a visit becomes part of the profile half a cycle later: so a prediction knows only earlier cycles
         if (bin - b) % inner >= max(1, inner // 2) or b // inner != bin // inner:
             merged = _merge(first + b, profiles) or merged
     if merged:
@@ -754,7 +766,7 @@ def _enter_bin(p, bin, profiles):
 
 @exact_kernel
 def _merge(b, profiles):
-    """Let the open visit of bin b be part of the profile. Returns whether there was one."""
+    """Merge the open visit of bin b into the profile. Returns whether there was one."""
     is_open = False
     for j in range(profiles.mean.shape[1]):
         is_open = is_open or profiles.open[b, j] > 0
@@ -776,7 +788,7 @@ def _merge(b, profiles):
 
 @exact_kernel
 def find_mean(p, profiles):
-    """Find the mean and the variance of all bins of cycle p, after these have changed."""
+    """Compute the mean and the variance over all bins of cycle p, after these have changed."""
     for j in range(profiles.mean.shape[1]):
         n, mean, variance = 0, 0.0, 0.0
         for b in range(profiles.first[p], profiles.first[p + 1]):
@@ -790,7 +802,7 @@ def find_mean(p, profiles):
 
 @exact_kernel
 def _predict(p, place, profiles, out):
-    """The profile p at a place, into out (d,): between the middles of the two nearest bins; NaN = unknown."""
+    """Write the profile p at a place into out (d,): interpolate between the middles of two bins; NaN = unknown."""
     if np.isnan(place):
         out[:] = np.nan
         return
@@ -809,7 +821,7 @@ def _predict(p, place, profiles, out):
 
 @exact_kernel
 def _add_to_bin(p, score, season, predicted, profiles):
-    """Add a record with scores (d,), and what was predicted of it (d,), to the bin now of cycle p."""
+    """Add a record with scores (d,) and predicted scores (d,) to the current bin of cycle p."""
     b = profiles.first[p] + profiles.bin[p]
     for j in range(len(score)):
         if np.isnan(score[j]):
@@ -820,7 +832,8 @@ def _add_to_bin(p, score, season, predicted, profiles):
             profiles.counted[p, j] += 1
             profiles.summed[p, j] += off * off
             profiles.summed_of_mean[p, j] += of_mean * of_mean
-        # what is far off teaches nothing: if it stays so, the profile stops to explain, and then it counts
+        # A score that is far off is not learned. If such scores stay, the profile explains too little and is not used;
+        # then they are learned.
         if season[0, j] > 0.0 and abs(score[j] - season[1, j]) > MAX_SPREADS * season[2, j]:
             continue
         around = 0.0 if np.isnan(off) or profiles.visits[b, j] == 0 else predicted[j]
@@ -832,10 +845,10 @@ def _add_to_bin(p, score, season, predicted, profiles):
 
 @exact_kernel
 def learn_usual(state, values, at, slots, out):
-    """Learn what is usual for keys from their first records (n, d), once it is known what is usual for all.
+    """Learn the usual values of keys from their first records (n, d), once the usual values of all are known.
 
-    slots: (n,) numbers of their series, at: (n,) counted from 0. Puts how far each is from that into out (n, RELATIVE,
-    d).
+    slots: (n,) numbers of their series; at: (n,) the same series, counted from 0. Writes the distances of records from
+    the usual values into out (n, RELATIVE, d).
     """
     rows, _, counts, fixed = _state(state)
     start = _copy_rows(at + len(rows.known), np.empty_like(at), rows)
@@ -863,9 +876,9 @@ def learn_usual(state, values, at, slots, out):
 
 @exact_kernel
 def learn_moves(state, values, at, slots, out):
-    """Level and spread after the first records (n, d), into out (n, 2, d), with values that are limited by now.
+    """Write level and spread after the first records (n, d) into out (n, 2, d); their far values are limited by now.
 
-    slots, at: see `learn_usual`; the series go on from there.
+    slots, at: see `learn_usual`. The series continue from there.
     """
     rows, _, _, fixed = _state(state)
     start = _copy_rows(at + len(rows.known), np.empty_like(at), rows)

@@ -1,7 +1,7 @@
-"""From logits to results: each logit is remembered, compared with those before the last step, judged, and kept.
+"""Make results of logits: remember each logit, compare it with those before the last step, judge the record, keep it.
 
-`settle` is the loop over records. All that a scope has comes by address: its ring buffers, what it compares with, and
-what is remembered of its series.
+`settle` is the loop over records. The arrays of a scope come by address: its ring buffers, the standards that records
+are compared with, and the remembered state of its series.
 """
 
 from __future__ import annotations
@@ -25,39 +25,42 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 INCIDENT_GAP = 10  # records of its series after an alert in which an incident can continue
-MAX_LOAD = 100.0  # an incident continues while fewer than these of the last records are outliers, see `Alerts.step`
+MAX_LOAD = 100.0  # outliers among the last records, see `Alerts.step`; with more, an incident does not continue
 MIN_RARITY = 2.0**-50  # 1 - score, at least: so that no score is 1
 ODD_LOGIT = 1.0  # logit above which the model finds a record odd at all
-CRITICAL_SHARE = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
+CRITICAL_SHARE = 0.2  # of the alert rate: the largest 1 - score of a critical outlier
 INFO, OUTLIER_WARNING, OUTLIER_CRITICAL = 1, 2, 3  # as in `Severity`
 
-LOW, BIN, BINS = -12.0, 0.25, 168  # the bins are from -12 to 30; one more on each side has what is beyond
+LOW, BIN, BINS = -12.0, 0.25, 168  # bins of logits from -12 to 30; one more bin on each side counts those beyond
 ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
 
 UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
 BEGINS_FLAG = 2**31  # added to the number of a record's series if it is the first of it
 FAR_FLAG = 2**30  # ... and if any value of it is far, see `Bulk`
-LESS_FLAG = 2**29  # ... and if it is odd among all, but usual for its key: then its own logit is the remembered one
+LESS_FLAG = 2**29  # ... and if it is odd for all, but usual for its key: then its own logit is the remembered one
 
 
-# What some earlier logits reach, at least ODD_LOGIT: the largest; how far it is above the median; what is clear above it, in
-# heights; what is clear above the largest of those that were no outliers; and the median.
+# The peak of some earlier logits, at least ODD_LOGIT: the largest; its height above the median; how many heights above
+# it a logit is clearly larger; the logit that is clearly larger than all that were not outliers; and the median.
 TOP, HEIGHT, CLEAR, USUAL, MEDIAN = range(5)
 
 
 class Standards(NamedTuple):
-    """What records are compared with between two steps, without those of greedy keys or with far values, and with."""
+    """The earlier logits that records are compared with between two steps.
 
-    ascending: Float  # (m,) the last remembered logits without them
-    of_every: Float  # (k,) with them
-    peaks: Float  # (2, 2, 5) without and with them, of own and of remembered logits; infinite: they are too few
-    few: Float  # (2,) how many may be as high as one that is clear above those that were no outliers
+    Ordinary ones are those without greedy keys and without far values.
+    """
+
+    ascending: Float  # (m,) the last remembered logits, ordinary ones
+    of_every: Float  # (k,) the last remembered logits, all
+    peaks: Float  # (2, 2, 5) peaks of ordinary and of all records, of own and of remembered logits; infinite: too few
+    few: Float  # (2,) for the second rule of `Alerts`: how many of these may be at least as high as the new logit
     greedy: Int  # (g,) series of greedy keys
     above: Float  # (BINS + 3,) counts of this bin and all higher ones, see `Rarity`
 
 
 class ScoreRings(NamedTuple):
-    """Ring buffers of what was said of the last s records, and which of their blocks were written."""
+    """Ring buffers of the scores of the last s records, and which of their blocks were written."""
 
     logits: Single  # (s, views)
     remembered: Float  # (s,) NaN: no score
@@ -79,10 +82,10 @@ class RowRings(NamedTuple):
     relative_written: Bool  # (blocks,)
 
 
-# The seat of a scope: addresses of handles, and the number of its series in results
+# The addresses of a scope: three handles, and the number of its series in results
 FIXED, STANDARDS, MEMORY, SERIES, N_ADDRESSES = range(5)
-# Of FIXED, after the fields of `ScoreRings` and of `RowRings`
-RING = 13  # how many rows, and how many to an entry of the log; those relative to the key; the same of scores
+# Positions in the handle FIXED, after the fields of `ScoreRings` and of `RowRings`
+RING = 13  # rows in the ring, rows in an entry of the log, relative rows in an entry; scores in the ring, in an entry
 TALLY = 14  # records so far, and the number of them where `settle` stops
 OF_MEAN = 15  # (most + 2,) see `_remembered`
 LIMITS = 16  # MEMORY_WEIGHT, RATE, ...
@@ -135,7 +138,7 @@ def _standards_at(address):
 
 @exact_kernel
 def combined(by_view, i, by_key, weight, rounded):
-    """The logit of the i-th record: see `Scores.combined`. weight: NaN: there is none; rounded: from 32 bits."""
+    """Return the logit of the i-th record: see `Scores.combined`. weight: NaN = none; rounded: add float32 values."""
     total, views = 0.0, by_view.shape[1]
     for view in range(views):
         total += np.float64(np.float32(by_view[i, view])) if rounded else by_view[i, view]
@@ -147,16 +150,16 @@ def combined(by_view, i, by_key, weight, rounded):
 
 @exact_kernel
 def _remembered(logit, by_view, i, by_key, weight, of_key, far, before, size, sizes, memory):
-    """The remembered logit of the i-th record, and the mean of its series with it, and of how many logits.
+    """Return the remembered logit of the i-th record, the new mean of its series, and the number of logits in the mean.
 
-    weight: see `combined`; of_key: whether its series is one of several keys; before, size: mean and number so far;
-    sizes: (most + 2,) of a mean, by the number of its logits. See `Memory`.
+    weight: see `combined`; of_key: whether its series belongs to a key; before, size: mean and number so far; sizes:
+    (most + 2,) the weight of a mean by the number of its logits. See `Memory`.
     """
     knows_key, most = not math.isnan(by_key), len(sizes) - 2
     if math.isnan(weight):
         x = logit
         alone = of_key and (knows_key or x < combined(by_view, i, by_key, weight, False))
-    else:  # what is usual for the key is not remembered, as all records are of it
+    else:  # in the scope of a key: the part of the view `key` is not remembered, because all records have this key
         x, alone = combined(by_view, i, np.nan, np.nan, False), False
     out = x
     if not math.isnan(x):
@@ -171,10 +174,11 @@ def _remembered(logit, by_view, i, by_key, weight, of_key, far, before, size, si
 
 @exact_kernel
 def remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, sizes, memory):
-    """Remembered logits (n,) of records with these scores; see `Memory`. mean, count: (n,) of the series; they change:
-    what is given at the first record of a series counts, and each record gets what follows from all of them.
+    """Return the remembered logits (n,) of records with these scores; see `Memory`. weight: (n,) as in `Scores`, or
+    (0,).
 
-    weight: (n,) as in `Scores`, or (0,).
+    mean, count: (n,) of the series of each record; the values at the first record of a series are read, and the values
+    after all records are written to each.
     """
     first, n = first_of_series(slots), len(logit)
     out = np.empty(n)
@@ -194,7 +198,8 @@ def remember(logit, by_view, by_key, weight, slots, begins, far, mean, count, si
 
 @exact_kernel
 def bin_position(logit):
-    """Where a logit is among the bins: its bin, and how far up in it. NaN, which a model may give, is in the first."""
+    """Return the position of a logit: its bin, plus its part of the bin's width. NaN, which a model may give, is in bin
+    0."""
     if math.isnan(logit):
         return 0.0
     return min(max((logit - LOW) / BIN + 1.0, 0.0), BINS + 1.0)
@@ -202,7 +207,7 @@ def bin_position(logit):
 
 @exact_kernel
 def assumed_above(logit):
-    """Share of the assumed records above a logit: near 1 below 3, 1/2 at 3, and near 0 far above.
+    """Return the share of the assumed records above a logit: near 1 below 3, 1/2 at 3, and near 0 far above.
 
     It falls by + - * / and square roots only, whose last digits are the same on all processors.
 
@@ -217,7 +222,7 @@ def assumed_above(logit):
 
 @exact_kernel
 def share_above(logit, above):
-    """P of a logit: see `Rarity.above`."""
+    """Return the probability of a larger logit: see `Rarity.above`."""
     at = bin_position(logit)
     bin_ = int(at)
     count = above[bin_ + 1]
@@ -229,7 +234,7 @@ def share_above(logit, above):
 
 @exact_kernel
 def shares_above(logits, above):
-    """P (n,) of logits (n,)."""
+    """Return the probabilities (n,) of logits larger than these (n,)."""
     out = np.empty(len(logits))
     for i in range(len(logits)):
         out[i] = share_above(logits[i], above)
@@ -238,9 +243,9 @@ def shares_above(logits, above):
 
 @exact_kernel
 def count_logits(counts, written, block, logits, steps_ago, weight, fading):
-    """Add records with these logits (n,), so many steps ago (n,), to the counts of bins.
+    """Add records with these logits (n,), which came `steps_ago` (n,) steps ago, to the counts of bins.
 
-    weight: of a record of now; fading: what is left of that a step later.
+    weight: of a new record; fading: the factor of the weight for each step of age.
     """
     shares = np.ones(1 + steps_ago.max())
     for k in range(1, len(shares)):
@@ -257,13 +262,14 @@ def count_logits(counts, written, block, logits, steps_ago, weight, fading):
 
 @exact_kernel
 def rise(peak, logit):
-    """How far a logit is above the top, relative to its height: 0 for one that is not."""
+    """Return how far a logit is above the top of a peak, in heights of the peak: 0 for a logit that is not above."""
     return max(logit - peak[TOP], 0.0) / peak[HEIGHT]
 
 
 @exact_kernel
 def greedy_of(top, series, least, times):
-    """Which series (g,) have more than `least` of the highest logits, and so many times as many as of all.
+    """Return the series (g,) that have more than `least` of the highest logits, and more than `times` their share of
+    all.
 
     top: (n,) series of the highest logits; series: (m,) of all.
     """
@@ -282,7 +288,7 @@ def greedy_of(top, series, least, times):
 
 @exact_kernel
 def severity_of(outlier, score, alert_rate):
-    """The severity of a record by whether it is an outlier and by its score. alert_rate: 0: none can be one yet."""
+    """Return the severity of a record, from its score and whether it is an outlier. alert_rate: 0 while calibrating."""
     p = 1.0 - score
     if outlier:
         return OUTLIER_CRITICAL if p <= CRITICAL_SHARE * alert_rate else OUTLIER_WARNING
@@ -291,7 +297,7 @@ def severity_of(outlier, score, alert_rate):
 
 @exact_kernel
 def severities(outlier, score, alert_rate):
-    """Severities (n,) of records."""
+    """Return the severities (n,) of records."""
     out = np.zeros(len(score), np.int8)
     for i in range(len(score)):
         out[i] = severity_of(outlier[i], score[i], alert_rate)
@@ -300,11 +306,10 @@ def severities(outlier, score, alert_rate):
 
 @exact_kernel
 def settle(work, n, k, start, scope_addresses, learn):
-    """Judge k visits of n records from `start` on, and keep them if `learn`, until a scope has to do more; returns
-    where it ends.
+    """Judge k visits of n records from `start` on, and keep them if `learn`, until a scope reaches its BOUND.
 
-    work: the address of `Work`; seats: (scopes, N_ADDRESSES), see there. See `Alerts` for the rules. Without `learn` nothing
-    changes, and all are judged.
+    Returns the visit after the last one judged. work: the address of `Work`; scope_addresses: (scopes, N_ADDRESSES).
+    See `Alerts` for the rules. Without `learn` nothing changes, and all visits are judged.
     """
     batch, visits, scores, out = batch_at(work, n), visits_at(work, k), scores_at(work, k), judged_at(work, k)
     ids = np.empty(k - start, np.int64)
@@ -371,8 +376,8 @@ def settle(work, n, k, start, scope_addresses, learn):
                 _row_rings_at(fixed), ring[0], ring[1], ring[2], number, i, batch.vectors, batch.gaps, batch.relative
             )
             note_scored(
-                _score_rings_at(fixed), ring[3], ring[4], number, e, scores.logit, scores.by_view, scores.by_key, weight,
-                slot, begins, batch.far[i], out.remembered[e], out.outlier[e],
+                _score_rings_at(fixed), ring[3], ring[4], number, e, scores.logit, scores.by_view, scores.by_key,
+                weight, slot, begins, batch.far[i], out.remembered[e], out.outlier[e],
             )  # fmt: skip
             tally[RECORDS] = number + 1
             if number + 1 == tally[BOUND]:
@@ -382,15 +387,16 @@ def settle(work, n, k, start, scope_addresses, learn):
 
 @exact_kernel
 def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards, limits, out):
-    """Write what is said of visit e, whose remembered logit is y; returns whether it is an outlier, and in how many
-    more records its incident can continue. left: in how many it could before; outliers: since the last step."""
+    """Write the result of visit e, whose remembered logit is y; returns whether it is an outlier, and in how many more
+    records its incident can continue. left: the same number before the visit; outliers: since the last step."""
     logit, by_key, weight, rate = scores.logit[e], scores.by_key[e], scores.weight[e], limits[RATE]
     own = logit
-    if not own < combined(scores.by_view, e, by_key, weight, False):  # from 32 bits, as the history has it later
+    if not own < combined(scores.by_view, e, by_key, weight, False):  # from 32 bits: later records compare with these
         own = combined(scores.by_view, e, by_key, weight, True)
     is_apart = batch.far[i]
     for series in standards.greedy:
         is_apart |= series == slot
+    # a record of a greedy key, or with a far value, is compared with all records; other records without these
     ascending = standards.of_every if is_apart else standards.ascending
     own_peak, its_peak = standards.peaks[int(is_apart), 0], standards.peaks[int(is_apart), 1]
     m = len(ascending)
@@ -398,12 +404,14 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards
     own_rise, its_rise = rise(own_peak, own), rise(its_peak, y)
     top = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
     again = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= standards.few[int(is_apart)]
-    # a beginning has no records before it that belong to it, so memory must not make it smaller
+    # the first record of an incident follows normal ones: their memory must not make it smaller
     counted = max(own, y) if own_rise > 0.0 else y
     above = 1.0 + 2.0 * max(own_rise, its_rise)
     rarity = max(share_above(counted, standards.above) / (above * above * above), MIN_RARITY)
-    # in a constant stream, or after an odd record, the records before are all that is odd about a usual one
+    # Memory alone does not continue an incident: after an odd record, and in a constant stream, the remembered logit of
+    # a normal record is high, too, so its own logit has to be above the median (one spike made 20 alerts).
     follows = left > 0 and not begins and rarity <= limits[CONTINUES] and own > own_peak[MEDIAN]
+    # a record whose values are those of nearly all records is not an outlier, unless it is odd for its key
     is_odd = by_key > ODD_LOGIT
     for j in range(batch.ordinary.shape[1]):
         is_odd |= not batch.ordinary[i, j]
@@ -422,7 +430,7 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards
 
 @exact_kernel
 def note_scored(kept, size, block, number, e, logit, by_view, by_key, weight, slot, begins, far, remembered, outlier):
-    """Write what is said of visit e, the record of this number, into the ring buffers of `size` records."""
+    """Write the scores of visit e, the record of this number, into the ring buffers of `size` records."""
     at = number % size
     less = logit[e] < combined(by_view, e, by_key[e], weight, False)
     for view in range(by_view.shape[1]):
@@ -434,7 +442,8 @@ def note_scored(kept, size, block, number, e, logit, by_view, by_key, weight, sl
 
 @exact_kernel
 def note_seen(kept, size, block, relative_block, number, i, vectors, gaps, relative):
-    """Write the i-th of records: vectors (n, vectors, d), gaps (n, d), what is relative to the key (n, RELATIVE, d)."""
+    """Write the i-th record into the ring buffers: of vectors (n, vectors, d), gaps (n, d), relative (n, RELATIVE,
+    d)."""
     at, plain = number % size, kept.rows.shape[1]
     kept.rows[at] = vectors[i, :plain]
     if len(kept.moves):
@@ -448,7 +457,8 @@ def note_seen(kept, size, block, relative_block, number, i, vectors, gaps, relat
 
 @exact_kernel
 def note_relative(kept, at, block, relative):
-    """Write what is relative to the key (RELATIVE, d); records of no known key, of which all is NaN, cost nothing."""
+    """Write the values relative to the key (RELATIVE, d). A block where all was and stays NaN is not marked: records
+    without a known key add nothing to the log."""
     is_known = False
     for a in range(kept.relative.shape[1]):
         for j in range(kept.relative.shape[2]):
@@ -460,9 +470,9 @@ def note_relative(kept, at, block, relative):
 
 @exact_kernel
 def scored(kept, size, first, stop, prior):
-    """The records from `first` to before `stop` that have a score and are no outliers by feedback.
+    """Return the records from `first` to before `stop` that have a score and that feedback does not call outliers.
 
-    Their numbers, own and remembered logits, whether they are outliers, their series, and which have far values.
+    Their numbers, own and remembered logits, whether they are outliers, their series, and whether they have far values.
     """
     n, m = max(0, stop - first), 0
     logits, judged, by_key, verdict = kept.logits, kept.remembered, kept.by_key, kept.verdict

@@ -13,12 +13,12 @@ SHARED = 8
 
 @exact_kernel
 def route(work, owners, numbers, rooms, are_ready, prior, learn):
-    """Put the visits of the next records into `Work`; returns how many, and of how many records: all, or as many as
-    there is room for.
+    """Write the visits of the next records into `Work`; returns how many visits, and of how many records.
 
-    owners: (n,) of each record, the scope of its key; 0: it has none. Of each scope: numbers of its next record, how
-    many there is room for, and whether it is ready: until then the scope of the partition judges its records. prior:
-    see `KeyScopes`. learn: each scope that learns a record visits it; else the one that judges it.
+    These are all records, or as many as there is room for. owners: (n,) the scope of each record's key; 0 = none. For
+    each scope: numbers of its next record, how many there is room for, and whether it is ready: until then the scope of
+    the partition judges its records. prior: see `KeyScopes`. learn: a record is visited by all scopes that learn it;
+    else only by the scope that judges it.
     """
     k, counts, n = 0, numbers.copy(), len(owners)
     visits, weight = visits_at(work, 2 * n), scores_at(work, 2 * n).weight

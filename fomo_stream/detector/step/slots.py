@@ -7,21 +7,20 @@ from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import exact_kernel
 
-MIN_KEYED_RECORDS = 32  # records with a key that say whether keys recur
-MAX_KEYED_WITHOUT_RECURRENCE = (
-    10_000  # records with a key after which no more series begin, if keys do not recur at all:
-)
-MIN_RECURRING_SHARE = 0.01  # if fewer than this share of them had a known key
+MIN_KEYED_RECORDS = 32  # records with a key that are needed to tell whether keys recur
+# After so many records with a key no new series begin while fewer than this share of them had a known key: such keys
+# do not recur, and a series for each would only cost memory.
+MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE = 10_000, 0.01
 MIN_TABLE_SIZE = 64
 
 
 def table_size(n: int) -> int:
-    """The length of a table of n rows."""
+    """Return the length of a table of n rows."""
     return max(MIN_TABLE_SIZE, 1 << (2 * n).bit_length())
 
 
 def new_table(digests: NDArray[np.uint64], slots: NDArray[np.int64], room: int = 0) -> NDArray[np.int64]:
-    """A table (size,) of some rows (n,) of digests (rows, 2), with room for `more`: numbers of rows; 0: empty."""
+    """Make a table (size,) of some rows (n,) of digests (rows, 2), with room for more: numbers of rows; 0 = empty."""
     table = np.zeros(table_size(len(slots) + room), np.int64)
     fill_table(digests, slots, table)
     return table
@@ -36,7 +35,7 @@ def fill_table(digests, slots, table):
 
 @exact_kernel
 def _table_position(low, high, table, digests):
-    """The place of a digest, which is empty if the table does not have it."""
+    """Return the position of a digest; it is empty if the table does not have the digest."""
     mask = len(table) - 1
     at = np.int64(low & np.uint64(mask))
     while table[at] and not (digests[table[at], 0] == low and digests[table[at], 1] == high):
@@ -46,7 +45,7 @@ def _table_position(low, high, table, digests):
 
 @exact_kernel
 def find(keys, table, digests):
-    """The rows (n,) of digests (rows, 2) that are equal to the wanted ones (n, 2); 0: there is none."""
+    """Return the rows (n,) of digests (rows, 2) that are equal to those of keys (n, 2); 0 = not found."""
     rows = np.zeros(len(keys), np.int64)
     for i in range(len(keys)):
         rows[i] = table[_table_position(keys[i, 0], keys[i, 1], table, digests)]
@@ -55,15 +54,18 @@ def find(keys, table, digests):
 
 @exact_kernel
 def resolve(keys, is_keyed, counts, limits, table, new, digests, used, free, state, learn, moves, belongs):
-    """To which series records (n,) are added, into moves (2, 2 n): record and number, and belongs (2 n,): how many.
+    """Find the series that records (n,) are added to; returns the number of additions.
 
-    wanted: (n, 2) digests, of records that have a key. counts: records so far, those with a key, and those with a known
-    key; they are moved on. limits: MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE. table, digests (rows, 2), used (rows,), free, state
-    (numbers from here on are unused, numbers in `free`, keys): of `Keys`; with `learn` they are moved on, else `new`, a
-    table for positions of records, is to work with.
+    Writes the record and the number of its series into moves (2, 2 n), and whether it belongs to it into belongs (2
+    n,).
 
-    A record without a key is added to series 0. So is one with a key, and it belongs there if the key is not known,
-    while fewer than half of the records had a known key: a key may be the id of the record.
+    keys: (n, 2) digests of the keys. counts: records so far, those with a key, and those with a known key; updated.
+    limits: MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE. table, digests (rows, 2), used
+    (rows,), free, state (the first unused number, numbers in `free`, keys): of `Keys`; updated with `learn`. Without it
+    the new keys are found by `new`, a table of positions of records, as working memory.
+
+    A record without a key is added to series 0. While fewer than half of the records had a known key, a record with a
+    key is added to series 0, too, and belongs to it if its key is new: the key may be the id of the record.
     """
     k = 0
     for i in range(len(keys)):
@@ -107,7 +109,8 @@ def resolve(keys, is_keyed, counts, limits, table, new, digests, used, free, sta
 
 @exact_kernel
 def _new_table_position(low, high, table, keys):
-    """As `_table_position`, in a table of positions, counted from 1, of wanted digests (n, 2)."""
+    """Return the position of a digest, as `_table_position`, in a table of positions, counted from 1, of keys (n,
+    2)."""
     mask = len(table) - 1
     at = np.int64(low & np.uint64(mask))
     while table[at] and not (keys[table[at] - 1, 0] == low and keys[table[at] - 1, 1] == high):
@@ -117,7 +120,7 @@ def _new_table_position(low, high, table, keys):
 
 @exact_kernel
 def first_of_series(slots):
-    """Of each record of series (n,), which is the first of its series among these (n,): a table by hash finds it."""
+    """Return the first record of the same series for each record (n,), by a hash table."""
     n, size = len(slots), 2
     while size < 2 * n:
         size *= 2

@@ -1,4 +1,4 @@
-"""Look at records in all views: the columns of each view from the vectors of a batch, and one logit from all found."""
+"""Make the columns of all views from the vectors of a batch, and one logit from the logits of the views."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from fomo_stream.detector.step.judge import ODD_LOGIT, combined
 from fomo_stream.detector.step.work import scores_at, view_arrays_at, visits_at
 from fomo_stream.model.kernels.compiling import exact_kernel
 
-RECORD, MOVEMENT, RELATIVE = range(3)  # what a view looks at: values of the record and before, its movement, or its key
-# Of a view: what it looks at, how many vectors; the number of the first record that its next context scores; addresses
-# of the handles of the present context and of the next (0: there is none), and their numbers
+RECORD, MOVEMENT, RELATIVE = range(3)  # inputs of a view: values of the record and before, its movement, or its key
+# The plan of a view: its input, its number of vectors; the number of the first record that its next context scores;
+# addresses of the handles of the present and of the next context (0 = none), and their numbers
 INPUT, VECTORS, TAKES_EFFECT, NOW, NEXT, NUMBER, NEXT_NUMBER, PLAN_SIZE = range(8)
 
 
 @exact_kernel
 def fill_view_columns(work, n, k, at, vectors, numeric, plans):
-    """Put some of k visits of n records into `Work` in all views side by side, and without what stands in for missing
-    values; the addresses of their contexts; and the number of contexts that took effect before.
+    """Write the rows of some of k visits of n records into `Work`: the columns of all views side by side.
 
-    at: (q,) these visits; (0,): all; vectors: of the records, or others to look at; numeric: (d,) features that are no
-    categories; plans: (scopes, v, PLAN_SIZE). That of what is usual for keys is the last view, of the partition's scope.
+    Also the same rows without the values that stand in for missing ones, the addresses of their contexts, and the
+    number of contexts that took effect before. at: (q,) these visits; (0,): all; vectors: (n, vectors, d) of the
+    records, or changed ones; numeric: (d,) features that are not categories; plans: (scopes, v, PLAN_SIZE). The view
+    `key` is the last one, and always that of the partition's scope.
     """
     at = np.arange(k) if len(at) == 0 else at
     batch, visits, generation = batch_at(work, n), visits_at(work, k), scores_at(work, k).generation
@@ -58,9 +59,9 @@ def fill_view_columns(work, n, k, at, vectors, numeric, plans):
 
 @exact_kernel
 def combine(work, k, at, logits_and_votes):
-    """Put the logits and votes found of some of k visits (2, v, q) into `Work`, which has their weights.
+    """Write the logits and votes (2, v, q) of some of k visits into `Work`, and the logit of each visit.
 
-    at: (q,) these visits; (0,): all. Returns how many of the partition's scope are odd among all.
+    at: (q,) these visits; (0,): all. Returns how many visits of the partition's scope are odd.
     """
     visits, scores = visits_at(work, k), scores_at(work, k)
     at = np.arange(k) if len(at) == 0 else at

@@ -1,4 +1,4 @@
-"""A first use of everything that is compiled."""
+"""Use everything that is compiled for the first time."""
 
 from __future__ import annotations
 

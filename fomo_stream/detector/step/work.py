@@ -1,4 +1,4 @@
-"""The memory that a call works in: each part of the compiled step reads there what the one before has written."""
+"""The working memory of a call: each part of the compiled step reads the arrays that the part before has written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WARMING_UP, CALIBRATING, OK = range(3)
 
 
 class Visits(NamedTuple):
-    """Which scopes look at n records, in the order of these: k visits."""
+    """The k visits of n records by scopes, in the order of the records."""
 
     at: Int  # (k,) the record
     scope: Int  # (k,) 0: that of the partition; else that of a key
-    number: Int  # (k,) the record's in its scope
+    number: Int  # (k,) number of the record in its scope
     shared: Int  # (k,) number of the record of the partition's scope that comes next
     judged: Bool  # (k,) whether its scope judges it; else it only learns it
-    is_result: Bool  # (k,) whether what this scope says is the record's result
+    is_result: Bool  # (k,) whether the result of this visit is that of the record
 
 
 class VisitScores(NamedTuple):
@@ -35,13 +35,13 @@ class VisitScores(NamedTuple):
     logit: Float
     by_view: Float  # (k, views)
     by_key: Float
-    weight: Float  # NaN: there is none
+    weight: Float  # NaN = none
     confidence: Float
     generation: Int
 
 
 class VisitResults(NamedTuple):
-    """What is said of k visits."""
+    """The results of k visits."""
 
     remembered: Float
     score: Float
@@ -54,10 +54,9 @@ class VisitResults(NamedTuple):
 
 
 class Work:
-    """Room for n records, and for two visits of each.
+    """Working memory for n records, and for two visits of each.
 
-    d: features; n_vectors: of a record; n_views: of those whose logits have a mean; columns: (views, 3) of all views,
-    see `score_views`.
+    d: features; n_vectors: of a record; n_views: views whose mean is the logit; columns: (views, 3), see `score_views`.
     """
 
     def __init__(self, n: int, d: int, n_vectors: int, n_views: int, columns: Int) -> None:
@@ -74,7 +73,7 @@ class Work:
         self.address = self._handle.address
 
     def copies(self, at: Int | slice) -> tuple[VisitScores, VisitResults]:
-        """Copies of what is said of some visits."""
+        """Copy the scores and the results of some visits."""
         whole, real, flag, grade = (block[:, at].copy() for block in self._blocks)
         scores = VisitScores(real[0], self.scores.by_view[at].copy(), real[1], real[2], real[3], whole[4])
         return scores, VisitResults(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
@@ -89,7 +88,7 @@ ROWS, WITHOUT, CONTEXTS = range(JUDGED + len(VisitResults._fields), JUDGED + len
 
 @exact_kernel
 def visits_at(address, k):
-    """The first k visits."""
+    """Return the first k visits."""
     w = words_at(address)
     return Visits(
         first_of_row(w, VISITS, k, np.int64),
@@ -103,7 +102,7 @@ def visits_at(address, k):
 
 @exact_kernel
 def scores_at(address, k):
-    """The scores of the first k visits."""
+    """Return the scores of the first k visits."""
     w = words_at(address)
     return VisitScores(
         first_of_row(w, SCORES, k, np.float64),
@@ -117,7 +116,7 @@ def scores_at(address, k):
 
 @exact_kernel
 def judged_at(address, k):
-    """What is said of the first k visits."""
+    """Return the results of the first k visits."""
     w = words_at(address)
     return VisitResults(
         first_of_row(w, JUDGED, k, np.float64),
@@ -133,7 +132,8 @@ def judged_at(address, k):
 
 @exact_kernel
 def view_arrays_at(address, q):
-    """The rows of q visits in all views, without what stands in for missing values, and the contexts, view by view."""
+    """Return the rows of q visits in all views, these without stand-ins for missing values, and the contexts, by
+    view."""
     w = words_at(address)
     arrays = first_of_table(w, ROWS, q, np.float64), first_of_table(w, WITHOUT, q, np.float64)
     return arrays[0], arrays[1], row(w, CONTEXTS, np.int64)

@@ -203,7 +203,7 @@ def normal_quantile(p):
 
 @kernel
 def search(tables, x, counts):
-    """How many of each ascending tables[c] (> n,) are smaller than x[c], into found (c,) integers: all binary searches
+    """Count how many of each ascending tables[c] (> n,) are smaller than x[c], into counts (c,): all binary searches
     advance together, so that their steps do not wait for each other."""
     for c in range(x.shape[0]):
         counts[c] = 0
@@ -219,7 +219,7 @@ def search(tables, x, counts):
 
 @kernel
 def count_up_to(table, x):
-    """How many of an ascending table are at most x."""
+    """Return how many values of an ascending table are at most x."""
     low, n = 0, table.shape[0]
     while n > 1:
         half = n >> 1
@@ -230,7 +230,7 @@ def count_up_to(table, x):
 
 @kernel
 def count_smaller(table, last, x):
-    """How many of an ascending table are smaller than x.
+    """Return how many values of an ascending table are smaller than x.
 
     Without branches, which a processor would often predict wrongly: it counts whole blocks of STRIDE by their last
     values, and then within one block. table: padded with infinity, by at least 1, to a multiple of STRIDE; last: the

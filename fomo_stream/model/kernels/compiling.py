@@ -1,4 +1,4 @@
-"""How the kernels are compiled, and where their code is kept.
+"""Compile the kernels, and keep their code.
 
 Code that was just compiled and the same code read from a file do not round alike: logits differ by up to 1e-7. So a
 process that needs kernels which no folder has starts another Python, which compiles all of them into a new folder, and
@@ -31,7 +31,7 @@ except ModuleNotFoundError:  # torch scores, and the kernels of the detector are
     numba = None
 ARE_COMPILED = numba is not None and not numba.config.DISABLE_JIT
 
-# What kernels are compiled for, and the features that a processor needs for it.
+# The target that kernels are compiled for, and the features that a processor needs for it.
 PORTABLE = {
     "x86_64": ("x86-64-v3", ("avx2", "fma", "bmi2")),  # from 2013 (Intel) and 2015 (AMD) on
     "aarch64": ("generic", ()),  # all of 64 bits: they have NEON and FMA
@@ -51,7 +51,7 @@ MAX_COMPILE_S = 900.0
 
 
 def _compile_for_all() -> None:
-    """Compile for `PORTABLE` in place of this very processor, unless NUMBA_CPU_NAME asks for another one.
+    """Compile for `PORTABLE`, not for this very processor, unless NUMBA_CPU_NAME asks for another one.
 
     So the compiled code can be kept in an image and used on other hosts, and scores do not depend on the processor.
     It holds for all that numba compiles in this process after the first kernel.
@@ -79,7 +79,7 @@ def version_of(package: Path) -> str:
 def _find_folder() -> Path | None:
     """The folder that has the kernels, or else the first one that can be made; None: none can.
 
-    In that of NUMBA_CACHE_DIR, if it is set; else beside the package, or in the user's cache.
+    It is in that of NUMBA_CACHE_DIR, if it is set; else next to the package, or in the user's cache.
     """
     if numba is None:
         return None
@@ -98,7 +98,7 @@ def _can_be_written(place: Path) -> bool:
 
 
 class _ThisProcess:
-    """Of this process."""
+    """The state of this process."""
 
     folder = _find_folder()
     fills = False  # it compiles for others
@@ -110,7 +110,7 @@ def compile_into(folder: str) -> None:
 
 
 def are_missing() -> bool:
-    """Whether another process has to compile the kernels, and can keep them."""
+    """Return whether another process has to compile the kernels, and can keep them."""
     return _ThisProcess.folder is not None and not _ThisProcess.folder.is_dir()
 
 

@@ -1,4 +1,4 @@
-"""Arrays handed over by address: one integer costs nothing as an argument, dozens of arrays cost more than a score.
+"""Pass arrays by address: one integer costs nothing as an argument, dozens of arrays cost more than a score.
 
 Nothing is checked when a handle is read: positions, types and dimensions must be those that it was made of.
 """
@@ -21,7 +21,7 @@ WORDS = 5  # integers for each array: its address, and its sizes
 
 
 class Handle:
-    """The address of the addresses of arrays, which live as long as it does.
+    """The address of a list of array addresses; the arrays live as long as the handle.
 
     tree: nested named tuples and tuples of arrays, numbers and handles, or None. A copy has the addresses of its own
     arrays. Contiguous arrays are not copied: what a kernel writes is in them.
@@ -58,7 +58,7 @@ if ARE_COMPILED:
 
     @intrinsic
     def _pointer(_typing: Any, address: Any) -> Any:
-        """What is at an address (int64)."""
+        """Return the pointer of an address (int64)."""
 
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
@@ -80,13 +80,13 @@ else:
 
 @inline_kernel
 def words_at(address):
-    """The integers (2 ** 20,) of the handle at an address; they end before."""
+    """Return the integers (2 ** 20,) of the handle at an address; only the first of them belong to it."""
     return carray(_pointer(address), (1 << 20,), np.int64)
 
 
 @inline_kernel
 def scalar(words, i):
-    """Array i of a handle, which has one float64."""
+    """Return array i of a handle, which has one float64."""
     return carray(_pointer(words[i * WORDS]), (1,), np.float64)[0]
 
 

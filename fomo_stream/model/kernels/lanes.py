@@ -1,4 +1,4 @@
-"""Sixteen numbers at a time, for loops that a compiler turns into vector code badly: with checks before each.
+"""Sixteen numbers at a time, for loops that a compiler vectorises badly: with checks before each.
 
 LANES float32, or as many int32 counts, are one variable of a kernel, which the processor keeps in registers. Also:
 parts of arrays at no cost (`span`).
@@ -52,7 +52,7 @@ def _everywhere(builder: Any, x: Any, vector: Any) -> Any:
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
-    """Where the lanes of a contiguous array begin, from value `at` on."""
+    """Return the pointer to the lanes of a contiguous array from value `at` on."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), _FLOATS.as_pointer())
 
@@ -61,7 +61,7 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
 def span(_typing: Any, values: Any, at: Any, count: Any) -> Any:
     """`count` values of a contiguous array of any dimensions, in its order, from value `at` on: (count,), not a copy.
 
-    Nobody counts that it is in use, which costs more than to read a few values. So use it only of arrays that live
+    It has no reference count, as counting costs more than to read a few values. So use it only for arrays that live
     longer: arguments of the kernel, or those that are used after it.
     """
     kind = types.Array(values.dtype, 1, "C")
@@ -207,7 +207,7 @@ def count_if(_typing: Any, counts: Any, x: Any, lanes: Any, at: Any) -> Any:
 
 @intrinsic
 def smallest_with(_typing: Any, counts: Any, k: Any, lanes: Any) -> Any:
-    """The smallest of the lanes whose counts are at least k; infinity if there is none."""
+    """Return the smallest of the lanes whose counts are at least k, or infinity without such a lane."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         number, k, lanes = arguments
@@ -254,7 +254,7 @@ def trailing_zeros(_typing: Any, bits: Any) -> Any:
 
 @intrinsic
 def bits_set(_typing: Any, bits: Any) -> Any:
-    """How many bits are set."""
+    """Return how many bits are set."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])

@@ -22,13 +22,13 @@ from fomo_stream.model.kernels.lanes import (
     up_to,
 )
 
-BLOCK = 128  # context rows that are compared with several rows before the next: they stay in the nearest cache
+BLOCK = 128  # context rows that are compared with several rows together: so they stay in the processor's nearest cache
 GROUPS = 2 * LANES  # of context rows; their minima bound the distance of the last neighbour
-HITS_AT_ONCE = 4  # neighbours that are usually the most among 64 rows
+HITS_AT_ONCE = 4  # among 64 rows there are usually not more neighbours
 MAX_RANKED = 128  # candidates that are ranked by counting
 MAX_ROWS_WITHOUT_BOUND = 4 * LANES  # rows that are ranked without a bound
 FAR = 1e18  # coordinate of the padding; far from every row, whose coordinates are at most LIMIT
-MIN_BASE = np.float32(2.0**-31)  # its fourth power can be added to 1 without effect, and takes no longer than others
+MIN_BASE = np.float32(2.0**-31)  # its fourth power added to 1 changes nothing, and is a normal number: those are fast
 LIMIT = 1e15  # of coordinates: their squares are finite in float32
 
 
@@ -107,7 +107,7 @@ def bound_of(d2, k, minima):
 
 @kernel
 def rows_up_to(d2, bound, rows):
-    """The rows whose d2 (m,) is at most `bound`, ascending, into found (m + HITS_AT_ONCE,) integers; returns how many.
+    """Write the rows whose d2 (m,) is at most `bound`, ascending, into rows (m + HITS_AT_ONCE,); returns how many.
 
     HITS_AT_ONCE are written for each 64 rows, without a branch that a processor would often predict wrongly; only where
     there are more do others follow.
@@ -130,7 +130,7 @@ def rows_up_to(d2, bound, rows):
 
 @kernel
 def _insert(near, where, count, v, i):
-    """Put v into the ascending near (k,), of which count are filled; equal values stay in order."""
+    """Insert v into the ascending near (k,), whose first `count` are filled; equal values stay in order."""
     at = count if count < near.shape[0] else near.shape[0] - 1
     while at > 0 and near[at - 1] > v:
         near[at] = near[at - 1]

@@ -1,4 +1,4 @@
-"""The parts of a network, in float32."""
+"""The layers of a network, in float32."""
 
 from __future__ import annotations
 

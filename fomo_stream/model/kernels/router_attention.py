@@ -30,7 +30,7 @@ from fomo_stream.model.kernels.neighbours import (
 )
 from fomo_stream.model.kernels.network import gelu_all, linear, normalize
 from fomo_stream.model.kernels.statistics import (
-    FEW_NEIGHBOURS,
+    NEAR_NEIGHBOURS,
     SPACES,
     TILE,
     channels_of,
@@ -46,15 +46,14 @@ ATTENDS = 2.0  # first number of these weights; those of a fusion begin with 1
 BANDWIDTHS = 4  # in each space, each twice as wide as the one before
 WIDEST_SQUARED = 64.0  # the widest of them, squared, over the narrowest
 INPUT_LIMIT = np.float32(12.0)
-MIN_KERNEL_WEIGHT = np.float32(
-    2.0**-64
-)  # a weight that changes nothing; its products with values are normal numbers, not slow ones
+# a weight that changes nothing; its products with values are normal numbers, which are fast (denormal ones are slow)
+MIN_KERNEL_WEIGHT = np.float32(2.0**-64)
 
 
 class AttentionWeights(NamedTuple):
     """The weights as the kernels read them: matrices (inputs, outputs), layers stacked.
 
-    S = spaces, H = S BANDWIDTHS heads, L layers, of which the first has no coordinates, values and messages; V values
+    S = spaces, H = S BANDWIDTHS heads, L layers; the first layer has no coordinates, values and messages; V values
     a head, C coordinates, R routers, K coordinates for these.
     """
 
@@ -113,7 +112,7 @@ class _LayerMemory(NamedTuple):
     in_space: Single  # (TILE, C)
     extra: Single  # (TILE, m) distances in them
     keys: Single  # (TILE, K)
-    seen: Single  # (TILE, 2 H) densities as inputs
+    inputs: Single  # (TILE, 2 H) densities as inputs
     mixed: Single  # (TILE, H V) what was read of values
     weights: Single  # (BANDWIDTHS, m)
     sums: Float  # (BANDWIDTHS,)
@@ -152,24 +151,16 @@ def _closest(d2):
 def _weigh(d2, closest, factor, weights, sums):
     """As `kernel_sums`, with the kernels themselves in weights (BANDWIDTHS, m), narrowest first."""
     m = d2.shape[0]
-    narrowest, narrow, wide, widest = (
-        span(weights, 0, m),
-        span(weights, m, m),
-        span(weights, 2 * m, m),
-        span(weights, 3 * m, m),
-    )
+    narrowest, narrow = span(weights, 0, m), span(weights, m, m)
+    wide, widest = span(weights, 2 * m, m), span(weights, 3 * m, m)
     s1 = s4 = s16 = s64 = np.float32(0)
     for i in range(m):
         e = exp_of_negative((closest - d2[i]) * factor)
         e4 = fourth_power(e)
         e16 = fourth_power(e4)
         e64 = fourth_power(e16)
-        widest[i], wide[i], narrow[i], narrowest[i] = (
-            max(e, MIN_KERNEL_WEIGHT),
-            max(e4, MIN_KERNEL_WEIGHT),
-            max(e16, MIN_KERNEL_WEIGHT),
-            max(e64, MIN_KERNEL_WEIGHT),
-        )
+        widest[i], wide[i] = max(e, MIN_KERNEL_WEIGHT), max(e4, MIN_KERNEL_WEIGHT)
+        narrow[i], narrowest[i] = max(e16, MIN_KERNEL_WEIGHT), max(e64, MIN_KERNEL_WEIGHT)
         s1 += e
         s4 += e4
         s16 += e16
@@ -317,7 +308,7 @@ def _finish(z, size, layer, densities, w, c, rarity, read, memory, logits):
 
     rarity: as of `channels_of`. read: (R, K + width) what is read of routers.
     """
-    heads, inputs = densities.shape[1], memory.seen
+    heads, inputs = densities.shape[1], memory.inputs
     a, b = layer * heads, (layer + 1) * heads
     for t in range(size):
         channels_of(densities[t], c.median[a:b], c.spread[a:b], c.ordered[a:b], c.last_ordered[a:b], rarity, inputs[t])
@@ -389,7 +380,7 @@ def attend_rows(rows, t, c, w, read):
 def units_of(x, columns, floor):
     """Median (S,) of the mean distance of the context's rows x (S, n, d) to their 5 nearest ones."""
     spaces, n = x.shape[:2]
-    m, k = columns.shape[1] * columns.shape[3], min(FEW_NEIGHBOURS, n - 1)
+    m, k = columns.shape[1] * columns.shape[3], min(NEAR_NEIGHBOURS, n - 1)
     near, where, scratch = np.empty(k, np.float32), np.empty(k, np.int32), new_scratch(m)
     d2, means, out = np.empty((TILE, m), np.float32), np.empty(n), np.empty(spaces)
     for s in range(spaces):
@@ -409,7 +400,7 @@ def units_of(x, columns, floor):
 def own_densities(x, z, layer, w, c):
     """Densities (n, H) of the context's own rows x (S, n, d) in a layer, leave-one-out, and what they read (n, H V).
 
-    z: (n, width) the rows before the layer. c: the context, of which the comparison is not known yet.
+    z: (n, width) the rows before the layer. c: the context; its comparison is not known yet.
     """
     spaces, n = x.shape[:2]
     m, heads = c.columns.shape[1] * c.columns.shape[3], w.weight.shape[1] // 2
@@ -448,8 +439,8 @@ def own_rows(z, layer, densities, mixed, w, c, rarity, read, logits):
 
 @kernel
 def keys_of_layer(z, layer, w):
-    """What others read of the context's rows z (n, width) in a layer: coordinates (n, S C), values (n, H V), and the
-    messages of routers (R, K + width)."""
+    """Return what others read of the context's rows z (n, width) in a layer: coordinates (n, S C), values (n, H V), and
+    the messages of routers (R, K + width)."""
     n, width = z.shape
     norm, coordinates = np.empty((n, width), np.float32), np.empty((n, w.coordinates.shape[2]), np.float32)
     values = np.empty((n, w.values.shape[2]), np.float32)
@@ -461,7 +452,7 @@ def keys_of_layer(z, layer, w):
 
 @kernel
 def _router_messages(z, layer, w):
-    """The coordinates of the messages that routers collect, beside what they add to a row: (R, K + width)."""
+    """Return the coordinates of the messages that routers collect, with what they add to a row: (R, K + width)."""
     n, width = z.shape
     count, k = w.routers.shape[1], w.router_key.shape[2]
     keys, mapped = np.empty((n, k), np.float32), np.empty((n, width), np.float32)

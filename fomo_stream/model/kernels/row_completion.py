@@ -37,7 +37,7 @@ class CompletionRows(NamedTuple):
     center: Float  # (d,)
     most: Float  # (d,) the largest size of (rows - center) / scale
     columns: NDArray[np.float32]  # (d, m) these, padded with FAR
-    nearest: float  # how many rows have a say
+    nearest: float  # how many rows complete a row
 
 
 @kernel

@@ -7,7 +7,7 @@ from fomo_stream.model.kernels.compiling import exact_kernel
 
 @exact_kernel
 def smaller(ascending, x):
-    """How many of ascending numbers (m,) are smaller than x."""
+    """Return how many of ascending numbers (m,) are smaller than x."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2

@@ -28,8 +28,8 @@ from fomo_stream.model.kernels.neighbours import FAR, LIMIT, block_distances, ke
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-MAX_FEATURES = 64  # of more, a library is faster
-MAX_SWEEPS = 30  # far more than are ever needed
+MAX_FEATURES = 64  # with more, a library is faster
+MAX_SWEEPS = 30  # far more sweeps than any matrix needs
 PRECISION = 1e-15
 
 
@@ -146,18 +146,18 @@ def whitening_matrix(z):
 
 
 NEIGHBOURS = 20
-FEW_NEIGHBOURS = 5
+NEAR_NEIGHBOURS = 5
 SPACES = 3  # z-scores, quantile map, whitened
 PER_SPACE = 14
 TILE = 8  # rows that pass over the context together; without influence on results
 
 
 class Transform(NamedTuple):
-    """From raw values to the spaces in use. d = features, k = knots; raw units, float64."""
+    """The maps from raw values to the spaces in use. d = features, k = knots; raw units, float64."""
 
     uses: NDArray[np.bool_]  # (SPACES,)
 
-    fill: Float  # (d,) in place of missing values
+    fill: Float  # (d,) values that replace missing ones
     known: NDArray[np.bool_]  # (d,) features with a value in the context
     value_limit: float
     center: Float  # (d,)
@@ -286,13 +286,13 @@ def distance_statistics(x, columns, near, where, floor, logs):
     for i in range(k):
         root = math.sqrt(np.float64(near[i]))
         twenty += root
-        five += root if i < FEW_NEIGHBOURS else 0.0
+        five += root if i < NEAR_NEIGHBOURS else 0.0
     block, lane = where[0] // columns.shape[2], where[0] % columns.shape[2]
     gap = 0.0
     for j in range(x.shape[0]):
         gap = max(gap, abs(np.float64(x[j]) - np.float64(columns[block, j, lane])))
     logs[0] = max(math.sqrt(np.float64(near[0])), floor)
-    logs[1] = max(five / min(FEW_NEIGHBOURS, k), floor)
+    logs[1] = max(five / min(NEAR_NEIGHBOURS, k), floor)
     logs[2] = max(twenty / k, floor)
     logs[3] = max(gap, floor)
 
@@ -304,8 +304,8 @@ def ratio_statistics(logs, own, where, out):
     five = twenty = 0.0
     for i in range(k):
         twenty += own[where[i], 1]
-        five += own[where[i], 0] if i < FEW_NEIGHBOURS else 0.0
-    out[0] = logs[1] - five / min(FEW_NEIGHBOURS, k)
+        five += own[where[i], 0] if i < NEAR_NEIGHBOURS else 0.0
+    out[0] = logs[1] - five / min(NEAR_NEIGHBOURS, k)
     out[1] = logs[2] - twenty / k
 
 
@@ -343,7 +343,7 @@ def new_memory(d, m, n):
     """Working memory of `describe_tile` for d features and n context rows, padded to m."""
     k, doubles = min(NEIGHBOURS, n), np.empty(2 * d + 12)
     return (
-        doubles,  # of which the next four are parts: each array of its own takes as long as a distance to fifty rows
+        doubles,  # the next four are parts of it: to allocate an array takes as long as the distances to fifty rows
         span(doubles, 0, d),
         span(doubles, d, d),
         span(doubles, 2 * d, 4),

@@ -189,7 +189,7 @@ def _add_likeness(like, h, logits):
 
 @exact_kernel
 def _combine_entries(entry_logits, counts, h, logits, votes):
-    """The logits (q,) of records from those found of their rows, and the votes (q,) of the context on them."""
+    """Write the logits (q,) of records, from those of their entries, and the votes (q,) of the context on them."""
     own, by_rank = row(h, OWN, np.float64), row(h, VOTES, np.float64)
     n = 0
     for i in range(counts.shape[0]):
@@ -201,7 +201,7 @@ def _combine_entries(entry_logits, counts, h, logits, votes):
 
 @exact_kernel
 def score_views(rows, without, views, contexts, weights):
-    """Logits and votes, (2, v, q), of rows in all v views; NaN where there is no context.
+    """Return logits and votes, (2, v, q), of rows in all v views; NaN without a context.
 
     rows: (q, all columns) of all views side by side, NaN = missing; some values may stand in for missing ones, and are
     NaN in `without`. A row with any has the logit that is less outlying: with them, or completed. views: (v, 3) the

@@ -47,9 +47,8 @@ class Rival:
         self._features, self._own, self._records = features, ConformalAlerts(config), 0
         self._whole = CompleteRows(len(features), categorical)
         self._detector = _make_rival(spec, len(features), config)
-        self._protocol = next(
-            (names for names in PROTOCOLS if all(hasattr(self._detector, name) for name in names)), None
-        )
+        protocols = (names for names in PROTOCOLS if all(hasattr(self._detector, name) for name in names))
+        self._protocol = next(protocols, None)
         if self._protocol is None:
             lacks = "none of the methods " + ", ".join("/".join(methods) for methods in PROTOCOLS)
             raise ConfigError(f"--compare {spec} gives a {type(self._detector).__name__}, which has {lacks}")

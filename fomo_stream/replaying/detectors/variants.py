@@ -14,17 +14,7 @@ from fomo_stream.wording import did_you_mean
 
 MAX_VARIANTS = 32  # detectors at the same time
 # Settings that can vary while detectors take the same rows.
-VARIABLE_SETTINGS = (
-    "alert_rate",
-    "context_size",
-    "min_context",
-    "views",
-    "lags",
-    "admit",
-    "adapt_after",
-    "seed",
-    "model",
-)
+VARIED = ("alert_rate", "context_size", "min_context", "views", "lags", "admit", "adapt_after", "seed", "model")
 
 
 def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
@@ -35,13 +25,11 @@ def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
     """
     grid = _parse_grid(settings.grid)
     if (count := prod(map(len, grid.values()))) > MAX_VARIANTS:
-        raise ConfigError(
-            f"--grid names {count:,} combinations, at most {MAX_VARIANTS} fit in one replay; name fewer values"
-        )
+        raise ConfigError(f"--grid names {count:,} combinations; at most {MAX_VARIANTS} fit in one replay: name fewer")
     made: dict[str, ReplaySettings] = {}
     for combination in product(*grid.values()) if grid else ():
         variant = _with_values(settings, dict(zip(grid, combination, strict=True)))
-        if any(getattr(variant, name) != getattr(settings, name) for name in VARIABLE_SETTINGS):
+        if any(getattr(variant, name) != getattr(settings, name) for name in VARIED):
             made.setdefault(" ".join(f"{name}={_value_text(getattr(variant, name))}" for name in grid), variant)
     return list(made.items())
 
@@ -55,10 +43,9 @@ def _parse_grid(words: Sequence[str]) -> dict[str, list[str]]:
         if not equals or not values:
             raise ConfigError(f"--grid {word}: write a setting and its values, such as alert_rate=0.01,0.001")
         name = written.lstrip("-").replace("-", "_")
-        if name not in VARIABLE_SETTINGS:
+        if name not in VARIED:
             hint = (
-                did_you_mean(name, VARIABLE_SETTINGS)
-                or f"; it may name {', '.join(VARIABLE_SETTINGS)}; replay once for each value of others"
+                did_you_mean(name, VARIED) or f"; it may name {', '.join(VARIED)}; replay once for each value of others"
             )
             raise ConfigError(f"--grid {written}: it does not take this setting{hint}")
         if name in grid:
@@ -79,7 +66,7 @@ def _with_values(settings: ReplaySettings, values: Mapping[str, str]) -> ReplayS
         checked.detector_config()
     except ConfigError as error:
         raise ConfigError(f"--grid: {error}") from None
-    return settings.model_copy(update={name: getattr(checked, name) for name in VARIABLE_SETTINGS})
+    return settings.model_copy(update={name: getattr(checked, name) for name in VARIED})
 
 
 def _value_text(value: Any) -> str:

@@ -36,11 +36,8 @@ def drift_report(partitions: Sequence[Values], features: tuple[str, ...]) -> dic
             reference, last = (_counts(column, edges) for column in ends)
             known_values = [column[~np.isnan(column)].astype(np.float64) for column in ends]
             medians = [np.median(known) if len(known) else np.nan for known in known_values]
-            partition_measures[:, f] = (
-                _psi(last, reference),
-                *medians,
-                *(1 - len(known) / REFERENCE_RECORDS for known in known_values),
-            )
+            missing = [1 - len(known) / REFERENCE_RECORDS for known in known_values]
+            partition_measures[:, f] = _psi(last, reference), *medians, *missing
     with np.errstate(invalid="ignore"):
         total = np.where(np.isnan(measured), 0.0, weight[:, None, None])
         means = np.nansum(total * np.nan_to_num(measured), axis=0) / total.sum(axis=0)

@@ -23,9 +23,7 @@ _SEED = 20250117
 
 def resamples(n_windows: int) -> Float:
     """Return how often each window is drawn in each replicate (n_windows, REPLICATES): the same for every call."""
-    draws = np.random.RandomState(_SEED).randint(
-        0, n_windows, (REPLICATES, n_windows)
-    )  # RandomState never changes its numbers
+    draws = np.random.RandomState(_SEED).randint(0, n_windows, (REPLICATES, n_windows))  # stable over versions
     rows = np.arange(REPLICATES)[:, None] * n_windows + draws
     counts = np.bincount(rows.reshape(-1), minlength=REPLICATES * n_windows)
     return counts.reshape(REPLICATES, n_windows).T.astype(np.float64)

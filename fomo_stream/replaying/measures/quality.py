@@ -75,10 +75,7 @@ class Quality:
         return metrics, {name: replicates[name] for name in METRICS if metrics[name] and ends[name]} or None
 
     def _of_ranking(self, weights: Float) -> dict[str, Float]:
-        """Return the RANKING_METRICS (r,) for weights (MAX_WINDOWS, r) of the windows.
-
-        They are computed from at most MAX_RANKING_CELLS cells: exact for rankings with fewer.
-        """
+        """Return the RANKING_METRICS (r,) for weights (MAX_WINDOWS, r) of the windows, from MAX_RANKING_CELLS cells."""
         score, is_outlier, window = self._ranked
         place = ranking_cells(score, is_outlier)
         place //= int(place.max(initial=0)) // MAX_RANKING_CELLS + 1

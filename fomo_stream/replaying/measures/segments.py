@@ -1,7 +1,7 @@
 """Finds anomalous segments: consecutive outliers of one series, and how soon each detector saw them.
 
 A series is the records of one partition with the same key, or without one. A segment begins with an outlier and ends
-with its last outlier before the next inlier, or before more than MAX_UNLABELLED_GAP unlabelled records in a row.
+with its last outlier before the next inlier, or before more than MAX_GAP unlabelled records in a row.
 (Otherwise, if only outliers have labels, one segment would never end.) A detector has detected a segment when one of
 its alerts is within it; the delay is counted from the first record.
 """
@@ -20,7 +20,7 @@ from fomo_stream.replaying.blocks import INLIER, OUTLIER
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-MAX_UNLABELLED_GAP = 10  # unlabelled records in a row that do not end a segment
+MAX_GAP = 10  # unlabelled records in a row that do not end a segment
 MAX_LISTED_SEGMENTS = 1000  # that the report lists
 NOT_DETECTED = -1  # stands for a delay
 
@@ -77,9 +77,7 @@ def segments(partition: int, rows: NDArray[Any]) -> Segments:
     label, times = rows["label"], rows["time"]
     places = np.flatnonzero(label == OUTLIER)
     inliers = np.cumsum(label == INLIER)[places]
-    is_first = (np.diff(inliers, prepend=-1) > 0) | (
-        np.diff(places, prepend=-MAX_UNLABELLED_GAP - 2) > MAX_UNLABELLED_GAP + 1
-    )
+    is_first = (np.diff(inliers, prepend=-1) > 0) | (np.diff(places, prepend=-MAX_GAP - 2) > MAX_GAP + 1)
     is_first |= np.diff(rows["series"][places], prepend=-1) != 0
     begins = np.flatnonzero(is_first)
     ends = np.append(begins[1:], len(places))[: len(begins)]

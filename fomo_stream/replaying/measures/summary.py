@@ -164,9 +164,8 @@ def _about_drift(drift: dict[str, Any]) -> list[str]:
         for name, psi in sorted(pairs, key=lambda pair: -pair[1])
     ]
     others = f", and {len(moved) - MAX_NAMED} more" if len(moved) > MAX_NAMED else ""
-    return (
-        [f"Features that have moved since the first records: {', '.join(moved[:MAX_NAMED])}{others}."] if moved else []
-    )
+    named = ", ".join(moved[:MAX_NAMED])
+    return [f"Features that have moved since the first records: {named}{others}."] if moved else []
 
 
 def moment(ms: int, other: int) -> str:

@@ -25,13 +25,7 @@ CAPTION = (
     "number of incidents without a fault in 10,000 normal records. Half of the 95 % interval is shown after "
 )
 # units of time: their length in seconds, and up to how many seconds each is used
-TIME_UNITS = (
-    ("us", 1e-6, 1e-3),
-    ("ms", 1e-3, 1.0),
-    ("s", 1.0, 120.0),
-    ("min", 60.0, 7200.0),
-    ("h", 3600.0, float("inf")),
-)
+UNITS = (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, float("inf")))
 
 Report = Mapping[str, Any]
 
@@ -49,9 +43,7 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
             console.print(Text(clean(line)))
         console.print()
         console.print(_detector_table(report, console))
-        if console.width >= NARROW_COLUMNS and any(
-            _metric(detector, "segments_detected") for detector in report["detectors"]
-        ):
+        if console.width >= NARROW_COLUMNS and any(_metric(d, "segments_detected") for d in report["detectors"]):
             console.print(Text(f"{CAPTION}{_plus_minus(console)}.", style="dim"))
         for line in _incident_lines(report):
             console.print(Text(clean(line)))
@@ -73,9 +65,8 @@ def ranked(report: Report) -> list[Report]:
 def _incident_lines(report: Report) -> list[str]:
     """Return lines about the worst incidents with their explanations, if there are any."""
     is_timed = report["source"].get("axis") == "time"
-    worst = [incident for incident in (report.get("incidents") or {}).get("worst", ()) if incident.get("explanation")][
-        :MAX_EXPLAINED
-    ]
+    worst = (report.get("incidents") or {}).get("worst", ())
+    worst = [incident for incident in worst if incident.get("explanation")][:MAX_EXPLAINED]
     lines = ["", "Worst incidents:"] if worst else []
     for incident in worst:
         begin = incident.get("begin")
@@ -148,6 +139,6 @@ def in_units(seconds: float) -> str:
     >>> [in_units(seconds) for seconds in (0, 0.000187, 0.02, 7.25, 600, 90_000)]
     ['0 us', '187 us', '20 ms', '7.2 s', '10 min', '25 h']
     """
-    unit, size, _ = next(unit for unit in TIME_UNITS if seconds < unit[2])
+    unit, size, _ = next(unit for unit in UNITS if seconds < unit[2])
     number = seconds / size
     return f"{number:.0f} {unit}" if number >= 10 or not number else f"{number:.1f} {unit}"

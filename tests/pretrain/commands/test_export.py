@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> None:
-    config = replace(TINY, keep_every=4)
-    trained = train(config, tmp_path / "run", "cpu")
+    trained = train(TINY, tmp_path / "run", "cpu")
     target = tmp_path / "tiny.safetensors"
     assert main(["export", str(tmp_path / "run"), "--out", str(target)]) == 0
     loaded = load_torch_model(str(target), "cpu")
@@ -38,8 +36,6 @@ def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> No
     assert training["settings"]["data"]["batch"] == 2
     assert training["commit"]
     assert [line["step"] for line in training["log"]] == [2, 8]
-    assert main(["export", str(tmp_path / "run"), "--out", str(target), "--step", "4"]) == 0
-    assert read_metadata(target)["training"]["steps"] == 4
 
 
 def test_export_of_a_checkpoint_copies_it_and_has_no_steps_to_choose_from(
@@ -49,21 +45,23 @@ def test_export_of_a_checkpoint_copies_it_and_has_no_steps_to_choose_from(
     save_model(ZeroShotModel(MODELS["tiny"]), source, {"steps": 3})
     assert main(["export", str(source), "--out", str(target)]) == 0
     assert read_metadata(target) == read_metadata(source)  # with the digest of all weights
-    assert main(["export", str(source), "--out", str(target), "--step", "3"]) == ConfigError.exit_code
-    assert "--step and --select choose among the weights of a run" in capsys.readouterr().err
+    assert main(["export", str(source), "--out", str(target), "--select", "lowest-loss"]) == ConfigError.exit_code
+    assert "--select chooses among the weights of a run" in capsys.readouterr().err
 
 
 def test_export_refuses_what_could_not_be_loaded_or_was_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(replace(TINY, keep_every=4), tmp_path / "run", "cpu")
+    train(TINY, tmp_path / "run", "cpu")
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model")]) == ConfigError.exit_code
     assert "ends in .safetensors" in capsys.readouterr().err
     target = str(tmp_path / "model.safetensors")
     assert main(["export", str(tmp_path), "--out", target]) == CheckpointError.exit_code
     assert "is no training run" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "run"), "--out", target, "--step", "5"]) == CheckpointError.exit_code
-    assert "steps it kept: 4, 8" in capsys.readouterr().err
+    assert (
+        main(["export", str(tmp_path / "run"), "--out", target, "--select", "lowest-loss"]) == CheckpointError.exit_code
+    )
+    assert "kept no weights to choose from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

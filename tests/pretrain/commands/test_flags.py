@@ -73,8 +73,8 @@ def test_weights_of_all_priors_are_given_by_one_flag() -> None:
         (["--minutes", "0"], "must be above 0"),
         (["--lr", "-1"], "must be above 0"),
         (["--set", "ema=2"], "ema is a share"),
-        (["--period", "-1"], "period must be at least 0"),
-        (["--min-auc", "0.9", "--max-auc", "0.5"], "no dataset is between them"),
+        (["--set", "period=-1"], "period must be at least 0"),
+        (["--set", "min_auc=0.9", "--set", "max_auc=0.5"], "no dataset is between them"),
         (["--layers", "-1"], "layers = -1, expected 0 to 100"),
         (["--set", "channel_dropout=1"], "channel_dropout is a share below 1"),
         (["--threads", "0"], "--threads needs at least 1"),
@@ -105,7 +105,7 @@ def test_the_paper_presets_are_the_papers() -> None:
         assert (config.data.context_min, config.data.context_max, config.network.routers) == (500, 5000, 500)
         assert config.best_every == 1000  # an epoch; the lowest loss is selected
         assert (config.data.gmm_weight, config.data.causal_weight, config.data.copula_weight) == (1, 0, 0)
-        assert config.data.contaminated_share == config.data.duplicated_share == config.data.incomplete_share == 0.0
+        assert config.data.contaminated_share == 0.0
         assert config.data.max_features == config.network.raw_features
     assert main_run.data.reuse is not None
     assert (main_run.data.reuse.unique, main_run.data.reuse.transforms) == (500, 15)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.impute import SimpleImputer
 
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares
 from pretrain.priors.copulas import CopulaConfig, CopulaFamilies, CopulaShares, QuantileShapes
@@ -24,8 +22,6 @@ from pretrain.priors.mixture import (
     DataConfig,
     contaminated,
     draw_amounts,
-    repeated,
-    with_gaps,
 )
 from pretrain.priors.reuse import ReuseConfig
 
@@ -90,8 +86,7 @@ def test_contexts_of_every_prior_of_tables_hold_the_share_of_outliers_asked_for(
     assert dirty.labels.sum(1).tolist() == [10.0] * 12
 
 
-def test_no_query_hides_in_the_context_though_rows_repeat() -> None:
-    """No outlier of the queries is in the context: rows are repeated on each side separately."""
+def test_no_query_hides_in_a_contaminated_context() -> None:
     config = DataConfig(
         gmm_weight=1.0,
         causal_weight=0.0,
@@ -103,13 +98,10 @@ def test_no_query_hides_in_the_context_though_rows_repeat() -> None:
         queries=80,
         contaminated_share=1.0,
         contamination=(0.4, 0.4),
-        duplicated_share=1.0,
-        duplicates=(1.0, 1.0),
     )
     batch = BatchSource(config, 0).batch(0)
     for b, d in enumerate(batch.n_features.tolist()):
         asked = batch.queries[b, batch.labels[b] == 1, :d]
-        assert len(np.unique(asked.numpy(), axis=0)) < len(asked)  # rows do repeat
         assert torch.cdist(asked, batch.context[b, :, :d], p=1).amin() > 0
 
 
@@ -135,35 +127,6 @@ def test_contamination_replaces_rows_by_different_outliers(seed: int, share: flo
     assert not dirty[1].any()
     found = dirty[0][dirty[0] > 0].tolist()
     assert len(found) == len(set(found)) == round(float(torch.tensor(share) * 40))
-
-
-@given(seed=st.integers(0, 2**40), share=st.floats(0, 1))
-def test_repeated_rows_are_copies_of_others_of_their_table(seed: int, share: float) -> None:
-    rows = torch.arange(400.0).view(2, 200, 1).expand(2, 200, 3)
-    copies = repeated(rows, torch.tensor([[share], [0.0]]), Draws(seed))
-    assert torch.equal(copies[1], rows[1])
-    assert set(copies[0, :, 0].tolist()) <= set(rows[0, :, 0].tolist())
-    assert torch.equal(copies[..., 0], copies[..., 2])  # whole rows
-    assert abs((copies[0] != rows[0]).all(-1).float().mean() - share * 199 / 200) < 0.17
-
-
-def test_missing_values_are_medians_of_what_remains_and_affect_queries_alike() -> None:
-    draws = Draws(0)
-    context, queries = draws.normal(3, 301, 5), draws.normal(3, 200, 5)
-    seen, asked = with_gaps(context, queries, torch.tensor([[0.2], [0.5], [0.0]]), Draws(1))
-    assert torch.equal(seen[2], context[2])
-    assert torch.equal(asked[2], queries[2])
-    for b, share in ((0, 0.2), (1, 0.5)):
-        gone, gone_too = seen[b] != context[b], asked[b] != queries[b]
-        assert abs(gone.float().mean() - share) < 0.15
-        torch.testing.assert_close(gone.float().mean(0), gone_too.float().mean(0), rtol=0, atol=0.15)
-        holes = context[b].masked_fill(gone, torch.nan).double().numpy()
-        filled = SimpleImputer(strategy="median").fit(holes)
-        # of an even number of values torch takes the lower middle one, scikit-learn the mean of both
-        np.testing.assert_allclose(seen[b].numpy(), filled.transform(holes), atol=0.1)
-        for d in range(5):
-            fillings = torch.cat([seen[b, gone[:, d], d], asked[b, gone_too[:, d], d]])
-            assert (fillings == fillings[0]).all()
 
 
 def test_the_curriculum_lowers_the_percentile_of_mixtures_after_its_share_of_the_run() -> None:
@@ -204,8 +167,6 @@ def test_a_batch_is_finite_padded_with_zeros_and_a_function_of_seed_and_step(
         causal_weight=1.01 - weight,
         copula_weight=0.5,
         contaminated_share=0.5,
-        duplicated_share=0.5,
-        incomplete_share=0.5,
         max_features=6,
         batch=3,
         context_min=5,
@@ -251,8 +212,6 @@ def test_stream_seeds_of_neighbouring_steps_are_unrelated() -> None:
         (DataConfig, {"contaminated_share": 1.5}, "contaminated_share is a share"),
         (DataConfig, {"contamination": 0.1}, "contamination is a range"),
         (DataConfig, {"contamination": (0.2, 0.7)}, "contamination is a range"),
-        (DataConfig, {"duplicates": (0.5, 0.2)}, "duplicates is a range"),
-        (DataConfig, {"missing": (0.0, 0.9)}, "missing is a range"),
         (CausalConfig, {"strength": (3.0, 1.0)}, "strength is a range"),
         (CausalConfig, {"connections": (0.1, 1.5)}, "connections is a range"),
         (CausalConfig, {"grouped": 2.0}, "grouped is a share"),

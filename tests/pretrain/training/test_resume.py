@@ -51,7 +51,7 @@ def test_runs_of_some_minutes_join_to_one(tmp_path: Path) -> None:
     paper = {"preset": "paper-20", "layers": 2, "routers": 4, "max_features": 5, "precision": "fp32", "steps": 8}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in paper.items()]
     flags += ["--set=width=16", "--set=feed_forward=16", "--set=raw_features=5", "--set=log_every=1"]
-    flags += ["--set=best_every=4", "--set=warmup=2", "--period=0", *DATA_FLAGS]
+    flags += ["--set=best_every=4", "--set=warmup=2", "--set=period=0", *DATA_FLAGS]
     assert main(["train", *flags, "--out", str(tmp_path / "whole")]) == 0
     calls, pieces = 0, RunFiles(tmp_path / "pieces")
     while not calls or pieces.weights()[1] < 8:
@@ -118,7 +118,7 @@ def test_a_log_line_cut_short_is_dropped(tmp_path: Path) -> None:
 
 def test_lowest_loss_is_that_of_the_log(tmp_path: Path) -> None:
     """The best weights are those at the end of the interval with the lowest mean loss."""
-    config = replace(TINY, model="fusion", lr=0.3, steps=20, best_every=4, keep_every=4, schedule="constant", ema=0.5)
+    config = replace(TINY, model="fusion", lr=0.3, steps=20, best_every=4, schedule="constant", ema=0.5)
     train(config, tmp_path, "cpu")
     log = read_log(tmp_path / "log.jsonl")
     means = {end: sum(line["loss"] for line in log if end - 4 < line["step"] <= end) / 2 for end in range(4, 21, 4)}
@@ -126,10 +126,7 @@ def test_lowest_loss_is_that_of_the_log(tmp_path: Path) -> None:
     assert 4 < best < 20, "an example that tells nothing"
     found, step = RunFiles(tmp_path).lowest_loss()
     assert step == best
-    assert_same(found, RunFiles(tmp_path).weights(best)[0])
-    (tmp_path / "best.safetensors").unlink()  # then it is chosen among the kept ones
-    found, step = RunFiles(tmp_path).lowest_loss()
-    assert step == best
+    assert_same(found, weights(train(replace(config, steps=best), tmp_path / "shorter", "cpu")))
     target = tmp_path / "x.safetensors"
     assert main(["export", str(tmp_path), "--out", str(target), "--select", "lowest-loss"]) == 0
     assert read_metadata(target)["training"]["steps"] == best
