@@ -176,7 +176,7 @@ def test_delivery_reports_from_before_an_abort_are_ignored(kind: Kind) -> None:
 @both
 @pytest.mark.parametrize(("values", "most"), [([b"x" * (MAX_COMMIT_BYTES // 4)] * 4, 100), ([b""] * 4, 4)])
 def test_many_or_large_outputs_make_a_commit_due_early(kind: Kind, values: list[bytes], most: int) -> None:
-    setup = Setup(kind, most=most)
+    setup = Setup(kind, max_outputs=most)
     for value in values:
         assert not setup.delivery.is_full
         setup.send(value)
