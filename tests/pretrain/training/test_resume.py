@@ -55,7 +55,7 @@ def test_runs_of_some_minutes_join_to_one(tmp_path: Path) -> None:
     assert main(["train", *flags, "--out", str(tmp_path / "whole")]) == 0
     calls, pieces = 0, RunFiles(tmp_path / "pieces")
     while not calls or pieces.weights()[1] < 8:
-        assert main(["train", *flags, "--stop-after", "0.001", "--out", str(tmp_path / "pieces")]) == 0
+        assert main(["train", *flags, "--stop-after", str(0.0001 * 2**calls), "--out", str(tmp_path / "pieces")]) == 0
         calls += 1
     assert calls > 1
     assert without_times(tmp_path / "whole" / "log.jsonl") == without_times(pieces.log)
