@@ -6,7 +6,7 @@ In reading order:
   `scope`: contexts, the state that later results depend on, and the steps that change it. `key_scopes`: the keys that
   have a scope of their own. `row_spec`: columns of rows. `config`: settings, and those that a saved state depends on.
   `results`: scores, status, severity and reasons of rows.
-- `views`: the contexts that a record is compared with, side by side: the one place that defines them.
+- `views`: the contexts that a record is compared with, side by side.
 - `step`: the compiled part of each call, in this order: `slots` finds the series of keys, `follow` adds a record to its
   series, `route` finds the scopes that it visits, `view_columns` makes the rows of all views, `judge` makes results of
   logits and keeps them. `work` is the memory that they share. The modules below hold the state.

@@ -32,8 +32,8 @@ Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
 
 
-# Records over the alert rate in which outliers count as load, see `Alerts.step`: with MAX_LOAD of them an incident does
-# not continue.
+# Records over the alert rate in which outliers count as load, see `Alerts.step`: with MAX_LOAD of them neither the
+# second nor the third rule of `Alerts` holds.
 LOAD_SPAN = 20.0
 REPEAT_SHARE = 0.7  # of the alert rate: largest p-value of an outlier by the second rule of `Alerts`
 SHARED_ROWS = 1000.0  # records that the partition's count as, see `Alerts.start_from_shared`
@@ -107,7 +107,7 @@ class Memory:
 
 
 class Alerts(State):
-    """Compares records with those before the last step, and decides which of them are outliers.
+    """Logits and limits that `_judge_visit` of `step.judge` compares records with, to decide which are outliers.
 
     A step is every `STEP` records. Between two steps nothing that records are compared with changes, so that a result
     does not depend on how records are split over calls. All logits are compared as they were when the records came.
@@ -117,11 +117,11 @@ class Alerts(State):
     - if its own logit, or its remembered one, is above 1 and clearly above all of the last 7 / alert_rate ones;
     - or if one of them is clearly above those that were not outliers, and its p-value is at most REPEAT_SHARE *
       alert_rate;
-    - or if, at most GAP records of its series after another outlier, it is rare in the long run.
+    - or if, at most INCIDENT_GAP records of its series after another outlier, it is rare in the long run.
 
     So of ordinary records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
-    shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
+    shift, the second and the third end when the new records are not rare any more, or when MAX_LOAD says so.
 
     A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits,
     and so many times as many as of all, its records are left out of what those of other keys are compared with. So are

@@ -65,7 +65,7 @@ class Explainer:
     ) -> tuple[Reason, ...]:
         """The reasons of the i-th record of a batch with these scores; () without generations that score it.
 
-        builds: of the i-th record, these generations; pooled: what is usual for all keys. A record that has the logit
+        builders: of the i-th record, these generations; pooled: what is usual for all keys. A record that has the logit
         of its key is explained by what is usual for that. Missing values that are unknown are not reasons.
         """
         usual = pooled if scores.for_key[i] else None

@@ -135,7 +135,7 @@ class ViewContexts(Copied):
 
     def plan(self, row: Int, stop: int, lags: int) -> None:
         """Write the plan of the view, which `step.view_columns` reads, for the records before number `stop` into row
-        (VIEW,)."""
+        (PLAN_SIZE,)."""
         is_needed = self.next is not None and stop > self.next.spec.takes_effect
         takes_effect = UNREACHED_NUMBER if self.next is None else self.next.spec.takes_effect
         now = None if self.current is None else self.current.result()

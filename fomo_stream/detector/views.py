@@ -1,4 +1,4 @@
-"""Views: the contexts that a record is compared with, side by side. This is the one place that defines them."""
+"""Views: the contexts that a record is compared with, side by side. `VIEWS` is the list of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class View:
     trim: float = 0.0  # share of the context's unconfirmed rows, the most outlying ones, to leave out
 
     def columns(self, vectors: Float, lags: int, categorical: tuple[int, ...]) -> Float:
-        """The columns (n, width) of this view from the vectors (n, vectors, d) of `Series.follow` with these lags.
+        """Return the columns (n, width) from the vectors (n, vectors, d) of `Series.follow` with these lags.
 
         A view of what is usual for keys has its own: `Batch.relative`. categorical: columns of the record
         that hold category codes; these have no level and no spread.
@@ -87,7 +87,7 @@ VIEWS = {
         View("recent", sample="recent"),
         View("movement", input="movement"),
         View("past", input="past"),
-        View("key", input="relative"),
+        View("key", input="relative"),  # has to be the last one: the compiled step expects it there
     )
 }
 DEFAULT = ("trimmed", "all", "recent", "movement", "key")

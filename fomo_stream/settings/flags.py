@@ -210,30 +210,29 @@ class DetectorFlags(BaseFlags):
     device: str = flag("Detector", "auto", scope="scores")
     """cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch"""
     kernel: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
-    """what computes the scores; auto: torch with --device cuda, and for models of raw features or with softmax
-    attention, else numba"""
+    """what computes the scores; auto: torch with --device cuda and for models that numba cannot run, else numba"""
     context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state", decides=REMEMBERED)
     """largest number of records that a record is compared with, in each view"""
     min_context: int = flag("Detector", 200, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores")
-    """rows to collect before scores begin"""
+    """records to collect before the first score: of a partition, or of a file"""
     alert_rate: float = flag(
         "Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, scope="scores", decides=("remembered-scores",)
     )
-    """maximum share of ordinary records that are flagged; real incidents are flagged in addition"""
+    """share of the records without a fault that may be called outliers, at most; incidents come in addition"""
     admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", scope="scores", decides=("views",))
-    """records that may enter the contexts: auto: all but those that feedback calls outliers, and one view leaves the
-    most outlying ones out; feedback: those that feedback calls normal; all: as auto, and no view leaves records out"""
+    """which records may enter the contexts. auto: all but those that feedback calls outliers; the view trimmed also
+    leaves out the most outlying. feedback: only those that feedback calls normal. all: as auto, without trimmed"""
     views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
     """what records are compared with: default (trimmed,all,recent,movement,key), fast (trimmed,all,key), or names of
     views"""
     still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
-    """a feature that nearly always changes repeats one value: report an outlier, or ignore it"""
+    """what to do when a feature that nearly always changes repeats one value: report an outlier, or ignore it"""
     adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
-    """number of records after which a lasting shift is announced; 0: never"""
+    """announce a lasting shift, in the log and as a metric, after this many records of it; 0: never"""
     seed: int = flag("Detector", 0, ge=0, scope="state")
     """seed of the random numbers"""
     explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", scope="scores")
-    """records that are written with the features that make them unusual"""
+    """which records are written with reasons: the features that make them unusual"""
     threads: int = flag("Throughput", 1, metavar="N", ge=1, le=1024, scope="group")
     """threads of each computation, at most one per processor"""
 
@@ -278,7 +277,7 @@ class RecordFlags(DetectorFlags):
     """fields to score as categories, by how often each value and each pair of values occurs, in addition to the
     features"""
     exclude: Names = flag("Records", (), metavar="A,B.C", scope="state")
-    """fields that are not used as features; all others are"""
+    """fields that never become features"""
     counters: Names = flag("Records", ("auto",), metavar="A,B.C", scope="state")
     """fields that only grow: their growth per record is scored; auto: those that the first records show, if features
     are inferred; or none"""
@@ -295,7 +294,7 @@ class RecordFlags(DetectorFlags):
     """time zone of hours and days, and of times without a zone in records and in the configuration: Europe/Berlin"""
     reference: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
     """CSV, JSON lines or Avro with good records, in the order of time: a record is an outlier if, and as long as, it is
-    unusual compared with those of its key (default: records are compared with earlier ones)"""
+    unusual compared with the good records of its key (default: records are compared with earlier ones)"""
     derive: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_derivations)] = flag(
         "Records", (), metavar="A,B", scope="state", repeated=True
     )
@@ -312,7 +311,7 @@ class RecordFlags(DetectorFlags):
     mute_key: Names = flag("Records", (), metavar="A,B", scope="group")
     """keys that give no alerts; labels can also mute keys"""
     own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MAX_OWN_CONTEXTS, scope="group")
-    """number of the busiest keys of a partition that have contexts of their own, as if each had its own topic"""
+    """number of the busiest keys of a partition that are compared with records of their own"""
     result_field: str = flag("Output", "fomo", metavar="NAME", min_length=1, scope="outputs")
     """field of the output record that holds the result"""
     scores_only: bool = flag("Output", False, scope="outputs")
@@ -320,7 +319,7 @@ class RecordFlags(DetectorFlags):
     incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, scope="group")
     """an incident ends after N records of its series without an alert"""
     silence: Factor | None = flag("Alerts", None, metavar="FACTOR", scope="group")
-    """give an alert when a key, a partition or the topic sends nothing for so many times its usual gap: 5x (default:
+    """give an alert when a key, a partition or the topic sends nothing for FACTOR times its usual gap: 5x (default:
     none)"""
     silence_min: Annotated[str, AfterValidator(_checked_silence)] = flag(
         "Alerts", "60s", metavar="DURATION", scope="group"
@@ -450,7 +449,7 @@ class RuleFlags(RecordFlags):
     only_falls: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
     """features that give an alert only when they fall"""
     ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", scope="scores")
-    """largest deviation from the expected value that gives no alert, or as a share of that value"""
+    """deviations from the expected value up to this give no alert: 2.5 (in its unit), or 5% (of the expected value)"""
     valid: Names = flag("Alerts", (), metavar="A=0:100", scope="scores")
     """valid ranges: a value outside always gives an alert; either end may be left out"""
 

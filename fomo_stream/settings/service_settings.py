@@ -25,18 +25,18 @@ class ServiceSettings(InputFlags, OutputFlags):
     start: Literal["earliest", "latest"] = flag("Topics", "earliest", scope="running")
     """where a group without offsets starts; partitions created later are read from their start"""
     warm: str | None = flag("Topics", None, metavar="DURATION", scope="running")
-    """a group without offsets first learns the records of this duration before its start, or all (earliest), without
-    outputs: 12h, 7d or 2w (default: it starts without earlier records)"""
+    """a group without offsets first learns, without outputs, the records of this time before its start: 12h, 7d, 2w,
+    or earliest for all (default: none)"""
 
     instance_id: BrokerName | None = flag("Delivery", None, metavar="NAME", min_length=1, scope="running")
     """unique name of this instance in its group; with it, a quick restart keeps the partitions"""
     on_lost_offset: Literal["fail", "earliest", "latest"] = flag("Delivery", "fail", scope="running")
-    """what to do when the broker no longer has the next record to read"""
+    """when the broker no longer has the next record to read: end with an error, or go on at the earliest or latest"""
     reset_state: bool = flag("Delivery", False, scope="running")
     """first delete everything that the group has learned, including its choice of features"""
     max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, scope="running")
-    """target for the time from the producer of a record to the commit of its score; it limits how long records wait for
-    a batch"""
+    """target for the time from the producer of a record to the commit of its score: a quarter of it is the longest wait
+    for a batch, half of it the time between commits"""
 
     tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
     """records without a value, such as those of change data capture: skipped, or a dead letter"""
