@@ -82,7 +82,7 @@ class BlockTable(Copied):
     of the blocks that were ever written, compressed, as they are mostly the first ones. In the other blocks every slot
     still has the first value, which is the same for all slots. Read columns by name; write with `put`.
 
-    >>> table = Table(2, number=np.zeros(5), weight=np.ones(5))
+    >>> table = BlockTable(2, number=np.zeros(5), weight=np.ones(5))
     >>> list(table.changes("t")), table.changes("t")
     (['t/blocks'], {})
     >>> table.put(np.array([3]), weight=7.0)

@@ -141,7 +141,7 @@ def distances_between_keys(keys: Float, distances: Float) -> Float:
 
     keys: those whose first value is known; distances: the sum of the distances of these from the middle of all.
 
-    >>> apart_of(np.array([0, 1, 2, 40]), np.array([0.0, 0.5, 12.0, 36.0]))
+    >>> distances_between_keys(np.array([0, 1, 2, 40]), np.array([0.0, 0.5, 12.0, 36.0]))
     array([1.e+06, 1.e+06, 6.e+00, 1.e+00])
     """
     few = np.maximum(keys, 2.0)

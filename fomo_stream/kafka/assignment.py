@@ -110,7 +110,7 @@ class Assignment:
         return end is None or offset < end
 
     def known_end(self, number: int, is_cached: bool = True) -> int | None:
-        """Return the end of an input partition, or None. is_cached: as of the last fetch. Safe from any thread."""
+        """Return the end of an input partition, or None. is_cached: as of the last fetch."""
         place = TopicPartition(self._topics[0], number)
         try:
             marks = self._consumer.get_watermark_offsets(place, timeout=WATERMARK_TIMEOUT_S, cached=is_cached)
@@ -119,7 +119,7 @@ class Assignment:
         return marks[1] if marks is not None and marks[1] >= 0 else None
 
     def read_until(self, number: int) -> int | None:
-        """Return the offset up to which a partition was read, with markers of transactions. Safe from any thread."""
+        """Return the offset up to which a partition was read, with markers of transactions."""
         try:
             (position,) = self._consumer.position([TopicPartition(self._topics[0], number)])
         except (KafkaException, RuntimeError):  # RuntimeError: the consumer is closed

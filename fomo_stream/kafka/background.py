@@ -20,7 +20,7 @@ class BackgroundExecutor(Executor):
     Only MAX_REORDERED_TASKS consecutive tasks are ordered. Else young partitions, which need many generations, would
     delay an old one for long. done: called in the thread after each task, with its seconds.
 
-    >>> with Background("sums") as thread:
+    >>> with BackgroundExecutor("sums") as thread:
     ...     thread.submit(sum, [1, 2]).result()
     3
     """

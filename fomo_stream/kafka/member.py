@@ -41,6 +41,7 @@ MAX_AHEAD_RECORDS = 1024  # a partition whose next generation is not built yet i
 MAX_AHEAD_BYTES = 32 << 20  # or this far, of all partitions together
 MAX_MESSAGES = 256  # in one call: a call for each record would cost more than handling them
 STALL_CHECK_S = 1.0
+OFFSETS_S = 0.1  # between two looks at the offsets that other threads see
 MAX_DIFFERENCE_S = 5.0  # between owned and served partitions: they differ between two callbacks of a rebalance
 SCHEMA_RETRY_S = 5.0  # to the next attempt to agree on the schema
 SAMPLE_WAIT_S = 5.0  # for INFER_RECORDS records: so long after the 20th, or 6 times as long after the first
@@ -166,6 +167,10 @@ class GroupMember:
         self._has_failed = False
         self.stalls: dict[int, tuple[int | None, float]] = {}  # by partition: its offset, and seconds without a move
         self._stalls_checked_at = 0.0  # for stalls, seconds, monotonic
+        # By partition: its known end, and `finished`, for other threads. The calls of a client wait for each other: while
+        # this loop polls, a call of another thread may wait without an end.
+        self.offsets: dict[int, tuple[int | None, int | None]] = {}
+        self._offsets_noted_at = 0.0  # seconds, monotonic
         self._throttle = Throttle(STALLED_S)
         self._is_leaving = False  # it leaves the group, to join it as a new member
         self._differs_since: float | None = None  # since then owned and served partitions differ, seconds, monotonic
@@ -216,6 +221,8 @@ class GroupMember:
         self.control_flow()
         self._compare_topics()
         self._follow_silence()
+        if now - self._offsets_noted_at > OFFSETS_S:
+            self._note_offsets(now)
         if now - self._stalls_checked_at > STALL_CHECK_S:
             self._measure_stalls(now)
         self._observer.turned(now)
@@ -243,13 +250,17 @@ class GroupMember:
                 self.pipeline.follow_silence(partition, answer, True)
 
     def finished(self, partition: Partition) -> int | None:
-        """Return the offset before which all records and transaction markers are finished; None: it is not restored.
-
-        Safe from any thread.
-        """
+        """Return the offset before which all records and transaction markers are finished; None: it is not restored."""
         if partition.position is None or self.pipeline.has_waiting(partition):
             return partition.position
         return max(partition.position, self.assignment.read_until(partition.number) or 0)
+
+    def _note_offsets(self, now: float) -> None:
+        self._offsets_noted_at = now
+        self.offsets = {
+            number: (self.assignment.known_end(number), self.finished(partition))
+            for number, partition in self.pipeline.partitions.items()
+        }
 
     def _measure_stalls(self, now: float) -> None:
         """Measure how long each partition has not moved although it has unread records; log it after a minute.

@@ -89,9 +89,9 @@ def _partition_snapshot(member: GroupMember, partition: Partition, now: float, c
     topics, number = (settings.topic, settings.state_topic), partition.number
     answers = {topic: member.watch.ends.get((topic, number)) for topic in topics}
     input_ends = answers[settings.topic]
-    known_ends = (input_ends and input_ends.ends.end, member.assignment.known_end(partition.number), partition.position)
+    known_ends = (input_ends and input_ends.ends.end, member.offsets.get(number, (None,))[0], partition.position)
     end = max((offset for offset in known_ends if offset is not None), default=None)
-    position = member.finished(partition)
+    position = _finished(member, partition)
     committed = position if partition.committed == partition.position else partition.committed
     waits = _waits(member, partition)
     return PartitionSnapshot(
@@ -109,6 +109,13 @@ def _partition_snapshot(member: GroupMember, partition: Partition, now: float, c
         EMPTY_SUMMARY if running is None else running.detector.summary,
         dict.fromkeys(LEVELS, 0) if running is None else running.silence.open,
     )
+
+
+def _finished(member: GroupMember, partition: Partition) -> int | None:
+    """Return the offset that a partition has finished, with transaction markers as of the loop's last look."""
+    if partition.position is None:
+        return None
+    return max(partition.position, member.offsets.get(partition.number, (None, None))[1] or 0)
 
 
 def _waits(member: GroupMember, partition: Partition) -> str:
@@ -130,7 +137,7 @@ def _left_to_learn(member: GroupMember, partition: Partition) -> int:
     """Return the number of offsets of its warm-up that are not learned yet."""
     if partition.position is None or partition.position >= partition.warm.stop:
         return 0
-    return max(0, partition.warm.stop - max(member.finished(partition) or 0, partition.warm.start))
+    return max(0, partition.warm.stop - max(_finished(member, partition) or 0, partition.warm.start))
 
 
 def _oldest_unscored_s(partition: Partition, clock: float) -> float | None:

@@ -75,7 +75,7 @@ class AlertGroups(Copied):
 def incident_begins(series: Int, is_new: Bool, is_alert: Bool, quiet: tuple[int, int]) -> Bool:
     """Return which of all n records of a partition begin an incident. Arguments (n,): as in `AlertGroups.follow`.
 
-    >>> begins_of(np.zeros(5, int), np.zeros(5, bool), np.array([1, 1, 0, 0, 1], bool), (2, 1000)).tolist()
+    >>> incident_begins(np.zeros(5, int), np.zeros(5, bool), np.array([1, 1, 0, 0, 1], bool), (2, 1000)).tolist()
     [True, False, False, False, True]
     """
     groups, begins = AlertGroups(quiet), np.zeros(len(series), bool)

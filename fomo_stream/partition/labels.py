@@ -206,7 +206,7 @@ class RecordIndex:
 class MutedKeys:
     """The keys that do not give alerts: those of the settings, changed by labels.
 
-    >>> muted = Muted(["p7"])
+    >>> muted = MutedKeys(["p7"])
     >>> muted.set(b"p7", False), muted.set(b"p8", True), muted.has("p7"), muted.has(b"p8"), muted.has(None)
     (None, None, False, True, False)
     """

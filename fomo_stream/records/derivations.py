@@ -48,7 +48,7 @@ class Derivation(NamedTuple):
 def split_at_commas(text: str) -> list[str]:
     """Split a text at the commas that are not between parentheses.
 
-    >>> parts_of("count(10m), sum(amount, 24h)")
+    >>> split_at_commas("count(10m), sum(amount, 24h)")
     ['count(10m)', 'sum(amount, 24h)']
     """
     return [part for piece in _PART.findall(text) if (part := piece.strip())]
@@ -65,7 +65,7 @@ def split_derivations(value: Any) -> Any:
 def parse_derivation(text: str) -> Derivation:
     """Read one derivation. Raises ValueError.
 
-    >>> derivation_of(" sum( amount,24h )")
+    >>> parse_derivation(" sum( amount,24h )")
     Derivation(name='sum(amount,24h)', function='sum', fields=('amount',), window_ms=86400000)
     """
     shown, match = text.strip()[:60], re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)

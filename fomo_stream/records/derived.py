@@ -53,8 +53,8 @@ class DerivedFeatures(Copied):
     max_keys: keys that are kept; the least recently used are forgotten. marks: numbers that mean "missing", by field.
     The features of a record depend on the records before it, never on how they are split over calls.
 
-    >>> from fomo_stream.records.derivations import derivations_of
-    >>> derived = Derived(derivations_of(["count(10m)", "new(device)"]), max_keys=10)
+    >>> from fomo_stream.records.derivations import parse_derivations
+    >>> derived = DerivedFeatures(parse_derivations(["count(10m)", "new(device)"]), max_keys=10)
     >>> derived.follow([{"device": "a"}, {"device": "b"}], ["u", "u"], [0, 500])
     [{'device': 'a', 'count(10m)': 1, 'new(device)': None}, {'device': 'b', 'count(10m)': 2, 'new(device)': 1}]
     """

@@ -223,7 +223,7 @@ def value_text(value: str | bool | int | float | None, digits: int = SENTENCE_DI
 def key_in_sentence(key: bytes | str | None) -> str:
     """Return a key in a sentence.
 
-    >>> key_text(b"u1086"), key_text("pump 7; hall"), key_text(None)
+    >>> key_in_sentence(b"u1086"), key_in_sentence("pump 7; hall"), key_in_sentence(None)
     ('u1086', '"pump 7; hall"', 'its key')
     """
     if key is None:

@@ -30,7 +30,7 @@ def parse_marks(by_feature: Any) -> dict[Hashable, tuple[float, ...]]:
 
     Raises ConfigError for anything else.
 
-    >>> missing_values({"temp": -9999, "*": [65535, -1]})
+    >>> parse_marks({"temp": -9999, "*": [65535, -1]})
     {'temp': (-9999.0,), '*': (65535.0, -1.0)}
     """
     if not isinstance(by_feature, Mapping):

@@ -207,7 +207,7 @@ def test_a_factory_gets_the_seed_and_may_have_no_score_yet() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("knm", "there is no such detector; did you mean knn?; or write module:factory"),
+        ("knm", "unknown detector; did you mean knn?; or write module:factory"),
         ("river.HalfSpaceTree", "did you mean river.HalfSpaceTrees?"),
         ("isolation", "name knn, river.HalfSpaceTrees, river.OneClassSVM; or write module:factory"),
         ("nowhere:make", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
@@ -280,8 +280,8 @@ def test_the_warm_up_follows_the_context_unless_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        ("alert_rte=0.1", "it takes no such setting; did you mean alert_rate?"),
-        ("topic=a,b", "it takes no such setting; it may name alert_rate, context_size"),
+        ("alert_rte=0.1", "it does not take this setting; did you mean alert_rate?"),
+        ("topic=a,b", "it does not take this setting; it may name alert_rate, context_size"),
         ("features=a,b", "replay once for each value of others"),
         ("alert_rate=2", "--alert-rate 2: input should be less than or equal to 0.5"),
         ("views=nonsense", "there is no view nonsense"),
@@ -289,7 +289,7 @@ def test_the_warm_up_follows_the_context_unless_it_is_given() -> None:
         ("alert_rate", "write a setting and its values, such as alert_rate=0.01,0.001"),
         ("alert_rate=", "write a setting and its values"),
         ("seed=1 seed=2", "names seed twice"),
-        ("seed=" + ",".join(map(str, range(33))), "names 33 combinations, at most 32"),
+        ("seed=" + ",".join(map(str, range(33))), "names 33 combinations; at most 32"),
     ],
 )
 def test_mistakes_in_a_grid_are_explained_in_one_sentence(grid: str, words: str) -> None:

@@ -231,7 +231,7 @@ def with_agreed(settings: AnyTopic, agreed: Mapping[str, Any]) -> AnyTopic:
 def setting_text(value: Any) -> str:
     """Return a value as a user would write it.
 
-    >>> shown(["a", "b"]), shown(None), shown(True), shown("x")
+    >>> setting_text(["a", "b"]), setting_text(None), setting_text(True), setting_text("x")
     ('a,b', 'none', 'true', 'x')
     """
     if isinstance(value, list):
