@@ -167,7 +167,7 @@ class GroupMember:
         self._has_failed = False
         self.stalls: dict[int, tuple[int | None, float]] = {}  # by partition: its offset, and seconds without a move
         self._stalls_checked_at = 0.0  # for stalls, seconds, monotonic
-        # By partition: its known end, and `finished`, for other threads. The calls of a client wait for each other: while
+        # By partition: its known end, and `finished`, for other threads. A client does one call at a time: while
         # this loop polls, a call of another thread may wait without an end.
         self.offsets: dict[int, tuple[int | None, int | None]] = {}
         self._offsets_noted_at = 0.0  # seconds, monotonic
