@@ -48,7 +48,7 @@ class SilenceConfig(NamedTuple):
 def young_factor(m: float) -> float:
     """Return the factor by which the limit of a series with m gaps is longer than with many gaps.
 
-    >>> [round(young(m), 1) for m in (3, 10, 30, 1000)]
+    >>> [round(young_factor(m), 1) for m in (3, 10, 30, 1000)]
     [144.6, 3.4, 1.4, 1.0]
     """
     return m * math.expm1(-math.log(CHANCE) / m) / -math.log(CHANCE)
@@ -79,7 +79,7 @@ class GapSeries:
 
     Each has its own clock, which runs only while the level above it has records.
 
-    >>> series, config = Series(0), SilenceConfig(factor=5.0, least_ms=60_000)
+    >>> series, config = GapSeries(0), SilenceConfig(factor=5.0, min_ms=60_000)
     >>> for _ in range(100): series.add(30_000, config)
     >>> 30_000 <= series.usual(config.floor) <= 42_427, series.limit > 150_000
     (True, True)
