@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from fomo_stream.cli.parser import parse
+from fomo_stream.cli.parser import parse, parse_flags
 from fomo_stream.cli.signals import Signals
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.logs import configure_logging, quiet_clients
@@ -22,6 +22,7 @@ from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
+from fomo_stream.settings.topic_selection import TopicCatalog
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import clean_lines, did_you_mean
 
@@ -73,6 +74,7 @@ def run_command(argv: Sequence[str]) -> int:
     """Find outliers in a Kafka topic: score every record, without labels, training or tuning.
 
       fomo-stream --topic sensors --out anomalies     score a topic (the command name `run` may be left out)
+      fomo-stream --topic '^plant-.*' --group 'fomo-{topic}'    score all topics that match, in one process
       fomo-stream demo                                watch it work: embedded broker, simulated sensors
       fomo-stream score data.csv                      score a file or a pipe, without Kafka
       fomo-stream replay --topic sensors --last 7d    see how well it would have done on past records
@@ -86,17 +88,26 @@ def run_command(argv: Sequence[str]) -> int:
     topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
     once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly.
     """
-    settings = _load_settings(ServiceSettings, argv, run_command)
+    catalog = TopicCatalog(parse_flags(ServiceSettings, argv, inspect.getdoc(run_command) or ""))
+    process = catalog.process
+    configure_logging(process.log_level)
+    catalog.check()
     signals = Signals()
-    limit_threads(settings.threads)
+    limit_threads(process.threads)
     sys.setswitchinterval(SWITCH_S)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
-    from fomo_stream.ops.monitor import Monitor
+    from fomo_stream.kafka.topic_services import TopicServices
+    from fomo_stream.ops.monitor import Monitors
 
-    monitor = Monitor(settings)
-    service = Service(settings, observer=monitor)
+    monitors = Monitors(process)
+    service: Service | TopicServices
+    if catalog.selection.is_single:
+        settings = catalog.settings(*catalog.selection.names)
+        service = Service(settings, observer=monitors.of_topic(settings))
+    else:
+        service = TopicServices(catalog, monitors.of_topic)
     signals.attach(service)
-    with monitor.serve(service):
+    with monitors.serve(service):
         service.run()
     return 0
 

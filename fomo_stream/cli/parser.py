@@ -30,6 +30,11 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
     >>> parse(ServiceSettings, ["--topic", "sensors", "--batch-size=32"]).batch_size
     32
     """
+    return load(cls, parse_flags(cls, argv, intro, command))
+
+
+def parse_flags(cls: type[BaseFlags], argv: Sequence[str], intro: str = "", command: str = "") -> dict[str, Any]:
+    """Return the values of flags as they were written, by the fields of `cls`. Raises ConfigError."""
     parser = build_parser(cls, intro, command)
     tables, rest = _take_tables(argv, [name for name in TABLES if name in cls.model_fields])
     parsed, unknown = parser.parse_known_args(rest)
@@ -43,7 +48,7 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
     flags = vars(parsed)
     for name, table in tables.items():
         flags[name] = {"url": flags[name], **table} if name in flags else table
-    return load(cls, flags)
+    return flags
 
 
 def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
-from fomo_stream.ops.monitor import Monitor
+from fomo_stream.ops.monitor import Monitors
 from fomo_stream.replaying.command import replay_settings
 from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.replaying.replay_result import ReplayResult
@@ -109,11 +109,11 @@ def run_demo(settings: DemoSettings) -> int:
             show_keys=True,
             **settings.detector_settings(),
         )
-        monitor = Monitor(service_settings)
-        service = Service(service_settings, model, Observers([monitor, tally]))
+        monitors = Monitors(service_settings)
+        service = Service(service_settings, model, Observers([monitors.of_topic(service_settings), tally]))
         with (
             contextlib.suppress(KeyboardInterrupt),
-            monitor.serve(service) as server,
+            monitors.serve(service) as server,
             ThreadPoolExecutor(2, "fomo-demo") as threads,
         ):
             running = [threads.submit(service.run)]

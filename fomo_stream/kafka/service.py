@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import ExitStack
 
-from fomo_stream.errors import BrokerError, FencedError
+from fomo_stream.errors import BrokerError, FencedError, FomoError
 from fomo_stream.kafka.member import GroupMember
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.snapshot import Snapshot, not_ready_reasons, partition_snapshots
@@ -41,6 +41,11 @@ class Service:
     def stop(self) -> None:
         """Ask `run` to score read records, commit, leave the group and end. For any thread or signal handler."""
         self._stopping.set()
+
+    @property
+    def services(self) -> dict[str, Service]:
+        """Return itself, by its topic."""
+        return {self._settings.topic: self}
 
     @property
     def is_loading(self) -> bool:
@@ -88,8 +93,15 @@ class Service:
 
     def run(self) -> None:
         """Score records until `stop`. Raises FomoError when it cannot start, or has to give up."""
+        try:
+            self._run()
+            self._state = "stopped"
+        except BaseException as error:  # the message of another error could hold contents of a record
+            self._state, self._trouble = "failed", str(error) if isinstance(error, FomoError) else type(error).__name__
+            raise
+
+    def _run(self) -> None:
         with ExitStack() as stack:
-            stack.callback(setattr, self, "_state", "stopped")
             for hint in without_effect(self._settings):
                 log.warning(kv("check_settings", hint=hint.what))
             if self._model is None:
@@ -101,11 +113,7 @@ class Service:
             if self.member is None:
                 return
             self._state = "running"
-            try:
-                self.member.run(self._stopping.is_set)
-            except BaseException:
-                self._state = "failed"
-                raise
+            self.member.run(self._stopping.is_set)
             self._state = "stopping"
             self.member.finish()
 

@@ -23,7 +23,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import kv, raised_at
@@ -34,6 +34,8 @@ Answer = tuple[HTTPStatus, str, bytes]  # status, Content-Type, body
 
 MAX_CONNECTIONS = 32  # at the same time
 MAX_REQUEST_BYTES = 16 << 10  # of a request
+MAX_FIELDS = 10  # of a query
+MAX_MADE = 8  # answers that are kept
 FRESH_S = 1.0  # metrics and status are made once in this time, because making them takes time from scoring
 
 JSON = "application/json"
@@ -61,7 +63,7 @@ class Endpoints:
     live: Callable[[], list[str]]  # reasons to restart the process; empty when all is well
     ready: Callable[[], list[str]]  # reasons why records are not being scored
     metrics: Callable[[], bytes]  # in the text format of Prometheus
-    status: Callable[[], bytes] | None = None  # data of the page, as JSON; None: no page
+    status: Callable[[str], bytes | None] | None = None  # data of the page as JSON, of a topic, or of all: ""
 
 
 class HttpServer(ThreadingTCPServer):
@@ -96,7 +98,8 @@ class HttpServer(ThreadingTCPServer):
         self.is_local = ip_address(str(self.server_address[0])).is_loopback
         self._open: dict[Any, None] = {}  # connections, oldest first
         self._lock, self._making = threading.Lock(), threading.Lock()
-        self._made: Callable[[Callable[[], bytes], float], bytes] = lru_cache(maxsize=2)(lambda make, _period: make())
+        made = lru_cache(maxsize=MAX_MADE)(lambda make, words, _period: make(*words))
+        self._made: Callable[[Callable[..., Any], tuple[str, ...], float], Any] = made
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="fomo-http", daemon=True)
 
     def __enter__(self) -> HttpServer:
@@ -108,10 +111,10 @@ class HttpServer(ThreadingTCPServer):
         self._thread.join()
         self.server_close()
 
-    def fresh(self, make: Callable[[], bytes]) -> bytes:
-        """Return the result of `make`, which is called once in FRESH_S seconds."""
+    def fresh(self, make: Callable[..., Any], *words: str) -> Any:
+        """Return the result of `make(*words)`, which is called once in FRESH_S seconds."""
         with self._making:
-            return self._made(make, time.monotonic() // FRESH_S)
+            return self._made(make, words, time.monotonic() // FRESH_S)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, so that a client that sends nothing does not block others."""
@@ -162,9 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
             reason = "this server is for this machine: ask for an address or localhost; see --http-host"
             self._send(*_json_answer([reason], HTTPStatus.FORBIDDEN))
             return
-        path = self.path.split("?", 1)[0]
+        path, _, query = self.path.partition("?")
         try:
-            answer = self._answer(path)
+            answer = self._answer(path, parse_qs(query, max_num_fields=MAX_FIELDS).get("topic", [""])[0])
         except Exception as error:  # a defect of this program; probes must go on
             # The message is not logged, because it could hold contents of a record.
             log.error(kv("http_failed", path=path, error=type(error).__name__, at=raised_at(error)))
@@ -184,13 +187,16 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Log nothing for a request."""
 
-    def _answer(self, path: str) -> Answer:
+    def _answer(self, path: str, topic: str) -> Answer:
         endpoints = self.server.endpoints
         if path in PAGE and endpoints.status is not None:
             name, kind = PAGE[path]
             return HTTPStatus.OK, kind, (Path(__file__).with_name("page") / name).read_bytes()
         if path == "/status.json" and endpoints.status is not None:
-            return HTTPStatus.OK, JSON, self.server.fresh(endpoints.status)
+            body = self.server.fresh(endpoints.status, topic)
+            return (
+                _json_answer(["unknown topic"], HTTPStatus.NOT_FOUND) if body is None else (HTTPStatus.OK, JSON, body)
+            )
         if path == "/metrics":
             return HTTPStatus.OK, METRICS, self.server.fresh(endpoints.metrics)
         if path in ("/livez", "/readyz"):

@@ -7,10 +7,12 @@ positions of partitions, are read only when the metrics are requested.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from fomo_stream import __version__
 from fomo_stream.errors import REASONS
@@ -95,6 +97,37 @@ REALISED_RATE_RECORDS = 10_000  # calibrated records over which the realised ale
 MIN_REALISED_RATE_RECORDS = 1_000  # calibrated records for a meaningful rate
 
 
+def exposition(topics: Mapping[str, Sequence[Family]]) -> bytes:
+    """Return the metrics of all topics, and of the process, in the text format of Prometheus.
+
+    With several topics each sample has the label `topic`. So an instance with one topic keeps the names of its series.
+    """
+    merged: dict[str, Family] = {}
+    for topic, families in topics.items():
+        label = {"topic": topic} if len(topics) > 1 else {}
+        for family in families:
+            samples = [sample._replace(labels={**label, **sample.labels}) for sample in family.samples]
+            if family.name in merged:
+                merged[family.name].samples += samples
+            else:
+                family.samples = samples
+                merged[family.name] = family
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Merged(list(merged.values())))
+    return generate_latest(registry)
+
+
+class _Merged(Collector):
+    """Families as a registry takes them."""
+
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Family]:
+        return self._families
+
+
 class Metrics(Observer):
     """Counts what the service does, for `exposition`.
 
@@ -104,7 +137,6 @@ class Metrics(Observer):
     def __init__(self, named: Collection[str] = ()) -> None:
         self._named = frozenset(named)
         self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for name, kind, text, labels in METRICS:
@@ -200,7 +232,11 @@ class Metrics(Observer):
             self._recent_outliers -= old_outliers
 
     def exposition(self, snapshot: Snapshot) -> bytes:
-        """Return all metrics in the text format of Prometheus. Safe from any thread."""
+        """Return all metrics of a process with one topic, in the text format of Prometheus."""
+        return exposition({snapshot.topic: self.families(snapshot)})
+
+    def families(self, snapshot: Snapshot) -> list[Family]:
+        """Return the metrics of one topic. Safe from any thread."""
         registry = CollectorRegistry()
         values = self._of_snapshot(snapshot)
         for name, kind, text, labels in METRICS:
@@ -208,7 +244,7 @@ class Metrics(Observer):
                 metric = (Gauge if kind == "gauge" else Counter)(PREFIX + name, text, labels, registry=registry)
                 for label_values, value in samples:
                     (metric.labels(*label_values) if labels else metric).inc(value)
-        return generate_latest(self._registry) + generate_latest(registry)
+        return [*self._registry.collect(), *registry.collect()]
 
     @property
     def realised_rate(self) -> float | None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from fomo_stream import __version__
 from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.logs import kv
 from fomo_stream.ops.http import Endpoints, HttpServer
-from fomo_stream.ops.metrics import Metrics
-from fomo_stream.ops.status import StatusBoard
+from fomo_stream.ops.metrics import Metrics, exposition
+from fomo_stream.ops.status import StatusBoard, topic_overview
 from fomo_stream.partition.labels import DueLabels
+from fomo_stream.settings.flags import HttpFlags
 from fomo_stream.settings.service_settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.service import Service
+    from fomo_stream.kafka.topic_services import TopicServices
 
 log = logging.getLogger(__name__)
 
@@ -71,23 +77,49 @@ class ProgressLog(Observer):
 
 
 class Monitor(Observers):
-    """Observes one service, for the log and over HTTP."""
+    """Observes the service of one topic, for the log and over HTTP."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        self._host, self._port = settings.http_host, settings.health_port
+    def __init__(self, settings: ServiceSettings, is_served: bool) -> None:
         named = [table.name for table in (*settings.all_rules, *settings.windows)]
-        self._metrics, self._board = Metrics(named), StatusBoard(show_keys=settings.show_keys)
-        served: list[Observer] = [] if self._port is None else [self._metrics, self._board]
-        super().__init__([ProgressLog(), *served])
+        self.metrics, self._board = Metrics(named), StatusBoard(show_keys=settings.show_keys)
+        super().__init__([ProgressLog(), *([self.metrics, self._board] if is_served else [])])
 
-    def serve(self, service: Service) -> AbstractContextManager[HttpServer | None]:
-        """Answer requests about `service`, if there is a --health-port. Raises ConfigError when it cannot listen."""
+    def status(self, service: Service) -> dict[str, Any]:
+        """Return the data of the page of this topic."""
+        return self._board.data(service.snapshot(), self.metrics.realised_rate)
+
+
+class Monitors:
+    """The monitors of all topics of a process, and what it serves of them over HTTP."""
+
+    def __init__(self, settings: HttpFlags) -> None:
+        self._host, self._port = settings.http_host, settings.health_port
+        self._monitors: dict[str, Monitor] = {}
+
+    def of_topic(self, settings: ServiceSettings) -> Monitor:
+        """Return the monitor of a topic: the same one for all services that the topic has had."""
+        if settings.topic not in self._monitors:
+            self._monitors[settings.topic] = Monitor(settings, is_served=self._port is not None)
+        return self._monitors[settings.topic]
+
+    def serve(self, service: Service | TopicServices) -> AbstractContextManager[HttpServer | None]:
+        """Answer requests, if there is a --health-port. Raises ConfigError when it cannot listen."""
         if self._port is None:
             return nullcontext()
-        endpoints = Endpoints(
-            live=service.not_live,
-            ready=service.not_ready,
-            metrics=lambda: self._metrics.exposition(service.snapshot()),
-            status=lambda: self._board.status(service.snapshot(), self._metrics.realised_rate),
-        )
+
+        def metrics() -> bytes:
+            families = {
+                name: self._monitors[name].metrics.families(s.snapshot()) for name, s in service.services.items()
+            }
+            return exposition(families)
+
+        def status(topic: str) -> bytes | None:
+            pages = {name: self._monitors[name].status(own) for name, own in service.services.items()}
+            if topic or len(pages) == 1:
+                page = pages.get(topic or next(iter(pages)))
+                return None if page is None else orjson.dumps(page)
+            topics = [topic_overview(page) for page in pages.values()]
+            return orjson.dumps({"version": __version__, "time": time.time(), "topics": topics})
+
+        endpoints = Endpoints(live=service.not_live, ready=service.not_ready, metrics=metrics, status=status)
         return HttpServer(self._host, self._port, endpoints)

@@ -145,7 +145,11 @@ class StatusBoard(Observer):
     # --- for the page ---------------------------------------------------------------------------------------
 
     def status(self, snapshot: Snapshot, realised_rate: float | None = None) -> bytes:
-        """Return the data of the page, as JSON. Durations are seconds, dates are seconds since 1970.
+        """Return the data of the page, as JSON."""
+        return orjson.dumps(self.data(snapshot, realised_rate))
+
+    def data(self, snapshot: Snapshot, realised_rate: float | None = None) -> dict[str, Any]:
+        """Return the data of the page. Durations are seconds, dates are seconds since 1970.
 
         realised_rate: share of outliers among the last records; None while there are too few.
         """
@@ -158,7 +162,7 @@ class StatusBoard(Observer):
             waits, ages = (latencies.quantiles(present) for latencies in (self._waits, self._ages))
         complete = [(second, records) for second, records, _ in counts if second < now]
         seconds = min(RATE_S, max(1, now - self._began))
-        status = {
+        return {
             "version": __version__,
             "time": time.time(),
             "instance": _instance_data(snapshot),
@@ -182,7 +186,6 @@ class StatusBoard(Observer):
             "shows_keys": self._show_keys,
             "incidents": sorted(incidents, key=lambda incident: not incident["open"]),
         }
-        return orjson.dumps(status)
 
     def _series(self, now: int, complete: Sequence[tuple[int, int]]) -> list[float | None]:
         """Return the records per second in each step, oldest first; None before the board began."""
@@ -192,6 +195,20 @@ class StatusBoard(Observer):
             if second // STEP_S in sums:
                 sums[second // STEP_S] += records
         return [total / STEP_S if step * STEP_S >= self._began else None for step, total in sums.items()]
+
+
+def topic_overview(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line of one topic in the page of a process with several."""
+    instance, partitions = status["instance"], status["partitions"]
+    lags = [partition["lag"] for partition in partitions if partition["lag"] is not None]
+    return {
+        **{name: instance[name] for name in ("topic", "state", "not_ready")},
+        "partitions": len(partitions),
+        "per_second": status["rate"]["per_second"],
+        "lag": sum(lags) if lags else None,
+        "outliers": status["alerts"]["outliers"],
+        "incidents": sum(incident["open"] for incident in status["incidents"]),
+    }
 
 
 def _chart_data(chart: Sequence[Sequence[float]], now: int) -> dict[str, Any]:

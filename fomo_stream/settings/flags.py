@@ -16,7 +16,7 @@ from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS
 from fomo_stream.records.derivations import parse_derivations, split_derivations
 from fomo_stream.settings import rule_spec
 from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
-from fomo_stream.settings.sources import BaseFlags, flag, option
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, option, with_default
 from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
 
 if TYPE_CHECKING:
@@ -150,6 +150,18 @@ class BrokerFlags(BaseFlags):
             if key in ("client.id", "client.rack"):
                 broker_text(value[key])
         return value
+
+
+class HttpFlags(BaseFlags):
+    """What a process of the service serves over HTTP, and logs."""
+
+    health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, scope="running")
+    """serve /livez, /readyz, /metrics and a status page on this port (default: off)"""
+    http_host: str = flag("General", "127.0.0.1", metavar="HOST", min_length=1, scope="running")
+    """address that --health-port is served on; 0.0.0.0: all addresses of this machine"""
+    show_keys: bool = flag("General", False, scope="running")
+    """the status page shows the keys of incidents (default: no keys)"""
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
 
 
 class DeliveryFlags(BrokerFlags):

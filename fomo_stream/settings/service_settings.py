@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from pydantic import field_validator, model_validator
 
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerName
-from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerName, HttpFlags
+from fomo_stream.settings.sources import flag
 from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 from fomo_stream.wording import seconds_of
 
@@ -19,7 +19,7 @@ COMMIT_SHARE = 1 / 2  # of the latency target; the rest is for scoring and for t
 BATCH_SHARE = 1 / 4
 
 
-class ServiceSettings(InputFlags, OutputFlags):
+class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
     """`fomo-stream run`: score a topic."""
 
     start: Literal["earliest", "latest"] = flag("Topics", "earliest", scope="running")
@@ -40,13 +40,6 @@ class ServiceSettings(InputFlags, OutputFlags):
 
     tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
     """records without a value, such as those of change data capture: skipped, or a dead letter"""
-    health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, scope="running")
-    """serve /livez, /readyz, /metrics and a status page on this port (default: off)"""
-    http_host: str = flag("General", "127.0.0.1", metavar="HOST", min_length=1, scope="running")
-    """address that --health-port is served on; 0.0.0.0: all addresses of this machine"""
-    show_keys: bool = flag("General", False, scope="running")
-    """the status page shows the keys of incidents (default: no keys)"""
-    log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag("General", False, scope="running")
     """wait for brokers, topics and permissions that are missing, instead of ending with an error"""
 

@@ -31,6 +31,8 @@ from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
 TABLES = ("kafka", "registry")  # settings of clients: each is a table of the client's own settings
+SECTIONS = "topics"  # the table of the configuration file with a section for each topic
+OF_PROCESS = ("topic", "log_level", "health_port", "http_host", "show_keys", "threads", "wait")  # not in such a section
 
 # Kubernetes sets such variables in every pod for each Service; these are of a Service whose name begins with `fomo`.
 _SERVICE_VARIABLE = re.compile(
@@ -144,10 +146,12 @@ class BaseFlags(BaseSettings):
         sources: list[PydanticBaseSettingsSource] = [InitSettingsSource(settings_cls, values) for values in contents]
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
-            content = _with_registry_table(_read_file(Path(path), cls.model_fields))
+            topic = init_settings().get("topic") or _variables().get(f"{ENV_PREFIX}TOPIC")
+            contents = [_with_registry_table(values) for values in _read_file(Path(path), cls.model_fields, topic)]
             if init_settings().get("file") is not None:  # a named file is read instead of the topic
-                content.pop("topic", None)
-            sources.append(InitSettingsSource(settings_cls, content))
+                for content in contents:
+                    content.pop("topic", None)
+            sources += [InitSettingsSource(settings_cls, content) for content in contents]
         return tuple(sources)
 
 
@@ -275,16 +279,46 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -
     return f"--config {path}{at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
 
 
-def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the configuration file; names may have dashes or underscores."""
+def _read_file(path: Path, fields: Mapping[str, Any], topic: str | None) -> list[dict[str, Any]]:
+    """Return the settings of the configuration file: those in the section of `topic`, if it has one, and the others.
+
+    Without a topic, it is the one in the file, or all that have a section. Raises ConfigError.
+    """
     content = read_config(path)
+    sections = content.pop(SECTIONS, None)
+    shared = _named_settings(path, content, fields, ())
+    if sections is None or "topic" not in fields:
+        return [shared]
+    tables = sections.items() if isinstance(sections, dict) else [("", None)]
+    if not tables or not all(
+        isinstance(table, dict | None) and isinstance(name, str) and name for name, table in tables
+    ):
+        example = "`topics: {sensors: {key: machine}}`"
+        raise ConfigError(f"--config {path}{at_line(path, (SECTIONS,))}: {SECTIONS} needs settings by topic: {example}")
+    named = {name: _named_settings(path, table or {}, fields, (SECTIONS, name)) for name, table in tables}
+    shared.setdefault("topic", ",".join(named))
+    topic = topic or shared["topic"]
+    pattern = next((name for name in named if name.startswith("^") and re.match(name, topic)), "")
+    return [named.get(topic, named.get(pattern, {})), shared]
+
+
+def _named_settings(
+    path: Path, content: Mapping[str, Any], fields: Mapping[str, Any], place: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the settings of a table by their fields; names may have dashes or underscores. Raises ConfigError.
+
+    place: the names that lead to the table; empty for the whole file.
+    """
     names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
     values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
     for key in values:
         # one file can serve several commands
         if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):
             hint = suggestion_for(key, [option(name)[2:] for name in fields])
-            raise ConfigError(f"--config {path}{at_line(path, (key,))}: unknown setting {key}{hint}")
+            raise ConfigError(f"--config {path}{at_line(path, (*place, key))}: unknown setting {key}{hint}")
+        if place and key in OF_PROCESS:
+            name = ".".join((*place, option(key)[2:]))
+            raise ConfigError(f"--config {path}{at_line(path, (*place, key))}: {name} is for all topics: move it up")
     return {key: value for key, value in values.items() if key in fields}
 
 

@@ -21,19 +21,32 @@ from fomo_stream.settings.flags import (
 from fomo_stream.settings.sources import flag, option
 
 NO_TOPIC = "none"
+PLACEHOLDER = "{topic}"
+DEFAULT_OUT, DEFAULT_DEAD_LETTERS = f"{PLACEHOLDER}-scores", f"{PLACEHOLDER}-dead-letters"
+NAMES = ("group", "out", "alerts", "dead_letters", "feedback")  # may hold the placeholder
 
 
 class TopicFlags(BrokerFlags, RecordFlags):
     """The topic, the group, and the labels that it learns from."""
 
     topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
-    """topic to read records from; it must exist"""
+    """topic to read records from; it must exist. `run` takes several, a,b, and patterns: '^sensors-.*'"""
     feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group", decides=REMEMBERED)
     """topic with labels for scored records; it needs as many partitions as --topic (default: none)"""
     group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, scope="scores")
-    """consumer group; instances of the same group share the work"""
+    """consumer group; instances of the same group share the work. {topic} in it is the name of the topic"""
     feedback_memory: int = flag("Detector", 5000, metavar="N", ge=0, le=1_000_000, scope="group", decides=REMEMBERED)
     """last scored records of a partition that a label can still refer to"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_hold_the_topic(cls, values: Any) -> Any:
+        """Replace {topic} in names, so that one file or line serves several topics."""
+        topic = values.get("topic") if isinstance(values, Mapping) else None
+        if not isinstance(topic, str):
+            return values
+        names = [name for name in NAMES if isinstance(values.get(name), str)]
+        return {**values, **{name: values[name].replace(PLACEHOLDER, topic) for name in names}}
 
     @model_validator(mode="after")
     def _topics_have_names(self) -> Self:
@@ -86,8 +99,8 @@ class OutputFlags(TopicFlags, DeliveryFlags):
 
     @model_validator(mode="after")
     def _outputs_have_names(self) -> Self:
-        self.out = self.out or f"{self.topic}-scores"
-        self.dead_letters = self.dead_letters or f"{self.topic}-dead-letters"
+        self.out = self.out or DEFAULT_OUT.replace(PLACEHOLDER, self.topic)
+        self.dead_letters = self.dead_letters or DEFAULT_DEAD_LETTERS.replace(PLACEHOLDER, self.topic)
         check_topic_names(self.named_topics)
         return self
 
@@ -138,6 +151,8 @@ class GivenFlags(TopicFlags):
 def check_topic_names(topics: Mapping[str, str | None]) -> None:
     """Raise ValueError, which names the flag, for a text that cannot be the name of a topic."""
     for flag_name, topic in topics.items():
+        if topic and flag_name == "--topic" and ("," in topic or topic.startswith("^")):
+            raise ValueError(f"--topic {topic[:60]!r}: this command takes one topic; only `run` takes several")
         if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
             raise ValueError(
                 f"{flag_name} {topic[:60]!r} cannot be the name of a topic: it has at most 249 letters from a to z, "

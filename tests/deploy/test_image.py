@@ -80,7 +80,7 @@ def test_the_health_check_is_the_liveness_probe() -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         return subprocess.run(command, env={"PATH": path, **settings}, capture_output=True).returncode
 
-    sources = Endpoints(live=lambda: reasons, ready=lambda: ["not yet"], metrics=lambda: b"", status=lambda: b"")
+    sources = Endpoints(live=lambda: reasons, ready=lambda: ["not yet"], metrics=lambda: b"", status=lambda topic: b"")
     with HttpServer("127.0.0.1", 0, sources) as server:
         assert code(server.port) == 0
         reasons.append("stuck")

@@ -24,7 +24,7 @@ from fomo_stream.errors import FomoError
 from fomo_stream.kafka.member import GroupMember
 from fomo_stream.model.architecture import Model
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.ops.monitor import Monitor
+from fomo_stream.ops.monitor import Monitors
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import TABLES
 
@@ -81,9 +81,9 @@ class Running:
 
     def __init__(self, settings: ServiceSettings, model: Model | None = None) -> None:
         self.settings = settings
-        self._monitor = Monitor(settings)
+        self._monitors = Monitors(settings)
         self.service = RecordingService(
-            settings, model or shared_model(settings.model, kernel=settings.kernel), self._monitor
+            settings, model or shared_model(settings.model, kernel=settings.kernel), self._monitors.of_topic(settings)
         )
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
@@ -110,7 +110,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            with self._monitor.serve(self.service):
+            with self._monitors.serve(self.service):
                 self.service.run()
         except BaseException as error:
             self._error = error

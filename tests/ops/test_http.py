@@ -31,7 +31,7 @@ class Told:
         self.status = b'{"rate": 3}'
 
     def sources(self) -> Endpoints:
-        return Endpoints(lambda: self.live, lambda: self.ready, lambda: self.metrics(), lambda: self.status)
+        return Endpoints(lambda: self.live, lambda: self.ready, lambda: self.metrics(), lambda topic: self.status)
 
 
 @pytest.fixture

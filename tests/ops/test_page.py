@@ -46,7 +46,7 @@ WORDS = """(node) => {
 @contextmanager
 def browse(browser: Browser, answer: Callable[[], bytes], until: str, **how: Any) -> Iterator[Page]:
     """The page, when it shows what `until` asks for."""
-    sources = Endpoints(lambda: [], lambda: [], lambda: b"", answer)
+    sources = Endpoints(lambda: [], lambda: [], lambda: b"", lambda topic: answer())
     with HttpServer("127.0.0.1", 0, sources) as server:
         page = browser.open(f"http://127.0.0.1:{server.port}/", **how)
         page.until(until)

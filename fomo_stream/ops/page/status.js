@@ -156,6 +156,36 @@ const INCIDENTS = [
   { name: "Surprise", show: (a) => (a.surprise == null ? NONE : a.surprise.toFixed(1)) },
   { name: "Incident", kind: "text", show: (a) => a.incident },
 ];
+
+// --- the topics of a process with several
+
+const topicState = (t) => {
+  const [kind, word] = state(t, { length: t.partitions });
+  return { key: `${word} ${t.not_ready}`, nodes: () => [mark(kind, word), ...t.not_ready.map((reason) => make("span", { class: "more" }, reason))] };
+};
+const topicLink = (t) => ({ key: t.topic, nodes: () => [make("a", { href: `?topic=${encodeURIComponent(t.topic)}` }, t.topic)] });
+const TOPICS = [
+  { name: "Topic", head: true, kind: "text", show: topicLink },
+  { name: "State", kind: "text long", show: topicState },
+  { name: "Live incidents", show: (t) => number(t.incidents) },
+  { name: "Alerts, 10 minutes", show: (t) => number(t.outliers) },
+  { name: "Records/s", show: (t) => rate(t.per_second) },
+  { name: "Lag", show: (t) => number(t.lag) },
+  { name: "Partitions", show: (t) => number(t.partitions) },
+];
+function showTopics({ topics, version }) {
+  const scoring = topics.filter((t) => state(t, { length: t.partitions })[0] === "good").length;
+  const speed = rate(total(topics.map((t) => t.per_second)) ?? 0);
+  showState(scoring === topics.length && scoring ? "good" : "wait", `${number(scoring)} of ${number(topics.length)} topics scoring`);
+  document.title = `${number(scoring)}/${number(topics.length)} topics · ${speed}/s · fomo-stream`;
+  put("topics-count", `${number(topics.length)}, ${speed} records/s`);
+  put("out", `${number(topics.length)} topics`);
+  put("version", version);
+  byId("topics-section").hidden = false;
+  byId("live").hidden = true;
+  fill(byId("topics").tBodies[0], topics, (t) => t.topic, TOPICS);
+}
+
 // --- the whole page
 
 function headings(row, columns, sortable) {
@@ -281,9 +311,10 @@ async function look() {
   if (document.hidden || asking) return;
   asking = true;
   try {
-    const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    const answer = await fetch(`status.json${location.search}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
     if (!answer.ok) throw new Error(`it answers with status ${answer.status}`);
-    show(await answer.json());
+    const status = await answer.json();
+    (status.topics ? showTopics : show)(status);
     seen = new Date();
     byId("lost").hidden = true;
     byId("live").classList.remove("stale");
@@ -302,5 +333,7 @@ async function look() {
 
 headings("partition-heads", PARTITIONS, true);
 headings("incident-heads", INCIDENTS, false);
+headings("topic-heads", TOPICS, false);
+byId("all-topics").hidden = !location.search;
 document.addEventListener("visibilitychange", look);
 look();

@@ -1,0 +1,188 @@
+"""Several topics in one process: each is scored as if it were alone, whatever happens to the others."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import Broker, free_ports, wait_for
+from services import CLIENT, Command, Running, make_settings, readings, results, unique
+
+from fomo_stream.errors import BrokerError, ConfigError
+from fomo_stream.kafka import topic_services
+from fomo_stream.kafka.topic_services import TopicServices
+from fomo_stream.ops.monitor import Monitors
+from fomo_stream.settings.topic_selection import TopicCatalog
+
+# The settings of `make_settings`, as flags.
+FLAGS = {
+    "features": "temperature,motor.rpm",
+    "min_context": "50",
+    "context_size": "100",
+    "alert_rate": "0.05",
+    "kafka": CLIENT,
+}
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_services, "LISTING_S", 0.3)
+    monkeypatch.setattr(topic_services, "MIN_RETRY_S", 0.3)
+    monkeypatch.setattr(topic_services, "MAX_RETRY_S", 1.0)
+
+
+@contextmanager
+def running(**flags: Any) -> Iterator[TopicServices]:
+    catalog = TopicCatalog({**FLAGS, **flags})
+    services = TopicServices(catalog, Monitors(catalog.process).of_topic)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            services.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield services
+    finally:
+        services.stop()
+        thread.join(60)
+    assert not thread.is_alive(), "the services did not stop"
+    if errors:
+        raise errors[0]
+
+
+def filled(broker: Broker, name: str, seed: int = 0) -> str:
+    """A topic with 300 records in one partition."""
+    broker.create_topic(name, 1)
+    broker.produce(name, readings(300, seed=seed))
+    return name
+
+
+def scores(broker: Broker, topic: str, count: int = 300) -> list[dict[str, Any]]:
+    return [record["fomo"] for record in results(broker.read(topic, count))]
+
+
+def test_each_topic_is_scored_as_if_it_were_alone(broker: Broker) -> None:
+    plant = unique("plant")
+    first, second = (filled(broker, f"{plant}-{i}", i) for i in range(2))
+    other, late = unique("other"), unique("late")
+    filled(broker, other, 2)
+    delivery = "exactly-once" if broker.is_kafka else "at-least-once"
+    alone = {}
+    for topic in (first, second, other):
+        settings = make_settings(broker, topic, group=f"alone-{topic}", out=f"alone-{topic}-out", delivery=delivery)
+        with Running(settings):
+            alone[topic] = scores(broker, f"alone-{topic}-out")
+    flags = {"bootstrap": broker.bootstrap, "group": "fomo-{topic}", "delivery": delivery}
+    with running(topic=f"{other},{late},^{plant}", **flags) as services:
+        for topic in (first, second, other):
+            assert scores(broker, f"{topic}-scores") == alone[topic]
+        wait_for(lambda: services.topics[late].error, "the missing topic to be reported")
+        assert f"no topic {late}" in str(services.topics[late].error)
+        assert services.not_ready() == []  # the others are scored
+        assert services.services[late].not_ready()
+        third = filled(broker, f"{plant}-2", 3)  # it comes while they run
+        filled(broker, late, 4)
+        assert len(scores(broker, f"{third}-scores")) == len(scores(broker, f"{late}-scores")) == 300
+        if broker.is_kafka:
+            broker.delete_topic(first)
+            wait_for(lambda: first not in services.topics, "the topic that was deleted to be given up")
+        kept = {second, third, other, late} | (set() if broker.is_kafka else {first})
+        assert services.topics.keys() == kept  # no output is scored, also not of the topic that is gone
+        broker.produce(second, readings(20, start=300, seed=5))
+        assert len(scores(broker, f"{second}-scores", 320)) == 320
+    assert all(topic.service.member for topic in services.topics.values())
+
+
+def test_without_any_topic_that_starts_it_ends_with_the_reason(broker: Broker) -> None:
+    names = f"{unique('a')},{unique('b')}"
+    catalog = TopicCatalog({"topic": names, "group": "fomo-{topic}", "bootstrap": broker.bootstrap})
+    with pytest.raises(BrokerError, match="there is no topic"):
+        TopicServices(catalog, Monitors(catalog.process).of_topic).run()
+
+
+def test_the_command_takes_topics_from_sections_of_the_file(broker: Broker, tmp_path: Path) -> None:
+    plant, pay = filled(broker, unique("plant")), filled(broker, unique("pay"), 1)
+    config, port = tmp_path / "fomo.yaml", free_ports()
+    delivery = "exactly-once" if broker.is_kafka else "at-least-once"
+    config.write_text(
+        f"bootstrap: {broker.bootstrap}\ngroup: 'fomo-{{topic}}'\nfeatures: temperature,motor.rpm\nmin-context: 50\n"
+        f"delivery: {delivery}\nhealth-port: {port}\ntopics:\n  {plant}: {{}}\n  {pay}:\n    features: temperature\n"
+    )
+
+    def get(path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    command = Command(tmp_path / "log", "--config", str(config))
+    try:
+        assert len(scores(broker, f"{plant}-scores")) == len(scores(broker, f"{pay}-scores")) == 300
+        metrics = get("/metrics")
+        for topic in (plant, pay):
+            assert f'fomo_records_total{{topic="{topic}"}} 300.0' in metrics
+            assert f'fomo_info{{group="fomo-{topic}"' in metrics
+        assert metrics.count("\nprocess_resident_memory_bytes ") == 1
+        assert metrics.count("# TYPE fomo_records_total ") == 1
+        overview = json.loads(get("/status.json"))["topics"]
+        assert [(line["topic"], line["state"], line["partitions"]) for line in overview] == [
+            (plant, "running", 1),
+            (pay, "running", 1),
+        ]
+        assert json.loads(get(f"/status.json?topic={pay}"))["instance"]["features"] == ["temperature"]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get("/status.json?topic=unknown")
+    finally:
+        code = command.terminate()
+    assert code == 0, command.text()
+    assert "ERROR" not in command.text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("topics: {a: {alert-rate: 3}, b: {}}", "topic a: alert-rate in the configuration file 3"),
+        ("topics:\n  a: {}\n  b:\n    kex: user", "line 4: unknown setting kex"),
+        ("topics:\n  a: {health-port: 80}", "line 2: topics.a.health-port is for all topics: move it up"),
+        ("topics: [a, b]", "line 1: topics needs settings by topic"),
+        ("topic: a,b\ngroup: x", "the topics a and b have the same group, x: give each a group of its own"),
+        ("topic: '^a'\ngroup: x", "each needs a group of its own"),
+        ("topic: 'a,^('", "has an invalid pattern"),
+        ("topic: ', ,'", "names no topic"),
+    ],
+)
+def test_mistakes_are_found_at_the_start(tmp_path: Path, lines: str, words: str) -> None:
+    config = tmp_path / "fomo.yaml"
+    config.write_text(lines if "group" in lines else f"{lines}\ngroup: 'g-{{topic}}'\n")
+    with pytest.raises(ConfigError) as caught:
+        TopicCatalog({"config": str(config)}).check()
+    assert words in str(caught.value)
+
+
+def test_a_pattern_leaves_out_the_outputs_of_its_topics() -> None:
+    catalog = TopicCatalog(
+        {"topic": "^plant,x", "group": "g-{topic}", "alerts": "plant-alerts", "out": "plant-{topic}"}
+    )
+    listed = ["plant-1", "plant-plant-1", "plant-2-dead-letters", "plant-x", "plant-alerts", "g-x-x-state", "__plant"]
+    settings, errors = catalog.topics(listed)
+    assert list(settings) == ["x", "plant-1"]
+    assert not errors
+    assert settings["plant-1"].group == "g-plant-1"
+
+
+def test_one_topic_of_a_file_is_read_with_its_section(tmp_path: Path) -> None:
+    config = tmp_path / "fomo.toml"
+    config.write_text('group = "g-{topic}"\nkey = "site"\n[topics.a]\nkey = "user"\n[topics."^b-.*"]\nviews = "fast"\n')
+    by_topic = {topic: TopicCatalog({"config": str(config), "topic": topic}).settings(topic) for topic in ("a", "b-1")}
+    assert by_topic["a"].key == "user"
+    assert by_topic["a"].group == "g-a"
+    assert (by_topic["b-1"].key, by_topic["b-1"].views) == ("site", ("fast",))
