@@ -94,7 +94,8 @@ def run_command(argv: Sequence[str]) -> int:
     catalog.check()
     signals = Signals()
     limit_threads(process.threads)
-    sys.setswitchinterval(SWITCH_S)
+    if catalog.selection.is_single:  # many threads would lose more time by switching than a record by waiting
+        sys.setswitchinterval(SWITCH_S)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
     from fomo_stream.kafka.topic_services import TopicServices
     from fomo_stream.ops.monitor import Monitors

@@ -33,7 +33,7 @@ from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-TURN_S = 0.005  # at most a tenth of the requested latency
+TURN_SHARE = 1 / 20  # of the requested latency: more turns would only take time from the scoring of all topics
 IDLE_POLL_S = 0.1  # at most the commit interval, as the offsets of labels are committed without outputs
 MIN_POLL_S, MIN_IDLE_POLL_S = 0.001, 0.01  # the client does not wait at all for less than a millisecond
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
@@ -41,6 +41,7 @@ MAX_AHEAD_RECORDS = 1024  # a partition whose next generation is not built yet i
 MAX_AHEAD_BYTES = 32 << 20  # or this far, of all partitions together
 MAX_MESSAGES = 256  # in one call: a call for each record would cost more than handling them
 STALL_CHECK_S = 1.0
+MEMBERSHIP_S = 0.25  # between two checks: each asks the client's own thread twice, and all other threads wait for it
 OFFSETS_S = 0.1  # between two looks at the offsets that other threads see
 MAX_DIFFERENCE_S = 5.0  # between owned and served partitions: they differ between two callbacks of a rebalance
 SCHEMA_RETRY_S = 5.0  # to the next attempt to agree on the schema
@@ -156,7 +157,7 @@ class GroupMember:
         interval_s = settings.commit_interval_ms / 1000
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
-        self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
+        self._turn_s = min(IDLE_POLL_S, TURN_SHARE * settings.max_latency_ms / 1000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, MIN_IDLE_POLL_S))
         self._poller = Poller(consumer, self._turn_s)
         self._rules_file = RulesFile(settings)
@@ -166,6 +167,7 @@ class GroupMember:
         self.has_joined = False
         self._has_failed = False
         self.stalls: dict[int, tuple[int | None, float]] = {}  # by partition: its offset, and seconds without a move
+        self._membership_checked_at = 0.0  # seconds, monotonic
         self._stalls_checked_at = 0.0  # for stalls, seconds, monotonic
         # By partition: its known end, and `finished`, for other threads. A client does one call at a time: while
         # this loop polls, a call of another thread may wait without an end.
@@ -214,9 +216,9 @@ class GroupMember:
             self.search.proceed(now)
         self.pipeline.score_due(now)
         if self.commits.turn(now, bool(self._poller.is_behind)):
-            self.has_joined = bool(self._consumer.memberid())
             self._poller.is_behind = None
-        self._keep_in_step(now)
+        if now - self._membership_checked_at > MEMBERSHIP_S:
+            self._check_membership(now)
         self.activate()
         self.control_flow()
         self._compare_topics()
@@ -393,11 +395,13 @@ class GroupMember:
         callbacks = {"on_assign": self.on_assign, "on_revoke": self.on_revoke, "on_lost": self.on_lost}
         self._consumer.subscribe([self.settings.topic], **callbacks)
 
-    def _keep_in_step(self, now: float) -> None:
+    def _check_membership(self, now: float) -> None:
         """Serve exactly the partitions that the client owns; join the group again when it owns others.
 
         Callbacks report each change, so a lasting difference means that a callback was missing or misunderstood.
         """
+        self._membership_checked_at = now
+        self.has_joined = bool(self._consumer.memberid())
         if self._is_leaving:
             if not self.assignment.owned():
                 self._is_leaving = False
@@ -418,7 +422,7 @@ class GroupMember:
         """Leave the group, as the client would claim partitions that others may have, and then join as a new member.
 
         librdkafka does not leave before a running rebalance is over, and a new subscription before that would undo the
-        leave: it would keep partitions and never report them again. Therefore `_keep_in_step` subscribes again only
+        leave: it would keep partitions and never report them again. Therefore `_check_membership` subscribes again only
         when the client does not own any partition.
         """
         self._drop(list(self.pipeline.partitions))

@@ -13,6 +13,7 @@ from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import flag, load, with_default
 from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, PLACEHOLDER, check_topic_names
 
+MAX_LATENCY_MS = 1000.0  # by default: each topic has transactions of its own, and the broker answers to all of them
 INTERNAL = "__"  # begins the names of Kafka's own topics
 _COMMA = re.compile(r",(?![^{]*\})")  # not the comma of a repetition: ^a{1,3}
 
@@ -74,6 +75,7 @@ class TopicCatalog:
 
     def __init__(self, flags: Mapping[str, Any]) -> None:
         self._flags = dict(flags)
+        self._loaded: dict[str, ServiceSettings] = {}
         own = {name: value for name, value in flags.items() if name in ProcessSettings.model_fields}
         self.process = load(ProcessSettings, own)
         self.selection = TopicSelection.parse(self.process.topic)
@@ -83,9 +85,15 @@ class TopicCatalog:
         self._outputs = [_name_pattern(name) for name in outputs if name]
 
     def settings(self, topic: str) -> ServiceSettings:
-        """Return the settings of one topic. Raises ConfigError."""
+        """Return the settings of one topic, as they were when first asked for. Raises ConfigError."""
+        flags = {**self._flags, "topic": topic}
         try:
-            return load(ServiceSettings, {**self._flags, "topic": topic})
+            if topic not in self._loaded:
+                settings = load(ServiceSettings, flags)
+                if not (self.selection.is_single or "max_latency_ms" in settings.model_fields_set):
+                    settings = load(ServiceSettings, {**flags, "max_latency_ms": MAX_LATENCY_MS})
+                self._loaded[topic] = settings
+            return self._loaded[topic]
         except ConfigError as error:
             raise error if self.selection.is_single else ConfigError(f"topic {topic}: {error}") from None
 
