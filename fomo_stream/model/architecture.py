@@ -211,12 +211,18 @@ class Model(Protocol):
     kernel: str  # what computes its logits: "numba" or "torch"
     compiled: Any  # the weights as the numba kernels read them, once they were needed
 
+    @property
+    def tile(self) -> int:
+        """The number of rows that are scored at once; fewer cost as much."""
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its weights by name, float32."""
 
 
 class CompiledModel:
     """A model for the numba kernels. Neither these nor torch are loaded before it scores."""
+
+    tile = 1
 
     def __init__(self, name: str, config: ModelConfig, arrays: dict[str, NDArray[Any]]) -> None:
         self.name, self.config, self._arrays = name, config, arrays
