@@ -10,7 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class Operations(TorchDispatchMode):
     """Counts the operations of torch that compute something: those that a GPU launches."""
 
-    number = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.number += not operation.is_view and "empty" not in str(operation)

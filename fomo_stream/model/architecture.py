@@ -67,9 +67,7 @@ class ModelConfig:
     feed_forward: int = 512
     routers: int = 500  # R; 0 = full attention between context rows
     attention: str = "softmax"  # how queries weigh the context rows; "mean": all the same; "kernel": by distance
-    channel_dropout: float = (
-        0.0  # share of evidence channels or densities hidden from the transformer per training step ...
-    )
+    channel_dropout: float = 0.0  # share of densities hidden from the transformer per training step ...
     fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
     quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
 
@@ -209,11 +207,8 @@ class Model(Protocol):
     name: str
     config: ModelConfig
     kernel: str  # what computes its logits: "numba" or "torch"
+    tile: int  # rows that are scored at once; fewer cost as much
     compiled: Any  # the weights as the numba kernels read them, once they were needed
-
-    @property
-    def tile(self) -> int:
-        """The number of rows that are scored at once; fewer cost as much."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its weights by name, float32."""
@@ -222,11 +217,9 @@ class Model(Protocol):
 class CompiledModel:
     """A model for the numba kernels. Neither these nor torch are loaded before it scores."""
 
-    tile = 1
-
     def __init__(self, name: str, config: ModelConfig, arrays: dict[str, NDArray[Any]]) -> None:
         self.name, self.config, self._arrays = name, config, arrays
-        self.kernel = "numba"
+        self.kernel, self.tile = "numba", 1
         self.compiled: Any = None
 
     def arrays(self) -> dict[str, NDArray[Any]]:

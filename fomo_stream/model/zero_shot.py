@@ -114,9 +114,9 @@ class Layer(nn.Module):
         return self._finish(rows, self.cross(rows, cache))
 
 
-# Queries per forward pass. On one device every pass has the same shape, so that a row's neighbours cannot change its
-# bits. A GPU takes about as long to launch the operations of a pass as to compute them, so it gets larger ones.
-TILES, GPU_TILE = {"cpu": 64}, 512
+# Queries per forward pass, on a CPU and on a GPU, which spends its time on launching the operations of a pass. On a
+# device every pass has the same shape, so that a row's neighbours cannot change its bits.
+TILE, GPU_TILE = 64, 512
 
 
 # Raw inputs are limited: in the context's range they are below 4, but the tails of the quantile map have no end, and of
@@ -159,6 +159,7 @@ class ZeroShotModel(nn.Module):
         super().__init__()
         self.config = config
         self.name = name
+        self.tile = TILE  # queries per forward pass
         self.kernel = "torch"  # what computes logits of NumPy rows: "torch", or "numba" on a CPU (see `scoring`)
         self.compiled: Any = None  # the weights as the numba kernels read them, once they were needed
         if config.fusion:
@@ -179,11 +180,6 @@ class ZeroShotModel(nn.Module):
         """The device of the weights; rows have to be there, too."""
         return next(self.parameters()).device
 
-    @property
-    def tile(self) -> int:
-        """Queries per forward pass on its device; fewer cost as much."""
-        return TILES.get(self.device.type, GPU_TILE)
-
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The weights by name."""
         return {name: value.detach().cpu().numpy() for name, value in self.state_dict().items()}
@@ -199,10 +195,8 @@ class ZeroShotModel(nn.Module):
         """
         cache, features = self._describe_context(rows, n_features, knots)
         layers = self.encode_features(features)
-        own = None  # with raw inputs a row would attend to itself
-        for layer in layers:
-            if isinstance(layer, KernelCache):
-                own = layer.own
+        # with raw inputs a row would attend to itself
+        own = layers[0].own if layers and isinstance(layers[0], KernelCache) else None
         if features.channels is not None:
             own = self.fuse(features.channels)
         return replace(cache, own=own, layers=layers)

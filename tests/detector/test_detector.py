@@ -4,7 +4,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from fomo_stream.detector.results import Results, Status
 from fomo_stream.errors import ConfigError, SchemaError, StateError
 from fomo_stream.model.checkpoint import load_torch_model, shared_model
 from fomo_stream.model.scoring import cross_scores
-from fomo_stream.model.zero_shot import GPU_TILE, TILES
+from fomo_stream.model.zero_shot import GPU_TILE
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 99))
@@ -52,14 +51,14 @@ def test_large_tiles_are_filled_with_the_next_records_and_change_no_result(refre
     rows[:, 2] = rng.integers(0, 4, n)
     rows[rng.random(rows.shape) < 0.05] = np.nan
     model = load_torch_model("streams", "cpu")
+    model.tile = GPU_TILE
     found, operations = [], []
-    with patch.dict(TILES, cpu=GPU_TILE):
-        for size in (n, 150, 15):
-            one = Detector(model, 3, config, categorical=(2,))
-            with Operations() as counted:
-                parts = [one.process(rows[i : i + size], keys[i : i + size]) for i in range(0, n, size)]
-            found.append(Results.concatenate(parts))
-            operations.append(counted.number)
+    for size in (n, 150, 15):
+        one = Detector(model, 3, config, categorical=(2,))
+        with Operations() as counted:
+            parts = [one.process(rows[i : i + size], keys[i : i + size]) for i in range(0, n, size)]
+        found.append(Results.concatenate(parts))
+        operations.append(counted.number)
     assert_same_results(found[0], found[1])
     assert_same_results(found[0], found[2])
     assert 2 * operations[0] < operations[2]

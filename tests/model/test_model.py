@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from fomo_stream.errors import CheckpointError, SchemaError
 from fomo_stream.model.architecture import CHANNELS, PRESETS, ModelConfig
 from fomo_stream.model.checkpoint import load_torch_model, shared_model
 from fomo_stream.model.scoring import cross_scores, encode_rows, logits_of
-from fomo_stream.model.zero_shot import GPU_TILE, TILES, Features, ZeroShotModel
+from fomo_stream.model.zero_shot import GPU_TILE, TILE, Features, ZeroShotModel
 
 SMALL = {
     "fusion": ModelConfig(),
@@ -72,7 +71,7 @@ def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q:
     name=st.sampled_from(sorted(SMALL)),
     n=st.integers(2, 300),
     d=st.integers(1, 8),
-    tile=st.sampled_from([TILES["cpu"], GPU_TILE]),
+    tile=st.sampled_from([TILE, GPU_TILE]),
     data=st.data(),
 )
 def test_score_depends_on_query_and_context_to_the_last_bit(
@@ -80,23 +79,24 @@ def test_score_depends_on_query_and_context_to_the_last_bit(
 ) -> None:
     model = make(name)
     cache = model.encode_context(rows(n, d))
-    queries = rows(2 * TILES["cpu"] + 7, d, 1)
-    with patch.dict(TILES, cpu=tile):
-        together = model.score_queries(cache, queries)
-        order = torch.tensor(data.draw(st.permutations(range(len(queries)))))
-        assert torch.equal(model.score_queries(cache, queries[order]), together[order])
-        one = data.draw(st.integers(0, len(queries) - 1))
-        assert torch.equal(model.score_queries(cache, queries[one : one + 1]), together[one : one + 1])
-        strange = torch.cat([queries[one : one + 1], torch.full((5, d), 1e9, dtype=torch.float64)])
-        assert torch.equal(model.score_queries(cache, strange)[:1], together[one : one + 1])
+    queries = rows(2 * TILE + 7, d, 1)
+    model.tile = tile
+    together = model.score_queries(cache, queries)
+    order = torch.tensor(data.draw(st.permutations(range(len(queries)))))
+    assert torch.equal(model.score_queries(cache, queries[order]), together[order])
+    one = data.draw(st.integers(0, len(queries) - 1))
+    assert torch.equal(model.score_queries(cache, queries[one : one + 1]), together[one : one + 1])
+    strange = torch.cat([queries[one : one + 1], torch.full((5, d), 1e9, dtype=torch.float64)])
+    assert torch.equal(model.score_queries(cache, strange)[:1], together[one : one + 1])
 
 
 @pytest.mark.parametrize("model", ["streams", "fomo", "paper-100"])
 def test_a_tile_of_a_gpu_gives_the_same_logits_with_an_eighth_of_the_operations(model: str) -> None:
     torchs = load_torch_model(model, "cpu")
     cache, queries, found, operations = torchs.encode_context(rows(200, 5)), rows(1000, 5, 1), [], []
-    for tile in (TILES["cpu"], GPU_TILE):
-        with patch.dict(TILES, cpu=tile), torch.inference_mode(), Operations() as counted:
+    for tile in (TILE, GPU_TILE):
+        torchs.tile = tile
+        with torch.inference_mode(), Operations() as counted:
             found.append(torchs.score_queries(cache, queries))
         operations.append(counted.number)
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from fomo_stream.errors import StateError
 from fomo_stream.kafka.topics.watch import InputEnd
 from fomo_stream.model.architecture import CompiledModel
 from fomo_stream.model.checkpoint import load_torch_model
-from fomo_stream.model.zero_shot import GPU_TILE, TILES
+from fomo_stream.model.zero_shot import GPU_TILE
 from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
@@ -71,11 +70,11 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
 def test_large_tiles_take_more_records_at_once_and_change_no_result() -> None:
     """As on a GPU, whose tiles are filled with waiting records."""
     model, found = load_torch_model("streams", "cpu"), []
-    with patch.dict(TILES, cpu=GPU_TILE):
-        for batch_size in (1, 200):
-            one = Instance(model=model, batch_size=batch_size)
-            one.score(0, 120)
-            found.append(one.results())
+    model.tile = GPU_TILE
+    for batch_size in (1, 200):
+        one = Instance(model=model, batch_size=batch_size)
+        one.score(0, 120)
+        found.append(one.results())
     assert found[0] == found[1]
 
 
