@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, SingleEntry, StoredEntries
-from fomo_stream.detector.config import MIN_CONTEXT_ROWS, DetectorConfig
+from fomo_stream.detector.config import MIN_CONTEXT_ROWS, STEP, DetectorConfig
 from fomo_stream.detector.format_12 import changes_since
 from fomo_stream.detector.key_scopes import DECISION_RECORDS, NOT_LEARNED, KeyScopes, Routes, key_reasons
 from fomo_stream.detector.keys import UNKEYED, Digests, Key
@@ -37,7 +37,7 @@ from fomo_stream.detector.step.judge import ODD_LOGIT, settle
 from fomo_stream.detector.step.route import route
 from fomo_stream.detector.step.view_columns import combine, fill_view_columns
 from fomo_stream.detector.step.work import OK, VisitResults, Visits, VisitScores, Work
-from fomo_stream.detector.view_inputs import score_view_inputs
+from fomo_stream.detector.view_inputs import Known, score_view_inputs
 from fomo_stream.detector.views import LeftOut, View
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
 from fomo_stream.model.architecture import Model
@@ -93,6 +93,7 @@ class Detector:
         self._reference: Reference | None = None
         self._reference_log = SingleEntry()  # without one, of the state before
         self._works: list[Work] = []  # memory that no call works in
+        self._known: Known | None = None  # logits of the next records, see `_look_ahead`
         self._converted: Entries = {}  # what the log has in the format before
 
     @property
@@ -161,8 +162,11 @@ class Detector:
 
     @property
     def ahead(self) -> int:
-        """Return how many of the next records can be processed at most, so that `is_ready` knows what they wait for."""
-        return self._shared.ahead
+        """Return how many of the next records can be processed at most, so that `is_ready` knows what they wait for.
+
+        With large tiles it is a tile: to wait for a generation in `process` costs less than tiles that are not full.
+        """
+        return max(self._shared.ahead, self._large_tile)
 
     @property
     def reference(self) -> Reference | None:
@@ -303,7 +307,12 @@ class Detector:
         """
         values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
         start, n, basis = 0, len(values), self._basis
+        seen, basis_seen, self._known = 0, basis, None
         while True:
+            looks_ahead = self._large_tile > 0 and known_scores is None and n - start > self._shared.ahead
+            if looks_ahead and (start >= seen or self._basis != basis_seen):
+                seen, basis_seen = start + self._large_tile, self._basis
+                self._look_ahead(values, digests, slice(start, seen))
             stop = min(n, start + DECISION_RECORDS - self.records % DECISION_RECORDS)
             of_keys = None if digests is None else digests.part(slice(start, stop))
             call = self._visited(stop - start, of_keys, learn=True)
@@ -320,7 +329,24 @@ class Detector:
             if call.n and self.records % DECISION_RECORDS == 0:
                 self._decide()
             if start == n:
+                self._known = None
                 return
+
+    @property
+    def _large_tile(self) -> int:
+        """Rows of a tile of the model's device, if they are more than can be scored before any is learned; else 0."""
+        return self.model.tile if self.model.tile > STEP + self.config.lag else 0
+
+    def _look_ahead(self, values: Float, digests: Digests | None, part: slice) -> None:
+        """Find logits of a part of the next records all at once, as far as they can be known before any is learned.
+
+        A logit depends, to the last bit, on the row and the context alone. So it does not matter whether a record gets
+        another row or context when it is its turn: then its logit is found again.
+        """
+        self._known = {} if self._known is None else self._known
+        call = self._peek_values(values[part], None if digests is None else digests.part(part))
+        self._score(call, None)
+        self._keep(call.work)
 
     @property
     def _basis(self) -> tuple[Any, ...]:
@@ -331,7 +357,9 @@ class Detector:
 
     def _peek(self, rows: Float, keys: Sequence[Key] | None, owners: Int | None = None) -> DetectorCall:
         """Find the visits of rows (n, d) as the next n records; nothing changes. owners: as of `KeyScopes.owners`."""
-        values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
+        return self._peek_values(self._spec.checked(rows), None if keys is None else Digests.of(keys), owners)
+
+    def _peek_values(self, values: Float, digests: Digests | None, owners: Int | None = None) -> DetectorCall:
         call = self._visited(len(values), digests, learn=False, owners=owners)
         self._series.note(values, digests, self._shared.view_set.bulk(self._shared.records), False, call.work.address)
         return call
@@ -446,15 +474,17 @@ class Detector:
             contexts = work.contexts[: len(columns) * q].reshape(len(columns), q)
             logits_and_votes = score_in_views(model, work.rows[:q], work.without[:q], columns, contexts)
             return int(combine(work.address, k, at, logits_and_votes))
-        odd, of_keys, visits, at = 0, view_set.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
+        of_keys, visits, at = view_set.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
+        parts, scopes = [], []
         for s in np.unique(visits.scope[at]).tolist():
             mine = at[visits.scope[at] == s]
             asked = call.batch, vectors, visits.at[mine], visits.number[mine], visits.shared[mine]
             inputs = key_scopes.scopes[s].view_set.inputs(*asked)
             work.scores.generation[mine] = key_scopes.scopes[s].view_set.generations(inputs)
-            inputs += view_set.inputs(*asked)[-1:] if s and of_keys else []
-            odd += combine(work.address, k, mine, np.stack(score_view_inputs(model, inputs)))
-        return odd
+            parts.append(mine)
+            scopes.append(inputs + (view_set.inputs(*asked)[-1:] if s and of_keys else []))
+        scored = score_view_inputs(model, scopes, self._known)
+        return sum(int(combine(work.address, k, *each)) for each in zip(parts, scored, strict=True))
 
     def _spare_usual(self, call: DetectorCall, at: Int) -> None:
         """Lower the logits of visits, at (q,), that are odd among all keys, but usual for their own key.

@@ -35,6 +35,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+KnownLogits = dict[bytes, float]  # by the bytes of a row
 UNDECIDED_P = 0.05  # p-value at which a vote is undecided
 HALF_WEIGHT_ROWS = 100  # rows of a context whose vote has half of the full weight
 CLEAR_OF_TRIMMED = 0.18  # heights, see `far_outside`: larger, as trimmed halves make the rows at their ends odder
@@ -242,17 +243,28 @@ class Generation:
         """The logit that few of the context's own rows exceed."""
         return float(self.own[int(USUAL_SHARE * (len(self.own) - 1))])
 
-    def logits(self, model: Model, rows: Float, gaps: Bool | None = None) -> Float:
+    def logits(self, model: Model, rows: Float, gaps: Bool | None = None, known: KnownLogits | None = None) -> Float:
         """Logits (q,) of new rows (q, d) of the view.
 
         gaps: (q, d) values that stand in for missing ones; None: there are none. A row with any has the logit that is
-        less outlying: with these values, or with those that the rest of it makes likely.
+        less outlying: with these values, or with those that the rest of it makes likely. known: logits of rows that
+        were scored before; those that are new are added.
         """
-        logits = self._logits(model, rows)
-        if gaps is not None and (at := np.flatnonzero(gaps.any(axis=1))).size:
-            without = np.where(gaps[at], np.nan, rows[at])
-            logits[at] = np.minimum(logits[at], self._logits(model, without))
+        at = np.flatnonzero(False if gaps is None else gaps.any(axis=1))
+        if gaps is not None and len(at):
+            rows = np.concatenate([rows, np.where(gaps[at], np.nan, rows[at])])
+        logits = self._logits(model, rows) if known is None else self._looked_up(model, rows, known)
+        if len(at):
+            logits, without = logits[: -len(at)], logits[-len(at) :]
+            logits[at] = np.minimum(logits[at], without)
         return logits
+
+    def _looked_up(self, model: Model, rows: Float, known: KnownLogits) -> Float:
+        bits = [row.tobytes() for row in rows]
+        new = {row: i for i, row in enumerate(bits) if row not in known}
+        if new:
+            known.update(zip(new, self._logits(model, rows[[*new.values()]]).tolist(), strict=True))
+        return np.array([known[row] for row in bits])
 
     def _logits(self, model: Model, rows: Float) -> Float:
         encoded = self.frequencies.encode(rows)

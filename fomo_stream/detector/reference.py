@@ -195,7 +195,7 @@ class Reference:
             rows = view.columns(vectors, 0, self._spec.categorical)
             builders = [(at, standard.builders[v][1].result()) for standard, at in parts]
             inputs.append(ViewInput(rows, view.gaps(batch.gaps, 0), builders, False))
-        by_view = score_view_inputs(self._model, inputs)[0] if inputs else np.zeros((1, 0))
+        by_view = score_view_inputs(self._model, [inputs])[0][0] if inputs else np.zeros((1, 0))
         return np.asarray(sum(by_view[1:], by_view[0]) / len(by_view), dtype=np.float64)
 
     def __copy__(self) -> Reference:

@@ -67,9 +67,7 @@ class ModelConfig:
     feed_forward: int = 512
     routers: int = 500  # R; 0 = full attention between context rows
     attention: str = "softmax"  # how queries weigh the context rows; "mean": all the same; "kernel": by distance
-    channel_dropout: float = (
-        0.0  # share of evidence channels or densities hidden from the transformer per training step ...
-    )
+    channel_dropout: float = 0.0  # share of densities hidden from the transformer per training step ...
     fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
     quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
 
@@ -209,6 +207,7 @@ class Model(Protocol):
     name: str
     config: ModelConfig
     kernel: str  # what computes its logits: "numba" or "torch"
+    tile: int  # rows that are scored at once; fewer cost as much
     compiled: Any  # the weights as the numba kernels read them, once they were needed
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -220,7 +219,7 @@ class CompiledModel:
 
     def __init__(self, name: str, config: ModelConfig, arrays: dict[str, NDArray[Any]]) -> None:
         self.name, self.config, self._arrays = name, config, arrays
-        self.kernel = "numba"
+        self.kernel, self.tile = "numba", 1
         self.compiled: Any = None
 
     def arrays(self) -> dict[str, NDArray[Any]]:

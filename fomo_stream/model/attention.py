@@ -24,7 +24,7 @@ from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.architecture import Model, ModelConfig
 from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
 from fomo_stream.model.scoring import canonical_order, encode_with_torch
-from fomo_stream.model.zero_shot import TILE, ZeroShotModel
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 
@@ -62,9 +62,8 @@ def attention_weights(model: Model, context: Float, queries: Float) -> Float:
     cache, torchs = encode_with_torch(model, context[order]), cast(ZeroShotModel, model)
     rows = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float64)).to(torchs.device)
     with torch.inference_mode():
-        tiles = (
-            [torchs.attention_weights(cache, tile[None])[0] for tile in torch.split(rows, TILE)] if len(rows) else []
-        )
+        parts = torch.split(rows, torchs.tile) if len(rows) else ()
+        tiles = [torchs.attention_weights(cache, part[None])[0] for part in parts]
     weights = np.empty((len(rows), len(context)))
     if tiles:  # columns are in the order of the cache's rows
         weights[:, order] = torch.cat(tiles).cpu().numpy()

@@ -213,9 +213,10 @@ def _checked_checkpoint(path: Path) -> tuple[str, ModelConfig, Arrays]:
 def _of_torch(name: str, config: ModelConfig, weights: Arrays, device: str) -> ZeroShotModel:
     import torch
 
-    from fomo_stream.model.zero_shot import ZeroShotModel
+    from fomo_stream.model.zero_shot import GPU_TILE, TILE, ZeroShotModel
 
     model = ZeroShotModel(config, name)
+    model.tile = TILE if device.startswith("cpu") else GPU_TILE
     model.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
     return model.to(device).eval().requires_grad_(False)
 

@@ -115,8 +115,7 @@ class KernelLayer(nn.Module):
 
     def weights(self, z: Tensor, d2: Tensor, context: KernelContext) -> Tensor:
         """Attention weights (B, H, q, n) of queries as in `read`."""
-        weights: Tensor = self._logits(d2, self._coordinates(z), context.keys).softmax(-1)
-        return weights
+        return self._logits(d2, self._coordinates(z), context.keys).softmax(-1)
 
     def _coordinates(self, z: Tensor) -> Tensor:
         """(B, S, n, COORDINATES)"""

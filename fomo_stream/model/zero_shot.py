@@ -114,7 +114,9 @@ class Layer(nn.Module):
         return self._finish(rows, self.cross(rows, cache))
 
 
-TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
+# Queries per forward pass, on a CPU and on a GPU, which spends its time on launching the operations of a pass. On a
+# device every pass has the same shape, so that a row's neighbours cannot change its bits.
+TILE, GPU_TILE = 64, 512
 
 
 # Raw inputs are limited: in the context's range they are below 4, but the tails of the quantile map have no end, and of
@@ -157,6 +159,7 @@ class ZeroShotModel(nn.Module):
         super().__init__()
         self.config = config
         self.name = name
+        self.tile = TILE  # queries per forward pass
         self.kernel = "torch"  # what computes logits of NumPy rows: "torch", or "numba" on a CPU (see `scoring`)
         self.compiled: Any = None  # the weights as the numba kernels read them, once they were needed
         if config.fusion:
@@ -192,10 +195,8 @@ class ZeroShotModel(nn.Module):
         """
         cache, features = self._describe_context(rows, n_features, knots)
         layers = self.encode_features(features)
-        own = None  # with raw inputs a row would attend to itself
-        for layer in layers:
-            if isinstance(layer, KernelCache):
-                own = layer.own
+        # with raw inputs a row would attend to itself
+        own = layers[0].own if layers and isinstance(layers[0], KernelCache) else None
         if features.channels is not None:
             own = self.fuse(features.channels)
         return replace(cache, own=own, layers=layers)
@@ -203,7 +204,7 @@ class ZeroShotModel(nn.Module):
     def score_queries(self, cache: ContextCache, queries: Tensor) -> Tensor:
         """Logits of queries (q, d) or (B, q, d) against an encoded context: (q,) or (B, q), higher = more outlying.
 
-        Queries run in padded tiles of TILE rows: on one device a logit depends, to the last bit, on the query and the
+        Queries run in padded tiles of `tile` rows: on one device a logit depends, to the last bit, on the query and the
         context alone.
         """
         flat = queries.dim() == 2
@@ -211,7 +212,7 @@ class ZeroShotModel(nn.Module):
         if x.shape[-1] != cache.d:
             raise SchemaError(f"the context has {cache.d} features, the query rows have {x.shape[-1]}")
         q = x.shape[1]
-        tiles = torch.split(F.pad(x, (0, 0, 0, -q % TILE)), TILE, dim=1) if q else ()
+        tiles = torch.split(F.pad(x, (0, 0, 0, -q % self.tile)), self.tile, dim=1) if q else ()
         scored = [self._score(self._describe(tile.contiguous(), cache), cache.layers) for tile in tiles]
         logits = torch.cat(scored, 1)[:, :q] if scored else x.new_zeros((len(x), 0))
         return logits.squeeze(0) if flat else logits

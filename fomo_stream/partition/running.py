@@ -127,7 +127,7 @@ class Running(Partition):
     def step(
         self, now: float, clock: int | None = None, max_records: Callable[[Pending], int | None] = lambda first: None
     ) -> ScoredBatch | None:
-        """Score and learn the first waiting records: as many as can all be scored before any is learned.
+        """Score and learn the first waiting records: as many as can all be scored before any is learned, or a tile.
 
         None: without waiting records, inactive, or the context for the records is not built yet. now: seconds,
         monotonic; clock: milliseconds since 1970. max_records: returns how many records may be taken together,

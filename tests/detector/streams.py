@@ -41,7 +41,7 @@ class Distance:
     """A model that costs nothing: how far a row is from the middle of the context."""
 
     name = "distance"
-    kernel = "torch"
+    kernel, tile = "torch", 64
     config = ModelConfig(fusion=False, evidence=False, layers=1, attention="kernel")
     device = torch.device("cpu")
 

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from operations import Operations
 from streams import SMALL, assert_same_results, detector, keys_of, stream
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Status
 from fomo_stream.errors import ConfigError, SchemaError, StateError
-from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.checkpoint import load_torch_model, shared_model
 from fomo_stream.model.scoring import cross_scores
+from fomo_stream.model.zero_shot import GPU_TILE
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 99))
@@ -39,6 +41,27 @@ def test_results_do_not_depend_on_batches_while_keys_come(size: int) -> None:
     one, whole = detector(config), detector(config).process(rows, keys)
     parts = [one.process(rows[i : i + size], keys[i : i + size]) for i in range(0, n, size)]
     assert_same_results(whole, Results.concatenate(parts))
+
+
+@pytest.mark.parametrize("refresh", [1.0, pytest.param(0.1, marks=pytest.mark.slow)])
+def test_large_tiles_are_filled_with_the_next_records_and_change_no_result(refresh: float) -> None:
+    """As on a GPU. Some keys have contexts of their own, values are missing, and one of the columns is a category."""
+    n, config = 320, replace(SMALL, own_contexts=2, keys=4, refresh=refresh)
+    rows, keys, rng = stream(n, 1), [str(i // 2 % (3 + i // 200)) for i in range(n)], np.random.default_rng(1)
+    rows[:, 2] = rng.integers(0, 4, n)
+    rows[rng.random(rows.shape) < 0.05] = np.nan
+    model = load_torch_model("streams", "cpu")
+    model.tile = GPU_TILE
+    found, operations = [], []
+    for size in (n, 150, 15):
+        one = Detector(model, 3, config, categorical=(2,))
+        with Operations() as counted:
+            parts = [one.process(rows[i : i + size], keys[i : i + size]) for i in range(0, n, size)]
+        found.append(Results.concatenate(parts))
+        operations.append(counted.number)
+    assert_same_results(found[0], found[1])
+    assert_same_results(found[0], found[2])
+    assert 2 * operations[0] < operations[2]
 
 
 def test_a_copy_goes_on_alike_and_on_its_own() -> None:

@@ -81,7 +81,7 @@ def test_one_call_says_what_each_generation_says_by_itself(
     seed: int, q: int, widths: list[int], cut: int, stand_ins: bool
 ) -> None:
     asked = looks("numba", seed, q, widths, min(cut, q), stand_ins)
-    logits, votes = score_view_inputs(shared_model("streams", "cpu", "numba"), asked)
+    ((logits, votes),) = score_view_inputs(shared_model("streams", "cpu", "numba"), [asked])
     for at, one in enumerate(asked):
         expected, said = apart(one)
         np.testing.assert_allclose(logits[at], expected, rtol=0, atol=1e-12)
@@ -92,10 +92,8 @@ def test_one_call_says_what_each_generation_says_by_itself(
 def test_one_call_says_what_torch_says(stand_ins: bool) -> None:
     found = []
     for kernel in ("numba", "torch"):
-        logits, _ = score_view_inputs(
-            shared_model("streams", "cpu", kernel), looks(kernel, 0, 60, [5, 10, 30], 25, stand_ins)
-        )
-        found.append(logits)
+        asked = looks(kernel, 0, 60, [5, 10, 30], 25, stand_ins)
+        found.append(score_view_inputs(shared_model("streams", "cpu", kernel), [asked])[0][0])
     np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(found[1]))
     assert np.nanmedian(np.abs(found[0] - found[1])) < 0.005  # a last digit may change a rank in the context
     np.testing.assert_allclose(found[0], found[1], atol=0.1)
@@ -106,7 +104,7 @@ def test_a_copy_scores_by_its_own_arrays(copied: object) -> None:
     assert callable(copied)
     model = load_model(kernel="numba")
     asked = looks("numba", 3, 9, [4, 8, 8], 5, stand_ins=True)
-    expected = score_view_inputs(model, asked)
-    again = copied((model, asked))
+    expected = score_view_inputs(model, [asked])
+    again = copied((model, [asked]))
     del model, asked
     np.testing.assert_array_equal(score_view_inputs(*again), expected)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operations import Operations
 from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
 from fomo_stream.model.architecture import CHANNELS, PRESETS, ModelConfig
-from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.checkpoint import load_torch_model, shared_model
 from fomo_stream.model.scoring import cross_scores, encode_rows, logits_of
-from fomo_stream.model.zero_shot import TILE, Features, ZeroShotModel
+from fomo_stream.model.zero_shot import GPU_TILE, TILE, Features, ZeroShotModel
 
 SMALL = {
     "fusion": ModelConfig(),
@@ -66,11 +67,20 @@ def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q:
     torch.testing.assert_close(cached, model(context[None], queries[None])[0], atol=1e-4, rtol=1e-4)
 
 
-@given(name=st.sampled_from(sorted(SMALL)), n=st.integers(2, 300), d=st.integers(1, 8), data=st.data())
-def test_score_depends_on_query_and_context_to_the_last_bit(name: str, n: int, d: int, data: st.DataObject) -> None:
+@given(
+    name=st.sampled_from(sorted(SMALL)),
+    n=st.integers(2, 300),
+    d=st.integers(1, 8),
+    tile=st.sampled_from([TILE, GPU_TILE]),
+    data=st.data(),
+)
+def test_score_depends_on_query_and_context_to_the_last_bit(
+    name: str, n: int, d: int, tile: int, data: st.DataObject
+) -> None:
     model = make(name)
     cache = model.encode_context(rows(n, d))
     queries = rows(2 * TILE + 7, d, 1)
+    model.tile = tile
     together = model.score_queries(cache, queries)
     order = torch.tensor(data.draw(st.permutations(range(len(queries)))))
     assert torch.equal(model.score_queries(cache, queries[order]), together[order])
@@ -78,6 +88,19 @@ def test_score_depends_on_query_and_context_to_the_last_bit(name: str, n: int, d
     assert torch.equal(model.score_queries(cache, queries[one : one + 1]), together[one : one + 1])
     strange = torch.cat([queries[one : one + 1], torch.full((5, d), 1e9, dtype=torch.float64)])
     assert torch.equal(model.score_queries(cache, strange)[:1], together[one : one + 1])
+
+
+@pytest.mark.parametrize("model", ["streams", "fomo", "paper-100"])
+def test_a_tile_of_a_gpu_gives_the_same_logits_with_an_eighth_of_the_operations(model: str) -> None:
+    torchs = load_torch_model(model, "cpu")
+    cache, queries, found, operations = torchs.encode_context(rows(200, 5)), rows(1000, 5, 1), [], []
+    for tile in (TILE, GPU_TILE):
+        torchs.tile = tile
+        with torch.inference_mode(), Operations() as counted:
+            found.append(torchs.score_queries(cache, queries))
+        operations.append(counted.number)
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
+    assert 7 * operations[1] < operations[0]
 
 
 @given(name=st.sampled_from(sorted(SMALL)), n=st.integers(2, 120), seed=st.integers(0, 999))

@@ -14,6 +14,8 @@ from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.topics.watch import InputEnd
 from fomo_stream.model.architecture import CompiledModel
+from fomo_stream.model.checkpoint import load_torch_model
+from fomo_stream.model.zero_shot import GPU_TILE
 from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
@@ -62,6 +64,18 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
         {key: value for key, value in each.copy().changes().items() if "/encoded/" not in key} for each in (one, other)
     ]
     assert states[0] == states[1]
+
+
+@pytest.mark.slow
+def test_large_tiles_take_more_records_at_once_and_change_no_result() -> None:
+    """As on a GPU, whose tiles are filled with waiting records."""
+    model, found = load_torch_model("streams", "cpu"), []
+    model.tile = GPU_TILE
+    for batch_size in (1, 200):
+        one = Instance(model=model, batch_size=batch_size)
+        one.score(0, 120)
+        found.append(one.results())
+    assert found[0] == found[1]
 
 
 # --- what is replayed
