@@ -89,9 +89,9 @@ def run_command(argv: Sequence[str]) -> int:
     once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly.
     """
     catalog = TopicCatalog(parse_flags(ServiceSettings, argv, inspect.getdoc(run_command) or ""))
+    catalog.check()
     process = catalog.process
     configure_logging(process.log_level)
-    catalog.check()
     signals = Signals()
     limit_threads(process.threads)
     if catalog.selection.is_single:  # many threads would lose more time by switching than a record by waiting
