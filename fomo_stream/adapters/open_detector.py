@@ -327,7 +327,7 @@ class _Request(NamedTuple):
 class OpenDetector:
     """A `Detector` of records that are rows of a frame or an array, or dicts; see `OpenRows`.
 
-    model, device, kernel: as for `load_model`; the weights are loaded with the first features. rows: makes its rows.
+    model, device, backend: as for `load_model`; the weights are loaded with the first features. rows: makes its rows.
     derived: computes features by key; time: name of the field with the time of a record. reference: good records, see
     `Detector.set_reference`. Raises CheckpointError for a model that does not exist.
 
@@ -348,7 +348,7 @@ class OpenDetector:
         self,
         model: str,
         device: str,
-        kernel: str,
+        backend: str,
         config: DetectorConfig,
         rows: OpenRows,
         derived: DerivedFeatures | None = None,
@@ -357,7 +357,7 @@ class OpenDetector:
     ) -> None:
         checkpoint_path(model)
         self._derived, self._time = derived, time
-        self.model, self.device, self.kernel = model, device, kernel
+        self.model, self.device, self.kernel = model, device, backend  # `kernel`: the name in pickles
         self.config = config
         self.detector: Detector | None = None
         self._rows = rows

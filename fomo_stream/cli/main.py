@@ -6,17 +6,19 @@ Each command imports its large packages only after parsing its flags, so `--help
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.cli.signals import Signals
-from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.logs import configure_logging, quiet_clients
+from fomo_stream.errors import ConfigError, FomoError, FomoWarning
+from fomo_stream.logs import configure_logging, kv, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
@@ -24,6 +26,8 @@ from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import clean_lines, did_you_mean
+
+log = logging.getLogger(__name__)
 
 SWITCH_S = 0.001  # longest wait of a record for the thread that builds contexts; Python's default is 5 ms
 
@@ -254,8 +258,12 @@ COMMANDS: dict[str, Command] = {function.__name__.removesuffix("_command"): func
 def _load_settings(cls: type[AnySettings], argv: Sequence[str], command: Command) -> AnySettings:
     """Return the settings of a command, and configure the logs with them."""
     name = "" if command is run_command else command.__name__.removesuffix("_command")
-    settings = parse(cls, argv, inspect.getdoc(command) or "", name)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", FomoWarning)
+        settings = parse(cls, argv, inspect.getdoc(command) or "", name)
     configure_logging(settings.log_level)
+    for note in notes:
+        log.warning(kv("setting_renamed", note=note.message))
     return settings
 
 

@@ -89,7 +89,7 @@ class Scoring:
         parts = settings.explain != "none", settings.outliers_only, settings.has_rules, bool(settings.reference)
         form = OutputForm(settings.result_field, settings.scores_only, *parts)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
-        model = load_ready(settings.model, settings.device, settings.kernel)
+        model = load_ready(settings.model, settings.device, settings.backend)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}

@@ -138,7 +138,7 @@ class Alerts(State):
         self._rarity = Rarity()
         self.memory = Memory(config.memory, keys)
         # see `step.judge`; one of them is the load: outliers up to the last step, older ones count less
-        limits = config.memory, config.alert_rate, continued(config.alert_rate), 0.0, config.still == "alert"
+        limits = config.memory, config.alert_rate, continued(config.alert_rate), 0.0, config.stuck_values == "alert"
         self._limits, self._outliers = np.array(limits), np.zeros(1, np.int64)
         self._recent: Handle | None = None  # None: take from the history
 

@@ -490,7 +490,7 @@ class Detector:
         has_judgement = call.visits.is_result[start:stop] & ~np.isnan(judgement.logit[call.visits.at[start:stop]])
         e, judged = start + np.flatnonzero(has_judgement), call.judged
         i = call.visits.at[e]
-        still = (call.batch.still[i] > 0).any(axis=1) & (self.config.still == "alert")
+        still = (call.batch.still[i] > 0).any(axis=1) & (self.config.stuck_values == "alert")
         judged.outlier[e] = judgement.outlier[i] | still
         judged.severity[e] = np.maximum(judgement.severity[i], still * np.int8(Severity.WARNING))
         judged.score[e], judged.p[e], judged.status[e] = judgement.score[i], judgement.p[i], OK

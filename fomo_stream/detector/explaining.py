@@ -81,7 +81,7 @@ class Explainer:
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:
         """Return the features of the i-th record that stand still, the longest run first."""
-        runs = batch.still[i] if self.config.still == "alert" else np.zeros(0, np.int64)
+        runs = batch.still[i] if self.config.stuck_values == "alert" else np.zeros(0, np.int64)
         nothing = (math.nan,) * 4
         return [
             Reason(feature, Cause.STILL, 1.0, float(batch.vectors[i, 0, feature]), *nothing, before=int(runs[feature]))

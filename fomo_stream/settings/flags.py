@@ -209,7 +209,7 @@ class DetectorFlags(BaseFlags):
     """streams (the default), fomo (for tables), or a file"""
     device: str = flag("Detector", "auto", scope="scores")
     """cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch"""
-    kernel: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
+    backend: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
     """what computes the scores; auto: torch with --device cuda and for models that numba cannot run, else numba"""
     context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state", decides=REMEMBERED)
     """largest number of records that a record is compared with, in each view"""
@@ -225,7 +225,7 @@ class DetectorFlags(BaseFlags):
     views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
     """what records are compared with: default (trimmed,all,recent,movement,key), fast (trimmed,all,key), or names of
     views"""
-    still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
+    stuck_values: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
     """what to do when a feature that nearly always changes repeats one value: report an outlier, or ignore it"""
     adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
     """announce a lasting shift, in the log and as a metric, after this many records of it; 0: never"""
