@@ -177,7 +177,7 @@ class OpenRows:
     def judge(self, rows: Float) -> None:
         """Warn about categories that seem to be none, and misleading columns, from the first learned rows (n, d)."""
         names, self.is_judged = self.names, True
-        if rare := [repr(names[at]) for at in self.categorical if is_mostly_rare(rows[:, at])]:
+        if rare := [repr(names[column]) for column in self.categorical if is_mostly_rare(rows[:, column])]:
             self._warn("rare", f"{RARE_VALUES}: {first_words(rare)}; leave them out")
         remedy = "leave them out, or name totals in counters, so that their growth is scored"
         if note := note_of_misleading(names, rows, range(self._n_special), remedy):

@@ -59,9 +59,9 @@ def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple
         return (math.inf,) * 5
     ascending, clear = np.sort(logits), clear_above(logits, size)
     median = float(ascending[(n - 1) // 2] + ascending[n // 2]) / 2.0
-    top, usual = max(ODD_LOGIT, float(ascending[-1])), float(logits[~outlier].max(initial=ODD_LOGIT))
-    height, of_usual = max(top - median, MIN_HEIGHT), max(usual - median, MIN_HEIGHT)
-    return top, height, clear, usual + clear * of_usual, median
+    largest, usual = max(ODD_LOGIT, float(ascending[-1])), float(logits[~outlier].max(initial=ODD_LOGIT))
+    height, of_usual = max(largest - median, MIN_HEIGHT), max(usual - median, MIN_HEIGHT)
+    return largest, height, clear, usual + clear * of_usual, median
 
 
 def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
@@ -74,8 +74,8 @@ def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
     n = min(len(logits), max(MIN_TOP_LOGITS, round(TOP_SHARE * alert_rate * len(logits))))
     if n == 0 or not (series > UNKEYED).any():
         return np.zeros(0, np.int64)
-    top = series[np.argpartition(logits, -n)[-n:]]
-    return np.asarray(greedy_of(top, series, GREEDY_SHARE * n, GREEDY_RATIO), np.int64)
+    highest = series[np.argpartition(logits, -n)[-n:]]
+    return np.asarray(greedy_of(highest, series, GREEDY_SHARE * n, GREEDY_RATIO), np.int64)
 
 
 class Memory:

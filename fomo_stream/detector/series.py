@@ -25,7 +25,16 @@ from fomo_stream.detector.keys import MAX_KEYS, UNKEYED, Digests, Key, Keys
 from fomo_stream.detector.relative import PRIOR_VARIANCE, Pooled, distances_between_keys, weights, within_keys
 from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.step import follow as step
-from fomo_stream.detector.step.follow import HALF_LIFE, RELATIVE, RUN_SIZES, Batch, Counts, FixedInputs, Rows, new_batch
+from fomo_stream.detector.step.follow import (
+    HALF_LIFE,
+    RELATIVE_VECTORS,
+    RUN_SIZES,
+    Batch,
+    Counts,
+    FixedInputs,
+    Rows,
+    new_batch,
+)
 from fomo_stream.detector.step.slots import MAX_KEYED_WITHOUT_RECURRENCE, MIN_KEYED_RECORDS, MIN_RECURRING_SHARE
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
@@ -38,7 +47,7 @@ Bool = NDArray[np.bool_]
 
 NOTHING: Int = np.zeros(0, np.int64)
 NO_FLAGS = np.zeros(0, bool)
-MOVEMENT = 2  # vectors: level and spread
+MOVEMENT_VECTORS = 2  # vectors: level and spread
 MIN_SCALE_CHANGE = 0.25  # scores; a smaller change of scale does not convert keys, as each entry is written again
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
@@ -114,7 +123,7 @@ class Series(State):
     @property
     def n_vectors(self) -> int:
         """Vectors of a record."""
-        return 1 + self.lags + (MOVEMENT if self.movement else 0)
+        return 1 + self.lags + (MOVEMENT_VECTORS if self.movement else 0)
 
     @property
     def is_numeric(self) -> Bool:
@@ -252,9 +261,9 @@ class Series(State):
         """Learn the usual values of each key from its records before the first `learn_scale`: values (n, d), slots
         (n,).
 
-        Returns their distances from these (n, RELATIVE, d).
+        Returns their distances from these (n, RELATIVE_VECTORS, d).
         """
-        relative = np.full((len(values), RELATIVE, self.n_features), np.nan)
+        relative = np.full((len(values), RELATIVE_VECTORS, self.n_features), np.nan)
         keyed = np.flatnonzero((slots > UNKEYED) & (self.keys.column("used", slots) > 0))
         if len(keyed):
             unique, at = np.unique(slots[keyed], return_inverse=True)
@@ -265,11 +274,11 @@ class Series(State):
         return relative
 
     def learn_moves(self, values: Float, slots: Int, bulk: Bulk) -> Float:
-        """Level and spread (n, MOVEMENT, d) after the first records, once it is known which of their values are far.
+        """Level and spread (n, MOVEMENT_VECTORS, d) after the first records, once their far values are known.
 
         values: (n, d), NaN = missing; slots: (n,) numbers of their series. NaN of series that were forgotten.
         """
-        moves = np.full((len(values), MOVEMENT, self.n_features), np.nan)
+        moves = np.full((len(values), MOVEMENT_VECTORS, self.n_features), np.nan)
         with_records = np.flatnonzero(self.keys.column("has_records", slots))
         if len(with_records):
             unique, at = np.unique(slots[with_records], return_inverse=True)

@@ -75,7 +75,12 @@ class ContextBuilder:
 
 
 UNREACHED_NUMBER = 2**62  # number of a record that never comes
-INPUT_CODES = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
+INPUT_CODES = {
+    "record": step.RECORD_INPUT,
+    "past": step.RECORD_INPUT,
+    "movement": step.MOVEMENT_INPUT,
+    "relative": step.RELATIVE_INPUT,
+}
 
 
 class ViewContexts(Copied):
@@ -148,7 +153,7 @@ class ViewContexts(Copied):
 
     @property
     def _is_stored(self) -> bool:
-        return self.view.sample == "history"
+        return self.view.sample == "pool"
 
     @property
     def _builders(self) -> list[ContextBuilder]:
@@ -252,7 +257,7 @@ class ViewSet(Copied):
         widths = [view.n_vectors(lags) * len(self._numeric) for view in views]
         ends = np.cumsum([0, *widths])
         # of each view, see `score_views`
-        self.columns = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
+        self.column_ranges = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
         self.view_contexts = [ViewContexts(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
         self._choose_bulk_view()
@@ -318,10 +323,10 @@ class ViewSet(Copied):
         return [builder for contexts in self.view_contexts for builder in contexts.needed(stop)]
 
     def _choose_bulk_view(self) -> None:
-        """Choose the view whose context tells which values are far: of the whole history if possible, untrimmed."""
+        """Choose the view whose context tells which values are far: of the pool if possible, untrimmed."""
         plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
         self._bulk_view = min(
-            plain, key=lambda contexts: (contexts.view.sample != "history", contexts.view.trim), default=None
+            plain, key=lambda contexts: (contexts.view.sample != "pool", contexts.view.trim), default=None
         )
 
     def plan(self, plan: Int, stop: int) -> None:
@@ -391,7 +396,7 @@ class ViewSet(Copied):
         None without a view of each. Odd: the logit is above those of most of the context's own rows.
         """
         history = next(
-            (i for i, view in enumerate(self.views) if view.sample == "history" and view.input == "record"), None
+            (i for i, view in enumerate(self.views) if view.sample == "pool" and view.input == "record"), None
         )
         recent = next((i for i, view in enumerate(self.views) if view.sample == "recent"), None)
         if history is None or recent is None:

@@ -132,7 +132,7 @@ def _has_driver() -> bool:
 
 
 def resolve_backend(backend: str, device: str, config: ModelConfig) -> str:
-    """What computes a model of this configuration on this device: "numba" or "torch".
+    """Return the backend of a model of this configuration on this device: "numba" or "torch".
 
     backend: "numba" (on a CPU, for every model but one of raw features), "torch", or "auto": numba where possible.
     Raises ConfigError for another name, and for numba where it cannot be used.

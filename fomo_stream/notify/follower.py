@@ -79,8 +79,8 @@ class AlertReader:
             metric_value(SKIPPED, self._name, reason).inc()
             if (suppressed := self._throttle.allow(reason)) is not None:
                 where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
-                at = {"error": type(error).__name__, "at": raised_at(error)} if reason == UNEXPECTED else {}
-                log.warning(kv("alert_skipped", record=where, reason=reason, **at, suppressed=suppressed))
+                raised = {"error": type(error).__name__, "at": raised_at(error)} if reason == UNEXPECTED else {}
+                log.warning(kv("alert_skipped", record=where, reason=reason, **raised, suppressed=suppressed))
                 log.debug(kv("alert_skipped", record=where), exc_info=error)
             return None
 

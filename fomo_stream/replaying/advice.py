@@ -448,7 +448,12 @@ def _exact_pattern(name: str) -> str:
 
 
 def configuration(
-    settings: ReplaySettings, found: Suggestions, advice: Advice, next_lines: Sequence[str], source: str, records: int
+    settings: ReplaySettings,
+    suggestions: Suggestions,
+    advice: Advice,
+    next_lines: Sequence[str],
+    source: str,
+    records: int,
 ) -> str:
     """Return the configuration file, as YAML. next_lines: see `proposals`."""
     lines = [
@@ -457,11 +462,11 @@ def configuration(
         *(f"# {line}" for line in next_lines),
         "",
     ]
-    for name, value in _given_settings(settings, found).items():
+    for name, value in _given_settings(settings, suggestions).items():
         lines += ["# as it was given", *_setting_lines(name, value), ""]
-    for name, value in found.values.items():
-        lines += [*_comment_lines(found.why[name]), *_setting_lines(name, value), ""]
-    for note in found.notes:
+    for name, value in suggestions.values.items():
+        lines += [*_comment_lines(suggestions.why[name]), *_setting_lines(name, value), ""]
+    for note in suggestions.notes:
         lines += [*_comment_lines(note), "# time-features: hour,weekday", ""]
     rate = f"{advice.before['incidents'] / advice.days:.1f} incidents a day at this rate"
     rate += f", {advice.a_day:.1f} with the rules below" if advice.rules else ""
