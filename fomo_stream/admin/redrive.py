@@ -23,19 +23,11 @@ from itertools import accumulate, pairwise
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, TopicError
+from fomo_stream.kafka import outputs
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, connect, make_producer
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error, to_record
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
-from fomo_stream.kafka.outputs import (
-    ATTEMPTS,
-    REASON,
-    SOURCE_PARTITION,
-    SOURCE_TIMESTAMP,
-    SOURCE_TOPIC,
-    TRUNCATED_FROM,
-    own_headers,
-)
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
 from fomo_stream.wording import counted
@@ -261,12 +253,12 @@ class _Redrive:
         self._summary.named = [*self._summary.named, *(gone if refusal is None else [refusal.what])][:MAX_NAMED_LETTERS]
 
     def _target(self, letter: Record) -> str:
-        return self._settings.to or (dict(letter.headers).get(SOURCE_TOPIC) or b"").decode(errors="replace")
+        return self._settings.to or (dict(letter.headers).get(outputs.SOURCE_TOPIC) or b"").decode(errors="replace")
 
     def _why_left(self, letter: Record) -> str | None:
         if self._settings.reason and _letter_reason(letter) not in self._settings.reason:
             return f"{_letter_reason(letter)} for a later run"
-        if TRUNCATED_FROM in dict(letter.headers):
+        if outputs.TRUNCATED_FROM in dict(letter.headers):
             return "cut"
         if not self._target(letter):
             return "without source topic"
@@ -304,9 +296,12 @@ class _Redrive:
 
     def _produce(self, letter: Record, errors: list[BrokerError]) -> None:
         headers = dict(letter.headers)
-        kept = [header for header in own_headers(letter) if header[0] != ATTEMPTS]
+        kept = [header for header in outputs.own_headers(letter) if header[0] != outputs.ATTEMPTS]
         topic = self._target(letter)
-        number, timestamp = _header_number(headers.get(SOURCE_PARTITION)), _header_number(headers.get(SOURCE_TIMESTAMP))
+        number, timestamp = (
+            _header_number(headers.get(outputs.SOURCE_PARTITION)),
+            _header_number(headers.get(outputs.SOURCE_TIMESTAMP)),
+        )
 
         def delivered(error: KafkaError | None, _message: object = None) -> None:
             what = f"topic {topic} does not take dead letter {letter.where()}"
@@ -324,7 +319,7 @@ class _Redrive:
                 topic,
                 key=letter.key,
                 value=letter.value,
-                headers=[*kept, (ATTEMPTS, str(_letter_attempts(letter) + 1).encode())],
+                headers=[*kept, (outputs.ATTEMPTS, str(_letter_attempts(letter) + 1).encode())],
                 partition=number if number is not None and number < self._partitions[topic] else -1,  # -1: by key
                 timestamp=letter.timestamp_or_now if timestamp is None else timestamp,
                 on_delivery=delivered,
@@ -335,12 +330,12 @@ class _Redrive:
 
 
 def _letter_reason(letter: Record) -> str:
-    return (dict(letter.headers).get(REASON) or UNKNOWN.encode()).decode(errors="replace")
+    return (dict(letter.headers).get(outputs.REASON) or UNKNOWN.encode()).decode(errors="replace")
 
 
 def _letter_attempts(letter: Record) -> int:
     """Return how often a letter was sent back; 0 without a number. Anybody can write the header, so it is limited."""
-    return min(_header_number(dict(letter.headers).get(ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
+    return min(_header_number(dict(letter.headers).get(outputs.ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
 
 
 def _header_number(text: bytes | None) -> int | None:

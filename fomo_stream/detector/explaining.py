@@ -122,10 +122,9 @@ class Explainer:
 
     def _columns(self, view: View, spec: ContextSpec) -> list[Column]:
         w, d = spec.rows.shape[1], spec.outliers.shape[1]
-        causes = {
-            "movement": (Cause.LEVEL, Cause.SPREAD),
-            "relative": (Cause.VALUE, Cause.LEVEL, Cause.SPREAD),
-        }.get(view.input, (Cause.VALUE, *[Cause.PAST] * self.config.lags))
+        causes = {"movement": (Cause.LEVEL, Cause.SPREAD), "relative": (Cause.VALUE, Cause.LEVEL, Cause.SPREAD)}.get(
+            view.input, (Cause.VALUE, *[Cause.PAST] * self.config.lags)
+        )
         return [Column(c % d, causes[c // d], c in spec.categorical) for c in range(w)]
 
     def _half(self, whole: ContextSpec, second: bool) -> ContextBuilder:

@@ -12,15 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import (
-    Document,
-    Entries,
-    SingleEntry,
-    State,
-    StoredEntries,
-    check_same,
-    required_entry,
-)
+from fomo_stream.detector import changelog
 from fomo_stream.detector.keys import MAX_KEYS, UNKEYED, Digests, Key, Keys
 from fomo_stream.detector.relative import PRIOR_VARIANCE, Pooled, distances_between_keys, weights, within_keys
 from fomo_stream.detector.seasons import Cycle, Seasons
@@ -57,7 +49,7 @@ OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of th
 BUSY = ("busy", "f4")  # of `KeyScopes`: how busy the key is
 
 
-class Series(State):
+class Series(changelog.State):
     """Follows the series of a partition: the values before each record, and their level and spread.
 
     `follow` gives each record as vectors of d values: the record itself; the `lags` records before it of its series
@@ -115,7 +107,7 @@ class Series(State):
         self._still, self._runs = np.zeros((2, n_features), np.int64), np.zeros((RUN_SIZES, n_features), np.int64)
         self._firsts = np.zeros((2, n_features))
         self._totals = np.zeros(3, np.int64)  # records so far, those with a key, and those whose key was known
-        self._totals_log = SingleEntry()
+        self._totals_log = changelog.SingleEntry()
         own = {"lags": lags, "movement": int(movement), "features": n_features}
         self._settings = json.dumps({**own, "max_keys": max_keys, "relative": int(relative)}).encode()
         self._recovered()
@@ -290,22 +282,25 @@ class Series(State):
 
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def changes(self, name: str = "") -> Entries:
+    def changes(self, name: str = "") -> changelog.Entries:
         """Entries of the series that were used or forgotten since the last call; at first of all."""
         counters = COUNTERS.pack(*self._totals.tolist(), len(self.keys), self.pooled is not None)
         firsts = b"" if self.pooled is None else self._counts.firsts.tobytes()
         entries = super().changes(name) | self._totals_log.changes("keys", counters + firsts)
         return entries | self.keys.changes("key")
 
-    def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
+    def recover(self, entries: changelog.StoredEntries, name: str = "", *scalars: Any) -> None:
         """Replace the present state by that of the entries.
 
         Raises StateError when they are of other lags or features, or damaged; the object must not be used then.
         """
         settings = json.loads(self._settings)
-        check_same(json.loads(Document().recover(entries, "settings")), settings, settings)
+        changelog.check_same(json.loads(changelog.Document().recover(entries, "settings")), settings, settings)
         try:
-            counters, firsts = (value := required_entry(entries, "keys"))[: COUNTERS.size], value[COUNTERS.size :]
+            counters, firsts = (
+                (value := changelog.required_entry(entries, "keys"))[: COUNTERS.size],
+                value[COUNTERS.size :],
+            )
             self._totals_log.recover(entries, "keys")
             *self._totals[:], count, is_scaled = COUNTERS.unpack(counters)
             self.keys.recover(entries, "key", count)

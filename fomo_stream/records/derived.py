@@ -94,11 +94,7 @@ class DerivedFeatures(Copied):
         self._written = set(self._of_key)
 
     def follow(
-        self,
-        records: Sequence[Mapping[Any, Any]],
-        keys: Sequence[Key],
-        times: Sequence[int | None],
-        learn: bool = True,
+        self, records: Sequence[Mapping[Any, Any]], keys: Sequence[Key], times: Sequence[int | None], learn: bool = True
     ) -> list[dict[Any, Any]]:
         """Return the next records (n,), each with its derived features as more fields.
 

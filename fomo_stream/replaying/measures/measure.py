@@ -34,14 +34,7 @@ def measure(recorded: Sequence[Recorded], spec: MeasureSpec) -> dict[str, Any]:
     for d, name in enumerate(spec.detectors):
         quality = Quality(spec, records, segments, d)
         metrics, replicates = quality.metrics()
-        detectors.append(
-            {
-                "name": name,
-                "metrics": metrics,
-                "counts": quality.counts(),
-                "replicates": replicates,
-            }
-        )
+        detectors.append({"name": name, "metrics": metrics, "counts": quality.counts(), "replicates": replicates})
     source = _source_counts(recorded, records, spec)
     drift = drift_report([part.values for part in recorded], spec.features)
     parts = {
