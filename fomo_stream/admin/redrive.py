@@ -177,8 +177,7 @@ class _Redrive:
             self._open_producer()
         topic = settings.dead_letters
         numbers = range(partitions[topic])
-        # Read the offsets before the ends, which may grow: an offset beyond the end means that the topic was created
-        # again.
+        # Read the offsets before the ends, which may grow: an offset beyond the end means a topic created again.
         committed = reader.committed([TopicPartition(topic, number) for number in numbers], TIMEOUT_S)
         ranges = {number: reader.range_now(topic, number, TIMEOUT_S) for number in numbers}
         self._ends = {number: end for number, (_, end) in ranges.items()}
@@ -220,8 +219,7 @@ class _Redrive:
     def _handle(self, batch: Sequence[Record], reached: dict[int, int], refusal: RefusedError | None = None) -> None:
         """Send the letters of a batch that can be sent, and mark all offsets below `reached`, by partition, as done.
 
-        A refused batch is halved until the refused letters are found. refusal: why the only letter of this batch cannot
-        be sent.
+        A refused batch is halved until its refused letters are found. refusal: why its only letter cannot be sent.
         """
         reasons = self._settings.reason
         fates = [(letter, self._why_left(letter) if refusal is None else REFUSED) for letter in batch]
@@ -308,9 +306,8 @@ class _Redrive:
             if error is not None:
                 code = error.code()  # a positive code is a refusal; permissions are not the letter's fault
                 is_refused = code not in NOT_PERMITTED and (code > 0 or code == KafkaError._INVALID_DIFFERENT_RECORD)
-                errors.append(
-                    RefusedError(f"{what} ({error.str()})") if is_refused else broker_error(error, what, RUN_AGAIN)
-                )
+                refusal = RefusedError(f"{what} ({error.str()})")
+                errors.append(refusal if is_refused else broker_error(error, what, RUN_AGAIN))
             elif self._transactions is None:
                 self._delivered.add((letter.partition, letter.offset))
 

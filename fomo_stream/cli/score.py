@@ -149,10 +149,8 @@ class Scoring:
         """Note what does not count in the file, although the user may expect that it does."""
         counts, table, schema = self._counts, self._table, self._scorer.schema
         if self._without:
-            features = shown_names(schema.features, MAX_NAMES_SHOWN)
-            self._note(
-                f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({features})"
-            )
+            names = shown_names(schema.features, MAX_NAMES_SHOWN)
+            self._note(f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({names})")
         if counts["scored"] + counts["unscored"]:
             note_texts(table, schema, self._note)
             last = dict(zip(schema.features, self._last.tolist(), strict=True))

@@ -260,8 +260,7 @@ SHIFTED_SHARE = 0.9  # share of the steps of a lasting shift that look shifted
 
 
 class Shifts:
-    """Announces lasting shifts: where recent records call normal, for long, what the history calls odd. It is not
-    stored.
+    """Announces lasting shifts: recent records call normal, for long, what the history calls odd. It is not stored.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
     step that does not counts as much as nine that do, so a share of SHIFTED_SHARE of the steps has to look shifted. The

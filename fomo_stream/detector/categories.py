@@ -86,8 +86,7 @@ class Pairs:
 
 
 def _pair_numbers(first: Int, second: Int) -> Int:
-    """Return a number for each pair of places (p, q) in two columns, different in every p; -1 where a place is
-    missing."""
+    """Return a number for each pair of places (p, q) in two columns, different in every p; -1: a place is missing."""
     numbers = (np.arange(len(first))[:, None] * CODE_BASE + first) * CODE_BASE + second
     return np.where((first >= 0) & (second >= 0), numbers, -1)
 

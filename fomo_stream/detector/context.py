@@ -1,5 +1,4 @@
-"""The records that a partition's contexts are drawn from: a sample of its history and its last records, with
-feedback."""
+"""The records that a partition's contexts are drawn from: a sample of its history, its last records, and feedback."""
 
 from __future__ import annotations
 
@@ -168,8 +167,7 @@ class Context(State):
 
     @property
     def new_verdicts(self) -> tuple[Int, Int]:
-        """Return the numbers of records that waiting verdicts make outliers, and of those that are outliers no
-        longer."""
+        """Return the numbers of records that waiting verdicts make outliers, and of those they make normal."""
         judged = np.array(sorted(self._pending), dtype=np.int64)
         was_outlier = [self._pending[number] == OUTLIER for number in judged.tolist()]
         return judged[self.history.verdict(judged) == OUTLIER], judged[np.array(was_outlier, dtype=bool)]
@@ -268,8 +266,7 @@ class Context(State):
         return ContextSpec(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
-        """Return rows (n, width) of records of the history in a view; no rows if one record is not in the history
-        now."""
+        """Return rows (n, width) of records of the history in a view; none if one record is not there."""
         if len(numbers) and int(numbers.min()) < self.history.oldest:
             numbers = numbers[:0]
         vectors = self.history.relative(numbers) if view.is_of_keys else self.history.vectors(numbers)

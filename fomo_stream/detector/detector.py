@@ -226,8 +226,7 @@ class Detector:
     ) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
 
-        scored: results of `score_rows` for them, if known. Nothing changes. Raises SchemaError as
-        `process`.
+        scored: results of `score_rows` for them, if known. Nothing changes. Raises SchemaError as `process`.
         """
         _check_lengths(rows, keys=keys, results=scored)
         scored = self.score_rows(rows, keys) if scored is None else scored
@@ -610,9 +609,8 @@ class Detector:
             try:
                 self._apart, self._decided, entered = COUNTERS.unpack(own.get("counters", b""))
             except struct.error as error:
-                raise DamagedStateError(
-                    f"the state is damaged: {OWN_PREFIX}counters is not readable ({error})"
-                ) from None
+                what = f"the state is damaged: {OWN_PREFIX}counters is not readable ({error})"
+                raise DamagedStateError(what) from None
             self._routes = self._new_routes()
             self._routes.recover(own, "routes")
         self._key_scopes.recover(own, entered, None if reusable is None else reusable._key_scopes)

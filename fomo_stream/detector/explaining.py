@@ -52,8 +52,7 @@ class Explainer:
         return results.explained(list(reasons))
 
     def halves(self, view_set: ViewSet, numbers: Int) -> Callable[[int], Scorers]:
-        """Return, for the i-th of the records `numbers` (n,) in the first contexts, the half of each without the
-        record."""
+        """Return, for the i-th of the records `numbers` (n,) in the first contexts, their half without this record."""
         first = [
             (view, builder.spec.numbers, cache(partial(self._half, builder.spec)))
             for view, builder in view_set.builders(0)
@@ -106,8 +105,7 @@ class Explainer:
         return attribute(comparisons, rows, self.config.reasons, batch.gaps[i])
 
     def _background(self, view: View, builder: ContextBuilder, recent: ContextBuilder | None) -> BackgroundRows:
-        """Return the rows of a context, with the recent records: after a shift, its near rows may all be of the
-        past."""
+        """Return the rows of a context, with the recent records: after a shift, all near rows may be of the past."""
         if builder.background is None or builder.background[0] is not recent:
             spec = builder.spec
             numbers, rows, near = spec.numbers, spec.rows, np.isin(spec.numbers, builder.result().numbers)

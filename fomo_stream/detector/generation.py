@@ -30,8 +30,7 @@ MIN_ROWS_FOR_RANGES = 700  # rows of a context that knows the ends of the ranges
 
 
 def vote(p: Float) -> Float:
-    """Return the vote of a context on records with these p-values (n,) among its own rows: from -1, normal, to 1,
-    odd."""
+    """Return the vote of a context on records with these p-values (n,) among its rows: -1, normal, to 1, odd."""
     return (UNDECIDED_P - p) / (UNDECIDED_P + p)
 
 

@@ -79,9 +79,8 @@ class Pooled:
         center, unit, mean, deviation = (
             array[features] for array in (self.center, self.unit, self.mean, self.deviation)
         )
-        return np.asarray(
-            center + unit * np.sinh(np.clip(mean + deviation * scores, -follow.MAX_SCORE, follow.MAX_SCORE))
-        )
+        values = np.clip(mean + deviation * scores, -follow.MAX_SCORE, follow.MAX_SCORE)
+        return np.asarray(center + unit * np.sinh(values))
 
     def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.

@@ -250,8 +250,7 @@ class Series(changelog.State):
         self._scale = None if pooled is None else save(pooled.to_arrays())
 
     def learn_usual(self, values: Float, slots: Int) -> Float:
-        """Learn the usual values of each key from its records before the first `learn_scale`: values (n, d), slots
-        (n,).
+        """Learn the usual values of each key from its records before `learn_scale`: values (n, d), slots (n,).
 
         Returns their distances from these (n, RELATIVE_VECTORS, d).
         """

@@ -119,8 +119,7 @@ class ViewContexts(Copied):
             self.current, self.next = self.next, None
 
     def until_next(self, records: int) -> int | None:
-        """Return how many records from number `records` on the current generation still scores; None: no end is
-        known."""
+        """Return how many records from number `records` on the current generation still scores; None: no end."""
         return None if self.next is None else self.next.spec.takes_effect - records
 
     def needed(self, stop: int) -> list[ContextBuilder]:
@@ -313,8 +312,7 @@ class ViewSet(Copied):
             contexts.advance(records)
 
     def until_next(self, records: int) -> int | None:
-        """Return how many records from number `records` on the current generations still score; None: no end is
-        known."""
+        """Return how many records from number `records` on the current generations still score; None: no end."""
         ends = (contexts.until_next(records) for contexts in self.view_contexts)
         return min((end for end in ends if end is not None), default=None)
 
@@ -325,9 +323,7 @@ class ViewSet(Copied):
     def _choose_bulk_view(self) -> None:
         """Choose the view whose context tells which values are far: of the pool if possible, untrimmed."""
         plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
-        self._bulk_view = min(
-            plain, key=lambda contexts: (contexts.view.sample != "pool", contexts.view.trim), default=None
-        )
+        self._bulk_view = min(plain, key=lambda each: (each.view.sample != "pool", each.view.trim), default=None)
 
     def plan(self, plan: Int, stop: int) -> None:
         """Write the plans of all views, which `step.view_columns` reads, for the records before number `stop` into plan
@@ -390,15 +386,13 @@ class ViewSet(Copied):
         return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(votes))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
-        """Return whether the last records (n,) are odd in the history, and among recent records, from logits (n,
-        views).
+        """Return whether the last records (n,) are odd in the history, and among recent ones, from logits (n, views).
 
         None without a view of each. Odd: the logit is above those of most of the context's own rows.
         """
-        history = next(
-            (i for i, view in enumerate(self.views) if view.sample == "pool" and view.input == "record"), None
-        )
-        recent = next((i for i, view in enumerate(self.views) if view.sample == "recent"), None)
+        views = list(enumerate(self.views))
+        history = next((i for i, view in views if view.sample == "pool" and view.input == "record"), None)
+        recent = next((i for i, view in views if view.sample == "recent"), None)
         if history is None or recent is None:
             return None
         odd = [by_view[:, at] > self._usual(at) for at in (history, recent)]

@@ -105,8 +105,7 @@ class Follower:
         self._throttle = Throttle()
         self._tries, self._not_before, self._commit_at = 0, 0.0, 0.0
         self._topic, self._has_begun = AlertTopic("", 0), False  # the topic that is read; whether the group has a start
-        # By partition: the offset of the next record; the offset before which all messages are delivered; the committed
-        # offset.
+        # By partition: offset of the next record; that before which all messages are delivered; the committed offset.
         self._next: dict[int, int] = {}
         self._delivered: dict[int, int] = {}
         self._committed: dict[int, int] = {}

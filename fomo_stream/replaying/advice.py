@@ -260,9 +260,8 @@ def alerts_in(block: Block, before: int) -> list[Alert]:
     """Return the alerts of a block of a partition. before: number of its records before the block."""
     places = np.flatnonzero(block.results.outlier).tolist()
     slim = ({name: block.outputs[i].get(name) for name in KEPT_FIELDS} for i in places)
-    return [
-        Alert(before + i, block.keys[i] if block.keys else None, result) for i, result in zip(places, slim, strict=True)
-    ]
+    keys = [block.keys[i] if block.keys else None for i in places]
+    return [Alert(before + i, key, result) for i, key, result in zip(places, keys, slim, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,8 @@ class PartitionReplay:
         parts = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
-        rows, detector_rows = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "detector_rows")
-        )
+        rows = np.concatenate([part.rows for part in parts])
+        detector_rows = np.concatenate([part.detector_rows for part in parts])
         keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))

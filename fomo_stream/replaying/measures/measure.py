@@ -91,9 +91,8 @@ def _timeline(records: Records, spec: MeasureSpec) -> dict[str, Any]:
     is_scored = ~np.isnan(score)
     peak = np.full(n, np.nan)
     np.fmax.at(peak, place, score)
-    all_records, alerts, outliers = (
-        np.bincount(place[mask], minlength=n) for mask in (slice(None), alert, records.is_outlier)
-    )
+    masks = slice(None), alert, records.is_outlier
+    all_records, alerts, outliers = (np.bincount(place[mask], minlength=n) for mask in masks)
     with np.errstate(invalid="ignore"):
         total = np.bincount(place[is_scored], score[is_scored], n)
         mean = total / np.bincount(place[is_scored], minlength=n)
