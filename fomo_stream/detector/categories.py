@@ -113,11 +113,6 @@ class Frequencies:
         places, shares = made._found(rows)
         return replace(made, _pairs=Pairs.fit(places, shares, paired))
 
-    @property
-    def changes_rows(self) -> bool:
-        """Return whether `encode` does more than copy."""
-        return bool(self.columns)
-
     def encode(self, rows: Float) -> Float:
         """A copy of rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
 

@@ -70,11 +70,6 @@ class Context(State):
         """Views whose logits have a mean: all but that of what is usual for keys."""
         return sum(not view.is_of_keys for view in self.views)
 
-    @property
-    def knows_keys(self) -> bool:
-        """Return whether there are records of known keys."""
-        return len(self.relatives) > 0
-
     def _pool_of(self, view: View) -> Reservoir:
         return self.relatives if view.is_of_keys else self.pool
 

@@ -508,7 +508,8 @@ class Detector:
         visits = call.work.visits
         s, i = int(visits.scope[e]), int(visits.at[e])
         if call.by_reference is not None and not np.isnan(call.by_reference.logit[i]):
-            return reference_reasons(self._shared.reasons_by(*call.by_reference.compared(call.batch, i), scores))
+            single, builders = call.by_reference.compared(call.batch, i)
+            return reference_reasons(self._shared.explainer.reasons(single, 0, scores, lambda _: builders, None))
         reasons = self._key_scopes.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
         return key_reasons(reasons) if s else reasons
 

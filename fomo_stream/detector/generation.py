@@ -39,11 +39,6 @@ def weight(rows: int) -> float:
     return rows / (rows + HALF_WEIGHT_ROWS)
 
 
-def votes_of(logits: Float, own: Float) -> Float:
-    """Return the votes of a context on records with these logits (q,); own (n,), ascending: logits of its own rows."""
-    return _vote_by_rank(len(own))[own.searchsorted(logits)]
-
-
 @lru_cache(maxsize=64)
 def _vote_by_rank(n: int) -> Float:
     """Return the votes (n + 1,) of a context of n rows, by how many of its rows have a smaller logit."""
@@ -254,7 +249,7 @@ class Generation:
 
     def vote(self, logits: Float) -> Float:
         """Return the votes of this context on records with these logits (q,)."""
-        return votes_of(logits, self.own)
+        return _vote_by_rank(len(self.own))[self.own.searchsorted(logits)]
 
     @property
     def handle(self) -> Handle:

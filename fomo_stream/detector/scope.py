@@ -19,7 +19,7 @@ from fomo_stream.detector.alerts import Alerts, Shifts
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
-from fomo_stream.detector.explaining import Explainer, Scorers
+from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import Keys
@@ -269,10 +269,6 @@ class Scope:
         """The reasons of the i-th record of a batch, which has this number here; scores: (1,) what this scope says."""
         single = batch.part(np.array([i]))
         return self.explainer.reasons(single, 0, scores, lambda _: self.view_set.builders(number), self.series.pooled)
-
-    def reasons_by(self, single: Batch, builders: Scorers, scores: Scores) -> tuple[Reason, ...]:
-        """Return the reasons of a record (1,) against other generations; scores: (1,)."""
-        return self.explainer.reasons(single, 0, scores, lambda _: builders, None)
 
     def begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""

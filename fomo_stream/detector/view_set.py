@@ -297,7 +297,7 @@ class ViewSet(Copied):
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """Build the next generation of one view, at a step, if it is due."""
-        n = len(self.view_contexts) if context.knows_keys else len(self._shared)
+        n = len(self.view_contexts) if len(context.relatives) else len(self._shared)
         for turn in range(n):
             at = (self.steps + turn) % n
             contexts = self.view_contexts[at]
@@ -335,10 +335,9 @@ class ViewSet(Copied):
 
     def planned_until(self, stop: int) -> int:
         """Up to which number of a record the plan for those before `stop` is good."""
-        return min((t for t in self._next_effects() if t >= stop), default=UNREACHED_NUMBER)
-
-    def _next_effects(self) -> list[int]:
-        return [contexts.next.spec.takes_effect for contexts in self.view_contexts if contexts.next is not None]
+        builders = (contexts.next for contexts in self.view_contexts)
+        effects = (builder.spec.takes_effect for builder in builders if builder is not None)
+        return min((number for number in effects if number >= stop), default=UNREACHED_NUMBER)
 
     def inputs(self, batch: Batch, vectors: Float, at: Int, numbers: Int, of_keys: Int) -> list[ViewInput]:
         """Return the inputs of all views for some records of a batch, at (q,).

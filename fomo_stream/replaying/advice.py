@@ -438,12 +438,8 @@ def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str]
 
 def _rule_for_small_moves(feature: str, amount: float) -> Rule:
     rounded = f"{float(f'{amount:.2g}'):.12f}".rstrip("0").rstrip(".")
-    return Rule(name=f"small moves of {feature}"[:100], features=(_exact_pattern(feature),), ignore=rounded)
-
-
-def _exact_pattern(name: str) -> str:
-    """Return a pattern that only this name matches."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
+    pattern = re.sub(r"([*?\[])", r"[\1]", feature)  # that only this feature matches
+    return Rule(name=f"small moves of {feature}"[:100], features=(pattern,), ignore=rounded)
 
 
 def configuration(
