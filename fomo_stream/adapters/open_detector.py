@@ -237,7 +237,6 @@ class OpenRows:
         self._warn("untaken", f"{what}; leave out those that matter least")
 
     def _warn(self, kind: str, message: str) -> None:
-        """Warn once for each kind."""
         if kind not in self._warned:
             self._warned.add(kind)
             warn("FoMoDetector", message)

@@ -86,10 +86,9 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
     for old, new in RENAMED.items():
         if new in cls.model_fields:
             parser.add_argument(option(old), dest=old, help=argparse.SUPPRESS)
-    groups["General"].add_argument(
-        "--version", action="version", version=f"fomo-stream {__version__}", help="print the version"
-    )
-    groups["General"].add_argument("-h", "--help", action="help", help="print this text")
+    version, general = f"fomo-stream {__version__}", groups["General"]
+    general.add_argument("--version", action="version", version=version, help="print the version")
+    general.add_argument("-h", "--help", action="help", help="print this text")
     return parser
 
 

@@ -365,5 +365,4 @@ class _Record:
 
 
 def _columns_of_feature(near: Neighbourhood, feature: int) -> Int:
-    """The columns of a feature."""
     return np.flatnonzero(near.background.features == feature)

@@ -312,7 +312,6 @@ class State(Copied):
         self._recovered()
 
     def _log_of(self, attribute: str) -> Document:
-        """Return the log of a document."""
         logs: dict[str, Document] = vars(self).setdefault("_logs", {})
         return logs.setdefault(attribute, Document())
 

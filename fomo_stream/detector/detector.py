@@ -654,17 +654,14 @@ class DetectorCall:
 
     @cached_property
     def batch(self) -> Batch:
-        """The records."""
         return self.work.batch.part(slice(0, self.n))
 
     @cached_property
     def visits(self) -> Visits:
-        """The visits."""
         return Visits._make(array[: self.k] for array in self.work.visits)
 
     @cached_property
     def judged(self) -> VisitResults:
-        """The results of the visits."""
         return VisitResults._make(array[: self.k] for array in self.work.judged)
 
     def scores_of(self, e: int) -> Scores:
@@ -704,7 +701,6 @@ def _check_lengths(rows: Float, **sequences: Sequence[Key] | Results | None) -> 
 
 
 def _new_series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:
-    """Return the series of a partition."""
     views, _ = fitting_views(model, spec, config)
     movement, relative = any(view.input == "movement" for view in views), any(view.is_of_keys for view in views)
     cycles = tuple(Cycle(*cycle) for cycle in config.cycles)

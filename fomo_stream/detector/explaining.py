@@ -25,6 +25,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 Scorers = Sequence[tuple[View, ContextBuilder]]  # each view with the generation that scores a record
+ScorersOf = Callable[[int], Scorers]  # by the position of a record
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ class Explainer:
     config: DetectorConfig
     categorical: tuple[int, ...]
 
-    def explained(
-        self, results: Results, batch: Batch, builders: Callable[[int], Scorers], pooled: Pooled | None
-    ) -> Results:
+    def explained(self, results: Results, batch: Batch, builders: ScorersOf, pooled: Pooled | None) -> Results:
         """Return the results of n records, with reasons where settings ask for them. Other arguments: see `reasons`."""
         if self.config.explain == "none":
             return results
@@ -51,7 +50,7 @@ class Explainer:
         reasons = (self.reasons(batch, i, scores, builders, pooled) if is_one else None for i, is_one in which)
         return results.explained(list(reasons))
 
-    def halves(self, view_set: ViewSet, numbers: Int) -> Callable[[int], Scorers]:
+    def halves(self, view_set: ViewSet, numbers: Int) -> ScorersOf:
         """Return, for the i-th of the records `numbers` (n,) in the first contexts, their half without this record."""
         first = [
             (view, builder.spec.numbers, cache(partial(self._half, builder.spec)))
@@ -60,7 +59,7 @@ class Explainer:
         return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
     def reasons(
-        self, batch: Batch, i: int, scores: Scores, builders: Callable[[int], Scorers], pooled: Pooled | None
+        self, batch: Batch, i: int, scores: Scores, builders: ScorersOf, pooled: Pooled | None
     ) -> tuple[Reason, ...]:
         """The reasons of the i-th record of a batch with these scores; () without generations that score it.
 

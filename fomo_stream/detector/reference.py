@@ -157,7 +157,6 @@ class Reference:
         return len(self._rows) - 1
 
     def _standard(self, digest: bytes) -> Standard:
-        """Return the standard of the key with this digest."""
         digest = digest if digest in self._rows else ALL_KEYS
         if digest not in self._standards:
             self._standards[digest] = Standard.of(self._model, self._rows[digest], self._spec, self._config)

@@ -173,7 +173,6 @@ class Results:
         return Scores(self.logit, self.by_view, self.by_key, self.generation, self.confidence)
 
     def part(self, rows: slice) -> Results:
-        """Some of the rows."""
         return Results(**{name: values[rows] for name, values in vars(self).items()})
 
     @classmethod

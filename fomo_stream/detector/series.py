@@ -174,7 +174,6 @@ class Series(changelog.State):
             self._totals[0] += len(values) if keys is None else 0
 
     def _resolve(self, keys: Sequence[Key] | Digests, learn: bool) -> tuple[Int, Int, Bool]:
-        """See `Keys.resolve`."""
         keys = keys if isinstance(keys, Digests) else Digests.of(keys)
         totals = self._totals if learn else self._totals.copy()
         limits = MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE

@@ -263,7 +263,6 @@ class ViewSet(Copied):
 
     @property
     def views(self) -> tuple[View, ...]:
-        """The views, in order."""
         return tuple(contexts.view for contexts in self.view_contexts)
 
     @property

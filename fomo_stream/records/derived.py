@@ -120,7 +120,6 @@ class DerivedFeatures(Copied):
         rows[np.isnan(rows[:, others]).all(axis=1) & any(others)] = np.nan
 
     def _new_state(self) -> FeatureState:
-        """Return the state of a new key."""
         return [0, None, *([] for _ in self._columns)]
 
     def _use_state(self, digest: bytes) -> FeatureState:

@@ -502,7 +502,6 @@ def _with_dashes(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comment_lines(text: str) -> Iterator[str]:
-    """Yield a text as lines of a comment."""
     line = "#"
     for word in text.split():
         if len(line) + len(word) > 110:

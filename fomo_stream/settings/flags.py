@@ -73,7 +73,6 @@ def _parse_missing_value(text: str) -> tuple[str, float]:
 
 
 def _without_times_sign(value: Any) -> Any:
-    """Return `5x` as `5`."""
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
