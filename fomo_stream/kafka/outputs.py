@@ -36,7 +36,7 @@ NO_FEATURES = "the record has no value of any feature; check the names given by 
 
 
 class DeadLetterCut(NamedTuple):
-    """What remains of a dead letter after its topic has refused it."""
+    """The parts of a dead letter that remain after its topic has refused it."""
 
     max_bytes: int | None  # of its value; None: all
     has_key: bool  # its own key and headers
