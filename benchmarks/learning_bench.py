@@ -31,9 +31,7 @@ from suite.contenders import sensor_rows
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
-from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Scores
-from fomo_stream.detector.view_set import ViewSet
+from fomo_stream.detector.detector import Detector, DetectorCall
 from fomo_stream.partition.labels import RecordIndex
 from fomo_stream.partition.position import SavedPosition
 
@@ -63,12 +61,12 @@ def cost(d: int) -> dict[str, Any]:
     rows, logits = sensor_rows(TIMED, d, seed=1), rng.normal(size=TIMED)
     found: dict[str, Any] = {}
 
-    def patched(self: ViewSet, parts: list[np.ndarray], *_: Any) -> Scores:
-        known = logits[: len(parts[0])]
-        by_view = np.tile(known[:, None], sum(not view.is_of_keys for view in self.views))
-        return Scores.of(by_view, np.full(len(known), self.generation), known)
+    def patched(_: Detector, call: DetectorCall, *_known: Any) -> None:
+        scores = call.work.scores
+        scores.logit[: call.k], scores.by_view[: call.k] = logits[: call.k], logits[: call.k, None]
+        scores.by_key[: call.k], scores.confidence[: call.k], scores.generation[: call.k] = np.nan, 0.0, 0
 
-    with patch.object(ViewSet, "scores", patched), patch.object(Context, "is_due", lambda *_: False):
+    with patch.object(Detector, "_score_visits", patched), patch.object(Context, "is_due", lambda *_: False):
         for batch in BATCHES:
             times = []
             gc.disable()

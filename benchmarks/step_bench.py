@@ -62,7 +62,7 @@ def ways(rows: Float) -> Iterator[tuple[str, Part]]:
 
 def learned(rows: Float, **settings: Any) -> FoMoDetector:
     """A detector that has learned rows."""
-    detector = FoMoDetector(device="cpu", kernel="numba", **settings)
+    detector = FoMoDetector(device="cpu", backend="numba", **settings)
     for start in range(0, len(rows), 512):
         detector.learn_many(rows[start : start + 512])
     return detector

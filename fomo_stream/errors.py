@@ -6,8 +6,14 @@ prints the message of a `FomoError` without a traceback and exits with its `exit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 class FomoError(Exception):
@@ -149,6 +155,25 @@ class DamagedStateError(StateError):
 
 class FomoWarning(UserWarning):
     """Data that the Python API accepts, but uses in a way that the user may not expect."""
+
+
+def renamed_keyword(old: str, new: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Return a decorator of a function that also takes the earlier name of a keyword, and then warns."""
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @wraps(function)
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            if old in kwargs:
+                message = (
+                    f"the parameter {old} is called {new} now, and the old name will go: write {new}={kwargs[old]!r}"
+                )
+                warnings.warn(message, FomoWarning, stacklevel=2)
+                kwargs.setdefault(new, kwargs.pop(old))
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 @contextmanager

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fomo_stream.loading")  # not __name__: the module also runs as a program
 
 
-def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> Model:
+def load_ready(name_or_path: str = "default", device: str = "auto", backend: str = "auto") -> Model:
     """Load a model, and score once, so that all kernels are compiled before the first record.
 
     Where the cache lacks the kernels, another process compiles them, which takes about a minute of a processor.
@@ -40,7 +40,7 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
         from fomo_stream.detector.step.warm_up import warm_up
         from fomo_stream.model.checkpoint import load_model
 
-        model = load_model(name_or_path, device, kernel)
+        model = load_model(name_or_path, device, backend)
         if model.kernel == "numba":
             _prepare_kernels()
         warm_up(model)

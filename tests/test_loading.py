@@ -26,7 +26,7 @@ from fomo_stream.loading import load_ready
 from fomo_stream.logs import configure_logging
 
 configure_logging("warning")
-model = load_ready(kernel="numba") if sys.argv[1] == "program" else load_model(kernel="numba")
+model = load_ready(backend="numba") if sys.argv[1] == "program" else load_model(backend="numba")
 detector = Detector(model, 8, DetectorConfig(min_context=100, context_size=1000))
 rng = np.random.default_rng(0)
 print(np.concatenate([detector.process(rng.normal(size=(50, 8))).logit for _ in range(20)]).tobytes().hex())
@@ -61,7 +61,7 @@ def test_a_process_that_finds_no_kernels_scores_as_later_ones_do(tmp_path: Path)
     (expected, _), *others = [out.splitlines() for out, _ in outputs]
     assert [out.splitlines()[1] for out, _ in outputs] == ["0"] * 3, "kernels that the process compiled itself"
     assert [scores for scores, _ in others] == [expected] * 2
-    detector, rng = Detector(load_model(kernel="numba"), 8, DetectorConfig(min_context=100)), np.random.default_rng(0)
+    detector, rng = Detector(load_model(backend="numba"), 8, DetectorConfig(min_context=100)), np.random.default_rng(0)
     usual = np.concatenate([detector.process(rng.normal(size=(50, 8))).logit for _ in range(20)])
     np.testing.assert_allclose(np.frombuffer(bytes.fromhex(expected)), usual, rtol=0, atol=1e-3)
     assert not np.array_equal(np.frombuffer(bytes.fromhex(expected)), usual, equal_nan=True)
@@ -85,7 +85,7 @@ import numpy as np
 from fomo_stream import Detector, DetectorConfig
 from fomo_stream.loading import load_ready
 
-model = load_ready(kernel="numba")
+model = load_ready(backend="numba")
 folders = "fomo_stream.model.kernels.", "fomo_stream.detector.step."
 modules = [module for name, module in sys.modules.items() if name.startswith(folders)]
 kernels = {id(f): f for module in modules for f in vars(module).values() if hasattr(f, "signatures")}.values()

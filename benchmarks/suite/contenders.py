@@ -18,7 +18,7 @@ from .report import Absent
 from .timing import Work
 
 Float = NDArray[np.float64]
-KERNELS = ("numba", "torch")
+BACKENDS = ("numba", "torch")
 PAPER = "paper-100"
 NO_PYSAD = Absent("PySAD LODA", "pysad is not installed; it is in the extra `bench`")
 
@@ -38,15 +38,15 @@ def sensor_rows(n: int, features: int, seed: int = 0) -> Float:
 
 def models(name: str = "default") -> Iterator[tuple[str, Model]]:
     """A model on the CPU with each of its kernels, and the name of that variant."""
-    for kernel in KERNELS:
+    for kernel in BACKENDS:
         yield f"fomo-stream {kernel}", load_model(name, "cpu", kernel)
 
 
 def river_detectors(context: int) -> Iterator[tuple[str, FoMoDetector]]:
     """Our River detector with each of its kernels, and the name of that variant."""
     least = min(200, context)
-    for kernel in KERNELS:
-        detector = FoMoDetector(device="cpu", context_size=context, min_context=least, kernel=kernel)
+    for kernel in BACKENDS:
+        detector = FoMoDetector(device="cpu", context_size=context, min_context=least, backend=kernel)
         yield f"fomo-stream {kernel}", detector
     yield "fomo-stream fast", FoMoDetector(device="cpu", context_size=context, min_context=least, views="fast")
 

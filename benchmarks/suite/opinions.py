@@ -14,7 +14,7 @@ from event_streams import drifting_streams
 from guilty import KINDS, Stream, all_cases
 
 from fomo_stream import Detector, DetectorConfig, load_model
-from fomo_stream.detector.series import MOVEMENT, Series
+from fomo_stream.detector.series import MOVEMENT_VECTORS, Series
 
 from .contenders import Float, batches, sensor_rows
 from .report import Measurement, Sizes
@@ -66,7 +66,7 @@ def by_z_scores(given: Stream, rows: Float) -> list[int]:
     those of level and spread. The one that counts most comes first."""
     series = Series(rows.shape[1], relative=False, categorical=given.categorical)
     usual, seen = series.follow(given.rows).vectors[-CONTEXT:], series.follow(rows).vectors[-1]
-    vectors = [0, *range(len(seen) - MOVEMENT, len(seen))] if given.kind == "movement" else [0]
+    vectors = [0, *range(len(seen) - MOVEMENT_VECTORS, len(seen))] if given.kind == "movement" else [0]
     score = np.zeros(len(seen[0]))
     for vector in vectors:
         values, value = usual[:, vector].copy(), seen[vector].copy()

@@ -177,7 +177,7 @@ class OpenRows:
     def judge(self, rows: Float) -> None:
         """Warn about categories that seem to be none, and misleading columns, from the first learned rows (n, d)."""
         names, self.is_judged = self.names, True
-        if rare := [repr(names[at]) for at in self.categorical if is_mostly_rare(rows[:, at])]:
+        if rare := [repr(names[column]) for column in self.categorical if is_mostly_rare(rows[:, column])]:
             self._warn("rare", f"{RARE_VALUES}: {first_words(rare)}; leave them out")
         remedy = "leave them out, or name totals in counters, so that their growth is scored"
         if note := note_of_misleading(names, rows, range(self._n_special), remedy):
@@ -237,7 +237,6 @@ class OpenRows:
         self._warn("untaken", f"{what}; leave out those that matter least")
 
     def _warn(self, kind: str, message: str) -> None:
-        """Warn once for each kind."""
         if kind not in self._warned:
             self._warned.add(kind)
             warn("FoMoDetector", message)
@@ -327,7 +326,7 @@ class _Request(NamedTuple):
 class OpenDetector:
     """A `Detector` of records that are rows of a frame or an array, or dicts; see `OpenRows`.
 
-    model, device, kernel: as for `load_model`; the weights are loaded with the first features. rows: makes its rows.
+    model, device, backend: as for `load_model`; the weights are loaded with the first features. rows: makes its rows.
     derived: computes features by key; time: name of the field with the time of a record. reference: good records, see
     `Detector.set_reference`. Raises CheckpointError for a model that does not exist.
 
@@ -348,7 +347,7 @@ class OpenDetector:
         self,
         model: str,
         device: str,
-        kernel: str,
+        backend: str,
         config: DetectorConfig,
         rows: OpenRows,
         derived: DerivedFeatures | None = None,
@@ -357,7 +356,7 @@ class OpenDetector:
     ) -> None:
         checkpoint_path(model)
         self._derived, self._time = derived, time
-        self.model, self.device, self.kernel = model, device, kernel
+        self.model, self.device, self.kernel = model, device, backend  # `kernel`: the name in pickles
         self.config = config
         self.detector: Detector | None = None
         self._rows = rows

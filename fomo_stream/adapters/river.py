@@ -15,7 +15,7 @@ from fomo_stream.adapters.columns import Columns
 from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.adapters.open_detector import OpenDetector, OpenedData, OpenRows, open_data
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import ConfigError, renamed_keyword
 from fomo_stream.records.derivations import parse_derivations, split_derivations
 from fomo_stream.records.derived import DerivedFeatures
 from fomo_stream.records.missing_values import parse_marks as marks_of
@@ -70,9 +70,9 @@ class FoMoDetector(AnomalyDetector):
     lags
         Number of earlier records, 0 to 100, that each record is also compared together with: the records learned before
         it, and those before it in the same call. Adds the view "past" if it has at most 200 columns.
-    kernel
+    backend
         What computes the scores: "numba", "torch" or "auto" (torch with device "cuda" and for models of raw features
-        or with attention, else numba). A pickle is continued by the same kernel only.
+        or with attention, else numba). A pickle is continued by the same backend only.
     views
         What records are compared with: "default" (trimmed, all, recent, movement, key), "fast" (trimmed, all, key), or
         a sequence of names of views.
@@ -132,6 +132,10 @@ class FoMoDetector(AnomalyDetector):
         made: FoMoDetector = super().__new__(cls)
         return made
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"backend": state.get("kernel", "auto"), **state})  # `kernel` in older pickles
+
+    @renamed_keyword("kernel", "backend")
     def __init__(
         self,
         model: str = "default",
@@ -144,7 +148,7 @@ class FoMoDetector(AnomalyDetector):
         seed: int = 0,
         categorical: Collection[Any] | None = None,
         lags: int = 0,
-        kernel: str = "auto",
+        backend: str = "auto",
         views: str | Sequence[str] = "default",
         reasons: int = 3,
         key: Hashable | None = None,
@@ -164,7 +168,7 @@ class FoMoDetector(AnomalyDetector):
         self.seed = seed
         self.categorical = categorical
         self.lags = lags
-        self.kernel = kernel
+        self.backend = backend
         self.views = views
         self.reasons = reasons
         self.key = key
@@ -202,7 +206,7 @@ class FoMoDetector(AnomalyDetector):
         rows = OpenRows(names, key, totals, marks, {time, *(compared - {*names, *totals})} - {None})
         derived = DerivedFeatures(derivations, config.keys, marks) if derivations else None
         good = None if reference is None else open_data(reference)
-        self._inner = OpenDetector(model, device, kernel, config, rows, derived, time, good)
+        self._inner = OpenDetector(model, device, backend, config, rows, derived, time, good)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

@@ -31,10 +31,10 @@ from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.detector.attribution import BackgroundRows, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
-from fomo_stream.errors import SchemaError
+from fomo_stream.errors import SchemaError, renamed_keyword
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
 from fomo_stream.model.architecture import Model
-from fomo_stream.model.checkpoint import KERNELS, TABLE_MODEL, shared_model
+from fomo_stream.model.checkpoint import BACKENDS, TABLE_MODEL, shared_model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
 from fomo_stream.records.missing_values import parse_marks, table_of_marks, without_marks
 from fomo_stream.records.schema import random_columns
@@ -199,7 +199,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         Maximum number of context rows of a view, 2 to 5,000; of more training rows a random subset is used.
     device
         "cpu", "cuda", ... or "auto" (for models that run in torch the GPU where there is one, else the CPU).
-    kernel
+    backend
         What computes the scores: "numba", "torch" or "auto" (torch with device "cuda" and for models of raw features,
         else numba).
     alert_rate
@@ -251,7 +251,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "model": [str],
         "context_size": [Interval(Integral, 2, MAX_CONTEXT, closed="both")],
         "device": [str],
-        "kernel": [StrOptions(set(KERNELS))],
+        "backend": [StrOptions(set(BACKENDS))],
         "alert_rate": [Interval(Real, 0, 0.5, closed="right"), None],
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -260,13 +260,14 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "missing_values": [dict, None],
     }
 
+    @renamed_keyword("kernel", "backend")
     def __init__(
         self,
         *,
         model: str = TABLE_MODEL,
         context_size: int = MAX_CONTEXT,
         device: str = "auto",
-        kernel: str = "auto",
+        backend: str = "auto",
         alert_rate: float | None = None,
         n_members: int = 1,
         random_state: Any = None,
@@ -277,7 +278,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.model = model
         self.context_size = context_size
         self.device = device
-        self.kernel = kernel
+        self.backend = backend
         self.alert_rate = alert_rate
         self.n_members = n_members
         self.random_state = random_state
@@ -340,7 +341,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return without_marks(rows, table_of_marks(names, parse_marks(self.missing_values), self.categorical_))
 
     def _shared_model(self) -> Model:
-        return shared_model(self.model, self.device, self.kernel)
+        return shared_model(self.model, self.device, self.backend)
 
     def _draw_view(self, X: Float, usable: Int, rng: np.random.RandomState, first: bool) -> TrainingView:
         """Draw a view of some of the rows `usable` of X (n, d)."""
@@ -415,7 +416,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         from fomo_stream.model.attention import attention_weights, most_attended
 
         rows, view, context = self._rows(X), self.members_[0], self._encoded[0].context
-        model = shared_model(self.model, self.device, "torch")  # the other kernel encodes other parts
+        model = shared_model(self.model, self.device, "torch")  # the other backend encodes other parts
         queries = context.frequencies.encode(rows[:, view.columns])
         attended = most_attended(attention_weights(model, context.encoded, queries), top)
         return attended._replace(indices=view.kept[attended.indices])
@@ -425,7 +426,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return {name: value for name, value in state.items() if name != "_encoded"}  # weights and encodings stay behind
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"missing_values": None, **state})
+        super().__setstate__({"missing_values": None, "backend": state.get("kernel", "auto"), **state})
         if "members_" in state:
             self._encode()
 

@@ -72,7 +72,7 @@ def _open(settings: GroupSettings, is_changing: bool = False) -> tuple[Agreement
     """Return the agreement and schema of an existing group. Raises BrokerError, TopicError or NotPermittedError.
 
     The agreement is compared with the settings that an instance here would have; is_changing: only with given ones.
-    Checkpoint and kernel count only if this machine can tell them: an automatically chosen kernel depends on the
+    Checkpoint and backend count only if this machine can tell them: an automatically chosen backend depends on the
     machine of the instance.
     """
     needs = {settings.topic: [DESCRIBE], settings.state_topic: [READ, *([WRITE] if is_changing else [])]}
@@ -86,15 +86,15 @@ def _open(settings: GroupSettings, is_changing: bool = False) -> tuple[Agreement
     check_has_run(settings, partitions, "start an instance")
     from fomo_stream.model.checkpoint import shared_model  # imports torch
 
-    unknown = {"kernel"} if settings.kernel == "auto" else set()
+    unknown = {"backend"} if settings.backend == "auto" else set()
     name = kernel = ""
     try:
-        model = shared_model(settings.model, "cpu", settings.kernel)
+        model = shared_model(settings.model, "cpu", settings.backend)
         name, kernel = model.name, model.kernel
     except (CheckpointError, ConfigError):
-        if is_changing and (settings.is_given("model") or settings.is_given("kernel")):
+        if is_changing and (settings.is_given("model") or settings.is_given("backend")):
             raise
-        unknown |= {"model", "kernel"}
+        unknown |= {"model", "backend"}
 
     def counts(flag: str) -> bool:
         return flag not in unknown and (not is_changing or settings.is_given(flag))

@@ -23,19 +23,11 @@ from itertools import accumulate, pairwise
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, TopicError
+from fomo_stream.kafka import outputs
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, connect, make_producer
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error, to_record
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
-from fomo_stream.kafka.outputs import (
-    ATTEMPTS,
-    REASON,
-    SOURCE_PARTITION,
-    SOURCE_TIMESTAMP,
-    SOURCE_TOPIC,
-    TRUNCATED_FROM,
-    own_headers,
-)
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
 from fomo_stream.wording import counted
@@ -185,8 +177,7 @@ class _Redrive:
             self._open_producer()
         topic = settings.dead_letters
         numbers = range(partitions[topic])
-        # Read the offsets before the ends, which may grow: an offset beyond the end means that the topic was created
-        # again.
+        # Read the offsets before the ends, which may grow: an offset beyond the end means a topic created again.
         committed = reader.committed([TopicPartition(topic, number) for number in numbers], TIMEOUT_S)
         ranges = {number: reader.range_now(topic, number, TIMEOUT_S) for number in numbers}
         self._ends = {number: end for number, (_, end) in ranges.items()}
@@ -228,8 +219,7 @@ class _Redrive:
     def _handle(self, batch: Sequence[Record], reached: dict[int, int], refusal: RefusedError | None = None) -> None:
         """Send the letters of a batch that can be sent, and mark all offsets below `reached`, by partition, as done.
 
-        A refused batch is halved until the refused letters are found. refusal: why the only letter of this batch cannot
-        be sent.
+        A refused batch is halved until its refused letters are found. refusal: why its only letter cannot be sent.
         """
         reasons = self._settings.reason
         fates = [(letter, self._why_left(letter) if refusal is None else REFUSED) for letter in batch]
@@ -261,12 +251,12 @@ class _Redrive:
         self._summary.named = [*self._summary.named, *(gone if refusal is None else [refusal.what])][:MAX_NAMED_LETTERS]
 
     def _target(self, letter: Record) -> str:
-        return self._settings.to or (dict(letter.headers).get(SOURCE_TOPIC) or b"").decode(errors="replace")
+        return self._settings.to or (dict(letter.headers).get(outputs.SOURCE_TOPIC) or b"").decode(errors="replace")
 
     def _why_left(self, letter: Record) -> str | None:
         if self._settings.reason and _letter_reason(letter) not in self._settings.reason:
             return f"{_letter_reason(letter)} for a later run"
-        if TRUNCATED_FROM in dict(letter.headers):
+        if outputs.TRUNCATED_FROM in dict(letter.headers):
             return "cut"
         if not self._target(letter):
             return "without source topic"
@@ -304,18 +294,20 @@ class _Redrive:
 
     def _produce(self, letter: Record, errors: list[BrokerError]) -> None:
         headers = dict(letter.headers)
-        kept = [header for header in own_headers(letter) if header[0] != ATTEMPTS]
+        kept = [header for header in outputs.own_headers(letter) if header[0] != outputs.ATTEMPTS]
         topic = self._target(letter)
-        number, timestamp = _header_number(headers.get(SOURCE_PARTITION)), _header_number(headers.get(SOURCE_TIMESTAMP))
+        number, timestamp = (
+            _header_number(headers.get(outputs.SOURCE_PARTITION)),
+            _header_number(headers.get(outputs.SOURCE_TIMESTAMP)),
+        )
 
         def delivered(error: KafkaError | None, _message: object = None) -> None:
             what = f"topic {topic} does not take dead letter {letter.where()}"
             if error is not None:
                 code = error.code()  # a positive code is a refusal; permissions are not the letter's fault
                 is_refused = code not in NOT_PERMITTED and (code > 0 or code == KafkaError._INVALID_DIFFERENT_RECORD)
-                errors.append(
-                    RefusedError(f"{what} ({error.str()})") if is_refused else broker_error(error, what, RUN_AGAIN)
-                )
+                refusal = RefusedError(f"{what} ({error.str()})")
+                errors.append(refusal if is_refused else broker_error(error, what, RUN_AGAIN))
             elif self._transactions is None:
                 self._delivered.add((letter.partition, letter.offset))
 
@@ -324,7 +316,7 @@ class _Redrive:
                 topic,
                 key=letter.key,
                 value=letter.value,
-                headers=[*kept, (ATTEMPTS, str(_letter_attempts(letter) + 1).encode())],
+                headers=[*kept, (outputs.ATTEMPTS, str(_letter_attempts(letter) + 1).encode())],
                 partition=number if number is not None and number < self._partitions[topic] else -1,  # -1: by key
                 timestamp=letter.timestamp_or_now if timestamp is None else timestamp,
                 on_delivery=delivered,
@@ -335,12 +327,12 @@ class _Redrive:
 
 
 def _letter_reason(letter: Record) -> str:
-    return (dict(letter.headers).get(REASON) or UNKNOWN.encode()).decode(errors="replace")
+    return (dict(letter.headers).get(outputs.REASON) or UNKNOWN.encode()).decode(errors="replace")
 
 
 def _letter_attempts(letter: Record) -> int:
     """Return how often a letter was sent back; 0 without a number. Anybody can write the header, so it is limited."""
-    return min(_header_number(dict(letter.headers).get(ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
+    return min(_header_number(dict(letter.headers).get(outputs.ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
 
 
 def _header_number(text: bytes | None) -> int | None:

@@ -6,17 +6,20 @@ Each command imports its large packages only after parsing its flags, so `--help
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from fomo_stream.cli.parser import parse, parse_flags
 from fomo_stream.cli.signals import Signals
-from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.logs import configure_logging, quiet_clients
+from fomo_stream.errors import ConfigError, FomoError, FomoWarning
+from fomo_stream.logs import configure_logging, kv, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
@@ -25,6 +28,8 @@ from fomo_stream.settings.sources import AnySettings
 from fomo_stream.settings.topic_selection import TopicCatalog
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import clean_lines, did_you_mean
+
+log = logging.getLogger(__name__)
 
 SWITCH_S = 0.001  # longest wait of a record for the thread that builds contexts; Python's default is 5 ms
 
@@ -88,10 +93,11 @@ def run_command(argv: Sequence[str]) -> int:
     topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
     once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly.
     """
-    catalog = TopicCatalog(parse_flags(ServiceSettings, argv, inspect.getdoc(run_command) or ""))
-    catalog.check()
-    process = catalog.process
-    configure_logging(process.log_level)
+    with _logged_notes():
+        catalog = TopicCatalog(parse_flags(ServiceSettings, argv, inspect.getdoc(run_command) or ""))
+        catalog.check()
+        process = catalog.process
+        configure_logging(process.log_level)
     signals = Signals()
     limit_threads(process.threads)
     if catalog.selection.is_single:  # many threads would lose more time by switching than a record by waiting
@@ -266,9 +272,20 @@ COMMANDS: dict[str, Command] = {function.__name__.removesuffix("_command"): func
 def _load_settings(cls: type[AnySettings], argv: Sequence[str], command: Command) -> AnySettings:
     """Return the settings of a command, and configure the logs with them."""
     name = "" if command is run_command else command.__name__.removesuffix("_command")
-    settings = parse(cls, argv, inspect.getdoc(command) or "", name)
-    configure_logging(settings.log_level)
+    with _logged_notes():
+        settings = parse(cls, argv, inspect.getdoc(command) or "", name)
+        configure_logging(settings.log_level)
     return settings
+
+
+@contextmanager
+def _logged_notes() -> Iterator[None]:
+    """Log warnings about renamed settings, each once, when the log is set up."""
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", FomoWarning)
+        yield
+    for note in dict.fromkeys(str(note.message) for note in notes):
+        log.warning(kv("setting_renamed", note=note))
 
 
 def _split_command(arguments: list[str]) -> tuple[str, list[str]]:

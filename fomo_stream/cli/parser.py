@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError
+from fomo_stream.settings.removed import RENAMED
 from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_of, load, option, suggestion_for
 
 GROUP_ORDER = (
@@ -87,10 +88,12 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
             metavar = choices_of(field.annotation) or metavar
             names = filter(None, (str(extra.get("short", "")), option(name)))
             group.add_argument(*names, dest=name, metavar=metavar, help=text)
-    groups["General"].add_argument(
-        "--version", action="version", version=f"fomo-stream {__version__}", help="print the version"
-    )
-    groups["General"].add_argument("-h", "--help", action="help", help="print this text")
+    for old, new in RENAMED.items():
+        if new in cls.model_fields:
+            parser.add_argument(option(old), dest=old, help=argparse.SUPPRESS)
+    version, general = f"fomo-stream {__version__}", groups["General"]
+    general.add_argument("--version", action="version", version=version, help="print the version")
+    general.add_argument("-h", "--help", action="help", help="print this text")
     return parser
 
 

@@ -89,7 +89,7 @@ class Scoring:
         parts = settings.explain != "none", settings.outliers_only, settings.has_rules, bool(settings.reference)
         form = OutputForm(settings.result_field, settings.scores_only, *parts)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
-        model = load_ready(settings.model, settings.device, settings.kernel)
+        model = load_ready(settings.model, settings.device, settings.backend)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
@@ -149,10 +149,8 @@ class Scoring:
         """Note what does not count in the file, although the user may expect that it does."""
         counts, table, schema = self._counts, self._table, self._scorer.schema
         if self._without:
-            features = shown_names(schema.features, MAX_NAMES_SHOWN)
-            self._note(
-                f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({features})"
-            )
+            names = shown_names(schema.features, MAX_NAMES_SHOWN)
+            self._note(f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({names})")
         if counts["scored"] + counts["unscored"]:
             note_texts(table, schema, self._note)
             last = dict(zip(schema.features, self._last.tolist(), strict=True))

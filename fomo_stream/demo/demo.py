@@ -89,7 +89,7 @@ def run_demo(settings: DemoSettings) -> int:
     path = None if settings.report == NO_REPORT else Path(settings.report).absolute()
     if path is not None:
         check_writable("--report", path)
-    model = load_ready(settings.model, settings.device, settings.kernel)
+    model = load_ready(settings.model, settings.device, settings.backend)
     sent: list[dict[str, Any]] = []  # the first MOST readings
     stop = threading.Event()
     with EmbeddedBroker() as broker:

@@ -11,8 +11,7 @@ from confluent_kafka import Producer
 class EmbeddedBroker:
     """librdkafka's in-process cluster: a real broker protocol over TCP, in memory, for demos and tests.
 
-    It retains about 5 MiB per partition, creates topics of 4 partitions when they are written to, and has no
-    transactions.
+    It retains about 5 MiB per partition, creates topics of 4 partitions when they are written to, without transactions.
 
     >>> with EmbeddedBroker() as broker:
     ...     broker.bootstrap.startswith("127.0.0.1:")

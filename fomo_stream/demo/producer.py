@@ -23,12 +23,7 @@ Readings = Iterator[dict[str, Any]]
 
 
 def send(
-    producer: Producer,
-    topic: str,
-    readings: Readings,
-    rate: float,
-    stopped: threading.Event,
-    partition: int = BY_KEY,
+    producer: Producer, topic: str, readings: Readings, rate: float, stopped: threading.Event, partition: int = BY_KEY
 ) -> None:
     """Send `rate` readings a second, each with its pump's name as key, until they end or `stopped` is set.
 

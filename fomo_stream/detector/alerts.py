@@ -8,19 +8,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector import rarity
 from fomo_stream.detector.changelog import State
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import UNKEYED, Keys
-from fomo_stream.detector.rarity import (
-    MIN_HEIGHT,
-    Rarity,
-    clear_above,
-    far_outside,
-    is_calibrated,
-    own_p_values,
-    p_values,
-)
 from fomo_stream.detector.relative import weights
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.step.follow import HALF_LIFE
@@ -55,13 +47,13 @@ def continued(alert_rate: float) -> float:
 
 def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple[float, ...]:
     """Return TOP, HEIGHT, ... of the last `size` logits (m,); of fewer logits a clear distance is larger."""
-    if not (n := len(logits)) or not is_calibrated(n, alert_rate):
+    if not (n := len(logits)) or not rarity.is_calibrated(n, alert_rate):
         return (math.inf,) * 5
-    ascending, clear = np.sort(logits), clear_above(logits, size)
+    ascending, clear = np.sort(logits), rarity.clear_above(logits, size)
     median = float(ascending[(n - 1) // 2] + ascending[n // 2]) / 2.0
-    top, usual = max(ODD_LOGIT, float(ascending[-1])), float(logits[~outlier].max(initial=ODD_LOGIT))
-    height, of_usual = max(top - median, MIN_HEIGHT), max(usual - median, MIN_HEIGHT)
-    return top, height, clear, usual + clear * of_usual, median
+    largest, usual = max(ODD_LOGIT, float(ascending[-1])), float(logits[~outlier].max(initial=ODD_LOGIT))
+    height, of_usual = max(largest - median, rarity.MIN_HEIGHT), max(usual - median, rarity.MIN_HEIGHT)
+    return largest, height, clear, usual + clear * of_usual, median
 
 
 def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
@@ -74,8 +66,8 @@ def greedy_keys(logits: Float, series: Int, alert_rate: float) -> Int:
     n = min(len(logits), max(MIN_TOP_LOGITS, round(TOP_SHARE * alert_rate * len(logits))))
     if n == 0 or not (series > UNKEYED).any():
         return np.zeros(0, np.int64)
-    top = series[np.argpartition(logits, -n)[-n:]]
-    return np.asarray(greedy_of(top, series, GREEDY_SHARE * n, GREEDY_RATIO), np.int64)
+    highest = series[np.argpartition(logits, -n)[-n:]]
+    return np.asarray(greedy_of(highest, series, GREEDY_SHARE * n, GREEDY_RATIO), np.int64)
 
 
 class Memory:
@@ -135,10 +127,10 @@ class Alerts(State):
         """keys: of the series; each remembers in how many more records an incident can continue."""
         self._rate, self._window, self._peak = config.alert_rate, config.window_size, config.peak_size
         self.stepped = 0  # number of records at the last step
-        self._rarity = Rarity()
+        self._rarity = rarity.Rarity()
         self.memory = Memory(config.memory, keys)
         # see `step.judge`; one of them is the load: outliers up to the last step, older ones count less
-        limits = config.memory, config.alert_rate, continued(config.alert_rate), 0.0, config.still == "alert"
+        limits = config.memory, config.alert_rate, continued(config.alert_rate), 0.0, config.stuck_values == "alert"
         self._limits, self._outliers = np.array(limits), np.zeros(1, np.int64)
         self._recent: Handle | None = None  # None: take from the history
 
@@ -175,20 +167,20 @@ class Alerts(State):
     def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
         """Return the results of the first records (n,) of these series, each compared with the others."""
         remembered = self.memory.remember(scores, slots, begins, learn=False, far=far)
-        outlier, p = self.first_outliers(scores, remembered), own_p_values(remembered)
+        outlier, p = self.first_outliers(scores, remembered), rarity.own_p_values(remembered)
         return self._by_p_value(scores, remembered, p, len(scores), outlier, slots, begins)
 
     def first_outliers(self, scores: Scores, remembered: Float) -> Bool:
         """Which of the first records (n,) are outliers: those far outside of the others, however many."""
-        if not is_calibrated(len(scores), self._rate):
+        if not rarity.is_calibrated(len(scores), self._rate):
             return np.zeros(len(scores), dtype=bool)
-        clear = clear_above(scores.stored_logit, self._peak)
-        return far_outside(scores.stored_logit, clear) | far_outside(remembered, clear)
+        clear = rarity.clear_above(scores.stored_logit, self._peak)
+        return rarity.far_outside(scores.stored_logit, clear) | rarity.far_outside(remembered, clear)
 
     def judge_apart(self, scores: Scores, history: History) -> Results:
         """Return the results of records that are not a stream, from their scores: none follows another."""
         ascending = self._new_standards(history).of_every
-        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending))
+        return self._by_p_value(scores, scores.logit, rarity.p_values(scores.logit, ascending), len(ascending))
 
     def _by_p_value(
         self,
@@ -201,7 +193,7 @@ class Alerts(State):
         begins: Bool | None = None,
     ) -> Results:
         """Results of records (q,) from their p-values among n others. outlier: None: by whether these are small."""
-        is_ready, score = is_calibrated(n, self._rate), 1.0 - self._rarity.above(logits)
+        is_ready, score = rarity.is_calibrated(n, self._rate), 1.0 - self._rarity.above(logits)
         outlier = (p <= self._rate) & is_ready if outlier is None else outlier
         severity = severities(outlier, score, self._rate if is_ready else 0.0)
         status = Status.OK if is_ready else Status.CALIBRATING
@@ -268,8 +260,7 @@ SHIFTED_SHARE = 0.9  # share of the steps of a lasting shift that look shifted
 
 
 class Shifts:
-    """Announces lasting shifts: where recent records call normal, for long, what the history calls odd. It is not
-    stored.
+    """Announces lasting shifts: recent records call normal, for long, what the history calls odd. It is not stored.
 
     A step looks shifted when most of its records are odd in the history and most are normal among recent records. A
     step that does not counts as much as nine that do, so a share of SHIFTED_SHARE of the steps has to look shifted. The

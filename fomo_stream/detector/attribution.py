@@ -280,9 +280,8 @@ class _Record:
 
     def __init__(self, comparisons: Sequence[Comparison], rows: Sequence[Float], unknown: Bool | None = None) -> None:
         self.comparisons = comparisons
-        self.near = [
-            Neighbourhood(comparison.background, row) for comparison, row in zip(comparisons, rows, strict=True)
-        ]
+        backgrounds = [comparison.background for comparison in comparisons]
+        self.near = list(map(Neighbourhood, backgrounds, rows))
         self.effects = np.zeros((len(comparisons), comparisons[0].background.n_features))
         self._replaced: list[dict[int, Float]] = []  # of each comparison: the record without each tried feature
         tried, excess, gone = self._strangest(), 0.0, 0.0
@@ -303,8 +302,7 @@ class _Record:
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 
     def _effects_alone(self, tried: Int) -> Float:
-        """Return by how much the logit rises if the record keeps the values of one feature, and all others are
-        replaced."""
+        """Return by how much the logit rises if the record keeps one feature, and all others are replaced."""
         effects = np.zeros_like(self.effects)
         for of_comparison, comparison, near in zip(effects, self.comparisons, self.near, strict=True):
             kept = np.where(comparison.background.features == tried[:, None], near.row, near.base)
@@ -330,9 +328,8 @@ class _Record:
             return -1
         both = np.zeros(len(others))
         for comparison, near in zip(self.comparisons, self.near, strict=True):
-            logits = comparison.logits(
-                np.vstack([near.row, near.without(np.array([[first, other] for other in others]))])
-            )
+            pairs = np.array([[first, other] for other in others])
+            logits = comparison.logits(np.vstack([near.row, near.without(pairs)]))
             both += logits[0] - logits[1:]
         shared = effects[first] + effects[others] - both
         at = int(np.argmax(shared))
@@ -368,5 +365,4 @@ class _Record:
 
 
 def _columns_of_feature(near: Neighbourhood, feature: int) -> Int:
-    """The columns of a feature."""
     return np.flatnonzero(near.background.features == feature)

@@ -86,8 +86,7 @@ class Pairs:
 
 
 def _pair_numbers(first: Int, second: Int) -> Int:
-    """Return a number for each pair of places (p, q) in two columns, different in every p; -1 where a place is
-    missing."""
+    """Return a number for each pair of places (p, q) in two columns, different in every p; -1: a place is missing."""
     numbers = (np.arange(len(first))[:, None] * CODE_BASE + first) * CODE_BASE + second
     return np.where((first >= 0) & (second >= 0), numbers, -1)
 
@@ -113,11 +112,6 @@ class Frequencies:
             return made
         places, shares = made._found(rows)
         return replace(made, _pairs=Pairs.fit(places, shares, paired))
-
-    @property
-    def changes_rows(self) -> bool:
-        """Return whether `encode` does more than copy."""
-        return bool(self.columns)
 
     def encode(self, rows: Float) -> Float:
         """A copy of rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.

@@ -47,14 +47,12 @@ def check_same(stored: Mapping[str, Any], now: Mapping[str, Any], names: Iterabl
     """
     wrong = [name for name in dict.fromkeys(names) if stored.get(name) != now[name]]
     if wrong:
-        raise StateError(
-            "; ".join(f"{name} is {stored.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong)
-        )
+        texts = [f"{name} is {stored.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong]
+        raise StateError("; ".join(texts))
 
 
 class Copied:
-    """A class whose copies are independent: arrays, lists, dicts, sets and other `Copied` are copied, the rest is
-    shared."""
+    """A class whose copies are independent: arrays, lists, dicts, sets and `Copied` are copied, the rest is shared."""
 
     def copy(self) -> Self:
         """The same, independent, and with an empty log."""
@@ -305,9 +303,8 @@ class State(Copied):
             if (value := getattr(self, attribute)) is not None:
                 restored: Any = self._log_of(attribute).recover(entries, _joined_name(name, entry_name))
                 if not isinstance(value, bytes):
-                    restored = (
-                        np.frombuffer(restored, value.dtype).reshape(value.shape if value.ndim > 1 else -1).copy()
-                    )
+                    shape = value.shape if value.ndim > 1 else -1
+                    restored = np.frombuffer(restored, value.dtype).reshape(shape).copy()
                 setattr(self, attribute, restored)
         for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:
@@ -315,7 +312,6 @@ class State(Copied):
         self._recovered()
 
     def _log_of(self, attribute: str) -> Document:
-        """Return the log of a document."""
         logs: dict[str, Document] = vars(self).setdefault("_logs", {})
         return logs.setdefault(attribute, Document())
 

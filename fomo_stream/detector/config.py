@@ -28,7 +28,7 @@ LOW_RATE = 0.001  # alert rate down to which the history need not be longer
 # records that feedback calls normal; all: as auto, but no view is trimmed.
 POLICIES = ("auto", "feedback", "all")
 EXPLAINED = ("none", "alerts", "all")  # which records get reasons; alerts: those that are called outliers
-STILL = ("alert", "ignore")  # what a value that stands still is
+STUCK_VALUES = ("alert", "ignore")  # what a value that stands still is
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DetectorConfig:
     own_contexts: int = 64  # keys, at most, that have contexts of their own: the busiest ones
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
-    still: str = "alert"  # whether a value that stands still is an outlier: alert or ignore
+    stuck_values: str = "alert"  # whether a value that stands still is an outlier: alert or ignore
     cycles: tuple[tuple[int, int], ...] = ()  # of a `Cycle` each; rows have a place in each at their end
     explain: str = "none"  # which records get reasons: none, alerts or all
     reasons: int = 3  # of a record, at most
@@ -85,7 +85,7 @@ class DetectorConfig:
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
         check("reasons", 1, MAX_REASONS)
-        for name, values in (("explain", EXPLAINED), ("admit", POLICIES), ("still", STILL)):
+        for name, values in (("explain", EXPLAINED), ("admit", POLICIES), ("stuck_values", STUCK_VALUES)):
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
         try:
@@ -141,6 +141,7 @@ FIXED = (
     "memory",
     "keys",
 )
+NOT_IN_STATE = ("explain", "reasons", "stuck_values")  # settings that change no state
 SIZES = {
     "history_rows": ("least_history", "feedback_memory", "context_size", "recent_every", "lag"),
     "history_scores": ("calibration_size", "alert_rate"),
@@ -163,9 +164,7 @@ def fingerprint_of(
         "n_features": n_features,
         "categorical": list(categorical),
         "counters": list(counters),
-        **{
-            name: value for name, value in vars(config).items() if name not in ("explain", "reasons", "still")
-        },  # change no state
+        **{name: value for name, value in vars(config).items() if name not in NOT_IN_STATE},
         "views": list(config.views),
         "cycles": [list(cycle) for cycle in config.cycles],
         "used_views": [view.name for view in views],

@@ -1,5 +1,4 @@
-"""The records that a partition's contexts are drawn from: a sample of its history and its last records, with
-feedback."""
+"""The records that a partition's contexts are drawn from: a sample of its history, its last records, and feedback."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from fomo_stream.detector.generation import ContextSpec
 from fomo_stream.detector.history import History, Reservoir
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import flat
-from fomo_stream.detector.step.follow import RELATIVE, Batch
+from fomo_stream.detector.step.follow import RELATIVE_VECTORS, Batch
 from fomo_stream.detector.step.judge import INLIER, OUTLIER
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError
@@ -32,7 +31,7 @@ class Context(State):
     """The reservoir of one partition, its known outliers, and the history of its last records.
 
     A record enters the reservoir at the next step, if the policy admits it, with the logit that it had in the trimmed
-    view when it came. Contexts of the history are the whole reservoir; those of recent records are the end of the
+    view when it came. Contexts of the pool are the whole reservoir; those of recent records are the end of the
     history. views: those in use.
     """
 
@@ -57,7 +56,7 @@ class Context(State):
         self.outliers = Reservoir(MAX_KNOWN_OUTLIERS, n_features, seed + 2)  # of outliers by feedback
         # of admitted records of known keys: how far they are from what is usual for their key
         relative = any(view.is_of_keys for view in views)
-        width = RELATIVE * n_features
+        width = RELATIVE_VECTORS * n_features
         self.relatives = Reservoir(size if relative else MIN_CONTEXT_ROWS, width, seed + 3, fitted=width)
         rows, scores = config.history_rows, config.history_scores
         self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative, prior)
@@ -70,11 +69,6 @@ class Context(State):
     def n_shared(self) -> int:
         """Views whose logits have a mean: all but that of what is usual for keys."""
         return sum(not view.is_of_keys for view in self.views)
-
-    @property
-    def knows_keys(self) -> bool:
-        """Return whether there are records of known keys."""
-        return len(self.relatives) > 0
 
     def _pool_of(self, view: View) -> Reservoir:
         return self.relatives if view.is_of_keys else self.pool
@@ -111,13 +105,13 @@ class Context(State):
         self.pool.admit(numbers, flat(self.history.vectors(numbers)))
 
     def note_relative(self, numbers: Int, relative: Float) -> None:
-        """Note how far records of the warm-up (n, RELATIVE, d) are from what is usual for their keys."""
+        """Note how far records of the warm-up (n, RELATIVE_VECTORS, d) are from what is usual for their keys."""
         self.history.note_relative(numbers, relative)
         self._admit_relative(numbers)
 
     def note_far(self, numbers: Int, far: NDArray[np.bool_], moves: Float) -> None:
-        """Note which records of the warm-up (n,) have far values, and how all of them move (n, MOVEMENT, d) if such
-        values do not count."""
+        """Note which records of the warm-up (n,) have far values, and how all move (n, MOVEMENT_VECTORS, d) without
+        such values."""
         self.history.note_far(numbers, far, moves)
         kept = np.intersect1d(self.pool.numbers, numbers)
         self.pool.discard(kept)
@@ -168,8 +162,7 @@ class Context(State):
 
     @property
     def new_verdicts(self) -> tuple[Int, Int]:
-        """Return the numbers of records that waiting verdicts make outliers, and of those that are outliers no
-        longer."""
+        """Return the numbers of records that waiting verdicts make outliers, and of those they make normal."""
         judged = np.array(sorted(self._pending), dtype=np.int64)
         was_outlier = [self._pending[number] == OUTLIER for number in judged.tolist()]
         return judged[self.history.verdict(judged) == OUTLIER], judged[np.array(was_outlier, dtype=bool)]
@@ -268,8 +261,7 @@ class Context(State):
         return ContextSpec(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
-        """Return rows (n, width) of records of the history in a view; no rows if one record is not in the history
-        now."""
+        """Return rows (n, width) of records of the history in a view; none if one record is not there."""
         if len(numbers) and int(numbers.min()) < self.history.oldest:
             numbers = numbers[:0]
         vectors = self.history.relative(numbers) if view.is_of_keys else self.history.vectors(numbers)
@@ -289,11 +281,11 @@ class Context(State):
     def _adding(self) -> tuple[int, int]:
         """Positions of the views that add extremes, and likeness to known outliers, for the mean of all; -1: none.
 
-        Both see the record alone, and are untrimmed and of the history if possible. A trimmed context lacks the
+        Both see the record alone, and are untrimmed and of the pool if possible. A trimmed context lacks the
         extremes, and a context of recent records is restored from their numbers, without the outliers of its time.
         """
         views = self.views
         plain = [i for i, view in enumerate(views) if view.input == "record"]
-        history = [i for i in plain if views[i].sample == "history"]
-        extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].sample != "history"), default=-1)
-        return extremes, min(history, key=lambda i: views[i].trim > 0, default=-1)
+        of_pool = [i for i in plain if views[i].sample == "pool"]
+        extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].sample != "pool"), default=-1)
+        return extremes, min(of_pool, key=lambda i: views[i].trim > 0, default=-1)

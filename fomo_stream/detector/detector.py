@@ -31,7 +31,7 @@ from fomo_stream.detector.results import DetectorSummary, Reason, Results, Score
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.scope import Inspection, Scope, fitting_views
 from fomo_stream.detector.seasons import Cycle
-from fomo_stream.detector.series import MOVEMENT, Series
+from fomo_stream.detector.series import MOVEMENT_VECTORS, Series
 from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.step.judge import ODD_LOGIT, settle
 from fomo_stream.detector.step.route import route
@@ -207,7 +207,7 @@ class Detector:
         """
         _check_lengths(rows, keys=keys)
         call = self._peek(rows, keys)
-        self._judge(call, None, learn=False)
+        self._score_and_judge(call, None, learn=False)
         return self._done(call)
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
@@ -218,7 +218,7 @@ class Detector:
         _check_lengths(rows, keys=keys)
         call, shared = self._peek(rows, keys, owners=np.zeros(len(rows), np.int64)), self._shared
         self._key_scopes.prepare(0, call.k)
-        self._score(call, None)
+        self._score_visits(call, None)
         scores, is_scored = call.results().scores, shared.has_contexts
         results = shared.next_alerts.judge_apart(scores, shared.history) if is_scored else Results.nothing(scores)
         call.judged.status[:], call.judged.outlier[:] = is_scored, results.outlier
@@ -230,8 +230,7 @@ class Detector:
     ) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
 
-        scored: results of `score_rows` for them, if known. Nothing changes. Raises SchemaError as
-        `process`.
+        scored: results of `score_rows` for them, if known. Nothing changes. Raises SchemaError as `process`.
         """
         _check_lengths(rows, keys=keys, results=scored)
         scored = self.score_rows(rows, keys) if scored is None else scored
@@ -281,7 +280,7 @@ class Detector:
         digests = np.zeros((len(values), 2), np.uint64) if keys is None else Digests.of(keys).digests
         parts = [slice(at, at + MAX_WORK_RECORDS) for at in range(0, len(values), MAX_WORK_RECORDS)]
         batches = [series.follow(values[part], None if keys is None else keys[part]) for part in parts]
-        moves = range(series.n_vectors - MOVEMENT * series.movement, series.n_vectors)
+        moves = range(series.n_vectors - MOVEMENT_VECTORS * series.movement, series.n_vectors)
         vectors = [batch.vectors[:, [0, *moves]] for batch in batches]
         made = self.model, self._spec, self.config
         self._reference = Reference(*made, np.concatenate(vectors or [np.zeros((0, 1, self.n_features))]), digests)
@@ -322,7 +321,7 @@ class Detector:
             self._series.note(values[part], of_keys, bulk, True, call.work.address)
             is_good = start == 0 or (self._basis == basis and not len(self._key_scopes))
             part_scores = known_scores if known_scores is None or call.n == n else known_scores[part]
-            self._learn(call, part_scores if is_good else None)
+            self._score_and_learn(call, part_scores if is_good else None)
             yield call
             self._keep(call.work)
             start += call.n
@@ -345,7 +344,7 @@ class Detector:
         """
         self._known = {} if self._known is None else self._known
         call = self._peek_values(values[part], None if digests is None else digests.part(part))
-        self._score(call, None)
+        self._score_visits(call, None)
         self._keep(call.work)
 
     @property
@@ -388,7 +387,7 @@ class Detector:
         if work is not None and work.size >= n:
             return work
         view_set = self._shared.view_set
-        shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, view_set.columns
+        shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, view_set.column_ranges
         return Work(max(n, MIN_WORK_RECORDS), *shape)
 
     def _keep(self, work: Work) -> None:
@@ -409,13 +408,13 @@ class Detector:
         counts = np.bincount(call.visits.scope)
         return [(s, int(counts[s])) for s in np.flatnonzero(counts).tolist()]
 
-    def _learn(self, call: DetectorCall, known_scores: Scores | None) -> None:
+    def _score_and_learn(self, call: DetectorCall, known_scores: Scores | None) -> None:
         """Score and learn records that there is room for. known_scores: see `_process`."""
         first, key_scopes, visited = self.records, self._key_scopes, self._scopes_of(call)
         for s, _ in visited:
             if key_scopes.scopes[s].context.has_new_verdicts:
                 key_scopes.scopes[s].apply_verdicts()
-        self._judge(call, known_scores, learn=True)
+        self._score_and_judge(call, known_scores, learn=True)
         for s, _ in visited:
             if not key_scopes.scopes[s].has_contexts:
                 key_scopes.scopes[s].admit_first()
@@ -425,14 +424,14 @@ class Detector:
             self._apart += call.n - int((call.visits.scope == 0).sum())
             self._routes.note(first, call.visits, key_scopes.numbers)
 
-    def _judge(self, call: DetectorCall, known_scores: Scores | None, learn: bool) -> None:
+    def _score_and_judge(self, call: DetectorCall, known_scores: Scores | None, learn: bool) -> None:
         """Score and judge records, and keep them if `learn`. known_scores: (n,) theirs."""
         key_scopes, done = self._key_scopes, 0
         if len(key_scopes) and call.k:  # it knows the usual values of keys, also if only scopes of keys are visited
             key_scopes.prepare(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
         for s, visits in self._scopes_of(call):
             key_scopes.prepare(s, visits)
-        self._score(call, known_scores)
+        self._score_visits(call, known_scores)
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
@@ -448,8 +447,8 @@ class Detector:
                 if visits := int((call.visits.scope[done:] == last).sum()):
                     key_scopes.prepare(last, visits)
 
-    def _score(self, call: DetectorCall, known_scores: Scores | None) -> None:
-        """Find the scores of all visits. known_scores: see `_judge`."""
+    def _score_visits(self, call: DetectorCall, known_scores: Scores | None) -> None:
+        """Find the scores of all visits. known_scores: see `_score_and_judge`."""
         at, scores = ALL_VISITS, call.work.scores
         if known_scores is not None:
             of_known: Int | slice = slice(0, call.n)
@@ -459,20 +458,20 @@ class Detector:
                 getattr(scores, name)[of_known] = getattr(known_scores, name)
             if at is ALL_VISITS:
                 return
-        if self._look(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
+        if self._score_vectors(call, at, call.work.batch.vectors[: call.n]) and self._series.pooled is not None:
             self._spare_usual(call, at if len(at) else np.arange(call.k))
 
-    def _look(self, call: DetectorCall, at: Int, vectors: Float) -> int:
-        """Find the scores of some visits, at (q,), or of ALL_VISITS; returns how many of the partition's scope are odd.
+    def _score_vectors(self, call: DetectorCall, at: Int, vectors: Float) -> int:
+        """Score vectors of some visits, at (q,), or of ALL_VISITS; return how many of the partition's scope are odd.
 
-        vectors: of the records, or others to look at.
+        vectors: of the records, or others instead.
         """
         model, view_set, key_scopes, work, k = self.model, self._shared.view_set, self._key_scopes, call.work, call.k
         if model.kernel == "numba" and not self.categorical:
             fill_view_columns(work.address, call.n, k, at, vectors, self._spec.numeric, key_scopes.plans)
-            q, columns = len(at) or k, view_set.columns
-            contexts = work.contexts[: len(columns) * q].reshape(len(columns), q)
-            logits_and_votes = score_in_views(model, work.rows[:q], work.without[:q], columns, contexts)
+            q, ranges = len(at) or k, view_set.column_ranges
+            contexts = work.contexts[: len(ranges) * q].reshape(len(ranges), q)
+            logits_and_votes = score_in_views(model, work.rows[:q], work.without[:q], ranges, contexts)
             return int(combine(work.address, k, at, logits_and_votes))
         of_keys, visits, at = view_set.views[-1].is_of_keys, call.visits, at if len(at) else np.arange(k)
         parts, scopes = [], []
@@ -497,7 +496,7 @@ class Detector:
         i = visits.at[at := at[is_odd]]
         if pooled is None or not len(at):
             return
-        moves = MOVEMENT if self._series.movement else 0
+        moves = MOVEMENT_VECTORS if self._series.movement else 0
         vectors = pooled.typical(batch.vectors[i], moves, batch.usual[i], self._series.is_numeric)
         changed = (vectors != batch.vectors[i]).any(axis=(1, 2))
         if changed.any():
@@ -507,7 +506,7 @@ class Detector:
                 VisitScores._make(array[at[changed]] for array in scores),
             )
             typical[i[changed]] = vectors[changed]
-            self._look(call, at, typical)
+            self._score_vectors(call, at, typical)
             like = scores.logit[at]
             for now, values in zip(scores, before, strict=True):
                 now[at] = values
@@ -520,7 +519,7 @@ class Detector:
         has_judgement = call.visits.is_result[start:stop] & ~np.isnan(judgement.logit[call.visits.at[start:stop]])
         e, judged = start + np.flatnonzero(has_judgement), call.judged
         i = call.visits.at[e]
-        still = (call.batch.still[i] > 0).any(axis=1) & (self.config.still == "alert")
+        still = (call.batch.still[i] > 0).any(axis=1) & (self.config.stuck_values == "alert")
         judged.outlier[e] = judgement.outlier[i] | still
         judged.severity[e] = np.maximum(judgement.severity[i], still * np.int8(Severity.WARNING))
         judged.score[e], judged.p[e], judged.status[e] = judgement.score[i], judgement.p[i], OK
@@ -539,7 +538,8 @@ class Detector:
         visits = call.work.visits
         s, i = int(visits.scope[e]), int(visits.at[e])
         if call.by_reference is not None and not np.isnan(call.by_reference.logit[i]):
-            return reference_reasons(self._shared.reasons_by(*call.by_reference.compared(call.batch, i), scores))
+            single, builders = call.by_reference.compared(call.batch, i)
+            return reference_reasons(self._shared.explainer.reasons(single, 0, scores, lambda _: builders, None))
         reasons = self._key_scopes.scopes[s].reasons(call.batch, int(visits.at[e]), scores, int(visits.number[e]))
         return key_reasons(reasons) if s else reasons
 
@@ -640,9 +640,8 @@ class Detector:
             try:
                 self._apart, self._decided, entered = COUNTERS.unpack(own.get("counters", b""))
             except struct.error as error:
-                raise DamagedStateError(
-                    f"the state is damaged: {OWN_PREFIX}counters is not readable ({error})"
-                ) from None
+                what = f"the state is damaged: {OWN_PREFIX}counters is not readable ({error})"
+                raise DamagedStateError(what) from None
             self._routes = self._new_routes()
             self._routes.recover(own, "routes")
         self._key_scopes.recover(own, entered, None if reusable is None else reusable._key_scopes)
@@ -685,17 +684,14 @@ class DetectorCall:
 
     @cached_property
     def batch(self) -> Batch:
-        """The records."""
         return self.work.batch.part(slice(0, self.n))
 
     @cached_property
     def visits(self) -> Visits:
-        """The visits."""
         return Visits._make(array[: self.k] for array in self.work.visits)
 
     @cached_property
     def judged(self) -> VisitResults:
-        """The results of the visits."""
         return VisitResults._make(array[: self.k] for array in self.work.judged)
 
     def scores_of(self, e: int) -> Scores:
@@ -735,7 +731,6 @@ def _check_lengths(rows: Float, **sequences: Sequence[Key] | Results | None) -> 
 
 
 def _new_series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:
-    """Return the series of a partition."""
     views, _ = fitting_views(model, spec, config)
     movement, relative = any(view.input == "movement" for view in views), any(view.is_of_keys for view in views)
     cycles = tuple(Cycle(*cycle) for cycle in config.cycles)

@@ -25,6 +25,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 Scorers = Sequence[tuple[View, ContextBuilder]]  # each view with the generation that scores a record
+ScorersOf = Callable[[int], Scorers]  # by the position of a record
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ class Explainer:
     config: DetectorConfig
     categorical: tuple[int, ...]
 
-    def explained(
-        self, results: Results, batch: Batch, builders: Callable[[int], Scorers], pooled: Pooled | None
-    ) -> Results:
+    def explained(self, results: Results, batch: Batch, builders: ScorersOf, pooled: Pooled | None) -> Results:
         """Return the results of n records, with reasons where settings ask for them. Other arguments: see `reasons`."""
         if self.config.explain == "none":
             return results
@@ -51,9 +50,8 @@ class Explainer:
         reasons = (self.reasons(batch, i, scores, builders, pooled) if is_one else None for i, is_one in which)
         return results.explained(list(reasons))
 
-    def halves(self, view_set: ViewSet, numbers: Int) -> Callable[[int], Scorers]:
-        """Return, for the i-th of the records `numbers` (n,) in the first contexts, the half of each without the
-        record."""
+    def halves(self, view_set: ViewSet, numbers: Int) -> ScorersOf:
+        """Return, for the i-th of the records `numbers` (n,) in the first contexts, their half without this record."""
         first = [
             (view, builder.spec.numbers, cache(partial(self._half, builder.spec)))
             for view, builder in view_set.builders(0)
@@ -61,7 +59,7 @@ class Explainer:
         return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
     def reasons(
-        self, batch: Batch, i: int, scores: Scores, builders: Callable[[int], Scorers], pooled: Pooled | None
+        self, batch: Batch, i: int, scores: Scores, builders: ScorersOf, pooled: Pooled | None
     ) -> tuple[Reason, ...]:
         """The reasons of the i-th record of a batch with these scores; () without generations that score it.
 
@@ -81,7 +79,7 @@ class Explainer:
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:
         """Return the features of the i-th record that stand still, the longest run first."""
-        runs = batch.still[i] if self.config.still == "alert" else np.zeros(0, np.int64)
+        runs = batch.still[i] if self.config.stuck_values == "alert" else np.zeros(0, np.int64)
         nothing = (math.nan,) * 4
         return [
             Reason(feature, Cause.STILL, 1.0, float(batch.vectors[i, 0, feature]), *nothing, before=int(runs[feature]))
@@ -106,8 +104,7 @@ class Explainer:
         return attribute(comparisons, rows, self.config.reasons, batch.gaps[i])
 
     def _background(self, view: View, builder: ContextBuilder, recent: ContextBuilder | None) -> BackgroundRows:
-        """Return the rows of a context, with the recent records: after a shift, its near rows may all be of the
-        past."""
+        """Return the rows of a context, with the recent records: after a shift, all near rows may be of the past."""
         if builder.background is None or builder.background[0] is not recent:
             spec = builder.spec
             numbers, rows, near = spec.numbers, spec.rows, np.isin(spec.numbers, builder.result().numbers)
@@ -122,10 +119,9 @@ class Explainer:
 
     def _columns(self, view: View, spec: ContextSpec) -> list[Column]:
         w, d = spec.rows.shape[1], spec.outliers.shape[1]
-        causes = {
-            "movement": (Cause.LEVEL, Cause.SPREAD),
-            "relative": (Cause.VALUE, Cause.LEVEL, Cause.SPREAD),
-        }.get(view.input, (Cause.VALUE, *[Cause.PAST] * self.config.lags))
+        causes = {"movement": (Cause.LEVEL, Cause.SPREAD), "relative": (Cause.VALUE, Cause.LEVEL, Cause.SPREAD)}.get(
+            view.input, (Cause.VALUE, *[Cause.PAST] * self.config.lags)
+        )
         return [Column(c % d, causes[c // d], c in spec.categorical) for c in range(w)]
 
     def _half(self, whole: ContextSpec, second: bool) -> ContextBuilder:

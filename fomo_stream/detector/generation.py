@@ -11,22 +11,10 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.rarity import MAX_FAR_SHARE, far_outside, p_values
+from fomo_stream.model import scoring
 from fomo_stream.model.architecture import Model
 from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.quantile_map import ascending
-from fomo_stream.model.scoring import (
-    Arrays,
-    EncodedContext,
-    context_type,
-    cross_scores,
-    encode_rows,
-    flatten_arrays,
-    handle_of,
-    logits_of,
-    own_logits,
-    unflatten_arrays,
-    with_rows,
-)
 
 if TYPE_CHECKING:
     from fomo_stream.model.kernels.handles import Handle
@@ -43,19 +31,13 @@ MIN_ROWS_FOR_RANGES = 700  # rows of a context that knows the ends of the ranges
 
 
 def vote(p: Float) -> Float:
-    """Return the vote of a context on records with these p-values (n,) among its own rows: from -1, normal, to 1,
-    odd."""
+    """Return the vote of a context on records with these p-values (n,) among its rows: -1, normal, to 1, odd."""
     return (UNDECIDED_P - p) / (UNDECIDED_P + p)
 
 
 def weight(rows: int) -> float:
     """The weight, in (0, 1), of the vote of a context with so many rows."""
     return rows / (rows + HALF_WEIGHT_ROWS)
-
-
-def votes_of(logits: Float, own: Float) -> Float:
-    """Return the votes of a context on records with these logits (q,); own (n,), ascending: logits of its own rows."""
-    return _vote_by_rank(len(own))[own.searchsorted(logits)]
 
 
 @lru_cache(maxsize=64)
@@ -112,7 +94,7 @@ class ContextSpec:
             columns[column] = ascending(encoded[:, column])
         return columns
 
-    def to_arrays(self) -> Arrays:
+    def to_arrays(self) -> scoring.Arrays:
         """Named arrays of everything but the quantiles, which are those of the rows."""
         return {
             "counters": np.array([self.number, self.takes_effect, self.seed]),
@@ -122,7 +104,7 @@ class ContextSpec:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays) -> ContextSpec:
+    def from_arrays(cls, arrays: scoring.Arrays) -> ContextSpec:
         """Return the spec from the arrays of `to_arrays`."""
         number, takes_effect, seed = (int(v) for v in arrays["counters"][:3])  # format 12 has one more
         trim, once = (float(v) for v in arrays["shares"])
@@ -178,10 +160,10 @@ class Generation:
     number: int
     numbers: Int  # records whose rows are the context
     frequencies: Frequencies
-    cache: EncodedContext
+    cache: scoring.EncodedContext
     once: float  # see `ContextSpec`
     ranges: Ranges | None  # of the context; None: it says nothing of extremes
-    outliers: EncodedContext | None  # encoding of the known outliers; None: too few
+    outliers: scoring.EncodedContext | None  # encoding of the known outliers; None: too few
     own: Float  # (n,) ascending: logits of the context's own rows
     first: Float  # of a first generation: (m,) logits of its candidates, each against the half without it; else empty
 
@@ -200,16 +182,16 @@ class Generation:
             far = far_outside(spec.logits) if len(spec.logits) else far
         keep = trimmed(first if is_first else spec.logits, ~spec.confirmed, spec.trim)
         context = encoded[keep]
-        cache = encode_rows(model, context, spec.encoded_quantiles(encoded))
-        own = own_logits(cache)
-        own = cross_scores(model, context) if own is None else own
+        cache = scoring.encode_rows(model, context, spec.encoded_quantiles(encoded))
+        own = scoring.own_logits(cache)
+        own = scoring.cross_scores(model, context) if own is None else own
         added = np.zeros(len(rows))
         ranges = outliers = None
         if once and not spec.trim:  # a trimmed context lacks the ends of the ranges
             ranges = Ranges.of(context[~far])
             added = added + once * ranges.beyond_others(context)
         if once and len(spec.outliers) >= MIN_KNOWN_OUTLIERS:
-            outliers = encode_rows(model, frequencies.encode(spec.outliers))
+            outliers = scoring.encode_rows(model, frequencies.encode(spec.outliers))
             added = added + once * _likeness_to_outliers(model, outliers, encoded)
         first = first + added if is_first else first
         own, numbers = np.sort(own + added[keep]), spec.numbers[keep]
@@ -217,25 +199,27 @@ class Generation:
 
     STORED = ("number", "numbers", "cache", "ranges", "outliers", "own", "first")
 
-    def to_arrays(self) -> Arrays:
+    def to_arrays(self) -> scoring.Arrays:
         """Named arrays of everything that is not in the spec."""
-        parts = [flatten_arrays(getattr(self, name), name) for name in self.STORED]
+        parts = [scoring.flatten_arrays(getattr(self, name), name) for name in self.STORED]
         return {name: array for part in parts for name, array in part.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, spec: ContextSpec, model: Model) -> Generation | None:
+    def from_arrays(cls, arrays: scoring.Arrays, spec: ContextSpec, model: Model) -> Generation | None:
         """Return the generation from the arrays of `to_arrays`; None if it is not that of the spec."""
-        number, kind, device = int(arrays["number"]), context_type(model), getattr(model, "device", None)
+        number, kind, device = int(arrays["number"]), scoring.context_type(model), getattr(model, "device", None)
         if number != spec.number:
             return None
         frequencies = spec.frequencies
         numbers, own, first = (np.array(arrays[name]) for name in ("numbers", "own", "first"))
         kept = np.isin(spec.numbers, numbers)
-        cache = with_rows(unflatten_arrays(kind, arrays, "cache", device), frequencies.encode(spec.rows[kept]))
-        outliers = unflatten_arrays(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
+        cache = scoring.with_rows(
+            scoring.unflatten_arrays(kind, arrays, "cache", device), frequencies.encode(spec.rows[kept])
+        )
+        outliers = scoring.unflatten_arrays(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
         if outliers is not None:
-            outliers = with_rows(outliers, frequencies.encode(spec.outliers))
-        ranges = unflatten_arrays(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
+            outliers = scoring.with_rows(outliers, frequencies.encode(spec.outliers))
+        ranges = scoring.unflatten_arrays(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
         return cls(number, numbers, frequencies, cache, spec.once, ranges, outliers, own, first)
 
     @cached_property
@@ -268,7 +252,7 @@ class Generation:
 
     def _logits(self, model: Model, rows: Float) -> Float:
         encoded = self.frequencies.encode(rows)
-        logit = logits_of(model, self.cache, encoded)
+        logit = scoring.logits_of(model, self.cache, encoded)
         if self.ranges is not None:
             logit = logit + self.once * self.ranges.beyond(encoded)
         return (
@@ -277,7 +261,7 @@ class Generation:
 
     def vote(self, logits: Float) -> Float:
         """Return the votes of this context on records with these logits (q,)."""
-        return votes_of(logits, self.own)
+        return _vote_by_rank(len(self.own))[self.own.searchsorted(logits)]
 
     @property
     def handle(self) -> Handle:
@@ -290,14 +274,16 @@ class Generation:
 
     def _made_handle(self) -> Handle:
         low, high = (None, None) if self.ranges is None else (self.ranges.low[0], self.ranges.high[1])
-        outliers = None if self.outliers is None else handle_of(self.outliers)
+        outliers = None if self.outliers is None else scoring.handle_of(self.outliers)
         votes = _vote_by_rank(len(self.own))
-        return handle_of(self.cache, self.once, low, high, self.own, votes, outliers, LIKENESS_WEIGHT, UNLIKE_LOGIT)
+        return scoring.handle_of(
+            self.cache, self.once, low, high, self.own, votes, outliers, LIKENESS_WEIGHT, UNLIKE_LOGIT
+        )
 
 
-def _likeness_to_outliers(model: Model, outliers: EncodedContext, encoded: Float) -> Float:
+def _likeness_to_outliers(model: Model, outliers: scoring.EncodedContext, encoded: Float) -> Float:
     """The increase (q,) of the logits of rows (q, d) for being like known outliers: larger for more likeness."""
-    return LIKENESS_WEIGHT * np.maximum(UNLIKE_LOGIT - logits_of(model, outliers, encoded), 0.0)
+    return LIKENESS_WEIGHT * np.maximum(UNLIKE_LOGIT - scoring.logits_of(model, outliers, encoded), 0.0)
 
 
 def _beyond(rows: Float, low: Float, high: Float) -> Float:
@@ -314,12 +300,12 @@ def first_scores(model: Model, rows: Float, doubtful: Bool) -> tuple[Float, Bool
     Outliers hide each other in both halves, so they are looked for against halves that are trimmed. If there are any,
     they are left out of both.
     """
-    logits, far = cross_scores(model, rows), np.zeros(len(rows), dtype=bool)
+    logits, far = scoring.cross_scores(model, rows), np.zeros(len(rows), dtype=bool)
     if len(rows) >= HALF_WEIGHT_ROWS and doubtful.any():
-        of_trimmed = cross_scores(model, rows, trimmed(logits, doubtful, MAX_FAR_SHARE))
+        of_trimmed = scoring.cross_scores(model, rows, trimmed(logits, doubtful, MAX_FAR_SHARE))
         far = doubtful & far_outside(of_trimmed, CLEAR_OF_TRIMMED)
         if far.any():
-            logits = cross_scores(model, rows, ~far)
+            logits = scoring.cross_scores(model, rows, ~far)
     return logits, far
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import BlockTable, State
 from fomo_stream.detector.quantiles import Quantiles
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.series import MOVEMENT
+from fomo_stream.detector.series import MOVEMENT_VECTORS
 from fomo_stream.detector.step import judge as kernels
-from fomo_stream.detector.step.follow import RELATIVE, Batch
+from fomo_stream.detector.step.follow import RELATIVE_VECTORS, Batch
 from fomo_stream.detector.step.judge import BEGINS_FLAG, FAR_FLAG, LESS_FLAG, OUTLIER, UNKNOWN
 from fomo_stream.limits import MAX_CONTEXT
 
@@ -225,7 +225,7 @@ class History(State):
             "gaps": np.zeros((rows, -(-n_features // 8)), dtype=np.uint8),
         }
         if movement:
-            vectors["moves"] = np.full((rows, MOVEMENT, n_features), np.nan, dtype=np.float32)
+            vectors["moves"] = np.full((rows, MOVEMENT_VECTORS, n_features), np.nan, dtype=np.float32)
         width = sum(vector[0].nbytes for vector in vectors.values())
         self._rows = BlockTable(max(1, ROW_BYTES // max(1, width)), **vectors)
         self._scores = BlockTable(
@@ -238,15 +238,15 @@ class History(State):
             outlier=np.zeros(scores, dtype=bool),
         )
         # written for records of known keys only
-        block = max(1, ROW_BYTES // (4 * RELATIVE * max(1, n_features)))
-        shape = rows, RELATIVE if relative else 0, n_features
+        block = max(1, ROW_BYTES // (4 * RELATIVE_VECTORS * max(1, n_features)))
+        shape = rows, RELATIVE_VECTORS if relative else 0, n_features
         self._relative = BlockTable(block, relative=np.full(shape, np.nan, dtype=np.float32))
         self._recovered()
 
     def _recovered(self) -> None:
         """Collect the arrays for the compiled step."""
         (rows, written), ((of_keys,), marks) = self._rows.whole(*self._rows), self._relative.whole("relative")
-        moves = rows[2] if "moves" in self._rows else np.zeros((0, MOVEMENT, self._n_features), np.float32)
+        moves = rows[2] if "moves" in self._rows else np.zeros((0, MOVEMENT_VECTORS, self._n_features), np.float32)
         scores, marked = self._scores.whole(*self._scores)
         self._score_rings = kernels.ScoreRings._make([*scores, marked])
         blocks = self._rows.block, self._relative.block, self._scores.size, BLOCK_SCORES
@@ -313,7 +313,7 @@ class History(State):
         self._relative.put(at[changed], relative=relative[changed])
 
     def relative(self, numbers: Int) -> Float:
-        """Return the distances of known records from what is usual for their keys (n, RELATIVE, d); NaN: unknown."""
+        """Return how far known records are from what is usual for their keys (n, RELATIVE_VECTORS, d); NaN: unknown."""
         return self._relative["relative"][numbers % self._rows.size].astype(np.float64)
 
     def knows_relative(self, numbers: Int) -> Bool:
@@ -355,7 +355,7 @@ class History(State):
         return self._scores["series"][numbers % self._scores.size] & FAR_FLAG > 0
 
     def note_far(self, numbers: Int, far: NDArray[np.bool_], moves: Float) -> None:
-        """Note of known records which have far values (n,), and their level and spread (n, MOVEMENT, d)."""
+        """Note of known records which have far values (n,), and their level and spread (n, MOVEMENT_VECTORS, d)."""
         at = numbers[far] % self._scores.size
         self._scores.put(at, series=self._scores["series"][at] | FAR_FLAG)
         if "moves" in self._rows:

@@ -100,9 +100,8 @@ class KeyScopes:
     ) -> None:
         self.limit = config.own_contexts
         self._shared, self._made_from = shared, (model, spec, key_config(config), executor)
-        self.prior = (
-            0.0 if config.cycles else PRIOR_RECORDS
-        )  # what is usual at a time stays, however many records the key has
+        # what is usual at a time stays, however many records the key has
+        self.prior = 0.0 if config.cycles else PRIOR_RECORDS
         self.entered = 0  # keys that ever had one
         self._by_digest: dict[bytes, KeyScope] = {}
         self._touched: set[int] = set()  # slots with changes that the log does not have
@@ -293,8 +292,7 @@ class Routes(State):
         self._table.put(at, shared=numbers[0, last], own=keys[last], number=numbers[1, last])
 
     def find(self, numbers: Int) -> tuple[Int, Int, Int]:
-        """Return for records of these numbers (k,) their shared number, the number of their key, and the number
-        there."""
+        """Return for records of these numbers (k,) their shared number, the number of their key, and that there."""
         at = numbers % self.size
         return self._table["shared"][at], self._table["own"][at], self._table["number"][at]
 

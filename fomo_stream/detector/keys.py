@@ -123,8 +123,7 @@ class Keys(Copied):
     def resolve(
         self, digests: NDArray[np.uint64], is_keyed: Bool, counts: Int, limits: tuple[int, int, float], learn: bool
     ) -> tuple[Int, Int, Bool]:
-        """Find the series that records (n,) are added to: positions (k,), numbers of series, whether they belong to
-        them.
+        """Find the series that records (n,) are added to: positions (k,), numbers of series, if they belong to them.
 
         digests: (n, 2) of their keys, where they have one; counts, limits: see `step.slots.resolve`. learn: whether new
         keys get a number; else they get numbers that no series has.

@@ -23,9 +23,9 @@ from fomo_stream.detector.keys import DIGEST_BYTES
 from fomo_stream.detector.rarity import MAX_FAR_SHARE, far_outside, p_values
 from fomo_stream.detector.results import Reason
 from fomo_stream.detector.row_spec import RowSpec
-from fomo_stream.detector.series import MOVEMENT
+from fomo_stream.detector.series import MOVEMENT_VECTORS
 from fomo_stream.detector.step.follow import Batch
-from fomo_stream.detector.step.judge import CLEAR, HEIGHT, INCIDENT_GAP, MEDIAN, MIN_RARITY, TOP, severities
+from fomo_stream.detector.step.judge import CLEAR, HEIGHT, INCIDENT_GAP, MEDIAN, MIN_TAIL_SHARE, TOP, severities
 from fomo_stream.detector.view_inputs import ViewInput, score_view_inputs
 from fomo_stream.detector.view_set import ContextBuilder
 from fomo_stream.detector.views import VIEWS, View
@@ -84,14 +84,14 @@ class Standard:
         """Return how far logits (q,) rise above those of all rows, their p-values, and 1 - score; see `Alerts`."""
         rise = np.maximum(logits - self.peak[TOP], 0.0) / self.peak[HEIGHT]
         p = p_values(logits, self.ascending)
-        return rise, p, np.maximum(p / (1.0 + 2.0 * rise) ** 3, MIN_RARITY)
+        return rise, p, np.maximum(p / (1.0 + 2.0 * rise) ** 3, MIN_TAIL_SHARE)
 
 
 def without_movement(vectors: Float, features: Bool) -> Float:
     """Vectors (n, vectors, d) of records, where these features (d,) have no level and no spread."""
-    if vectors.shape[1] > MOVEMENT and features.any():
+    if vectors.shape[1] > MOVEMENT_VECTORS and features.any():
         vectors = vectors.copy()
-        vectors[:, -MOVEMENT:, features] = np.nan
+        vectors[:, -MOVEMENT_VECTORS:, features] = np.nan
     return vectors
 
 
@@ -115,9 +115,9 @@ class ReferenceJudgement(NamedTuple):
 class Reference:
     """Rows that are called good: those of each key, and those of all keys for keys with too few.
 
-    vectors: (n, 1 or 1 + MOVEMENT, d) of the rows in the order of time, see `Series.follow`; digests: (n, 2) of their
-    keys. Of each at most `context_size` rows are kept, by chance, and of all together MAX_VALUES values: of very many
-    keys those with most rows have their own. Raises SchemaError if there are too few.
+    vectors: (n, 1 or 1 + MOVEMENT_VECTORS, d) of the rows in the order of time, see `Series.follow`; digests: (n, 2) of
+    their keys. Of each at most `context_size` rows are kept, by chance, and of all together MAX_VALUES values: of very
+    many keys those with most rows have their own. Raises SchemaError if there are too few.
     """
 
     def __init__(
@@ -157,7 +157,6 @@ class Reference:
         return len(self._rows) - 1
 
     def _standard(self, digest: bytes) -> Standard:
-        """Return the standard of the key with this digest."""
         digest = digest if digest in self._rows else ALL_KEYS
         if digest not in self._standards:
             self._standards[digest] = Standard.of(self._model, self._rows[digest], self._spec, self._config)
@@ -179,8 +178,8 @@ class Reference:
         outlier, left = np.zeros(n, bool), self._left if learn else dict(self._left)
         for i, slot in enumerate(batch.slots.tolist()):
             before, peak = left.pop(slot, 0) * (not batch.begins[i]), standards[which[i]].peak
-            follows = before > 0 and p[i] <= continued(rate) and logit[i] > peak[MEDIAN]
-            if rise[i] > peak[CLEAR] or follows:
+            continues = before > 0 and p[i] <= continued(rate) and logit[i] > peak[MEDIAN]
+            if rise[i] > peak[CLEAR] or continues:
                 outlier[i], left[slot] = True, INCIDENT_GAP
             elif before > 1:
                 left[slot] = before - 1

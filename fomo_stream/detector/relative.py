@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.step.follow import (
-    MAX_ALIKE_DISTANCE,
-    MAX_COUNTED_VALUES,
-    MAX_DEVIATION,
-    MAX_SCORE,
-    MIN_WIDTH,
-    USUAL_HALF_LIFE,
-)
+from fomo_stream.detector.step import follow
 from fomo_stream.model.bulk import NEARLY_ALL
 
 Float = NDArray[np.float64]
@@ -28,10 +21,10 @@ PRIOR_VARIANCE = 0.5  # ... and this prior, in units of the partition's variance
 
 
 @lru_cache(maxsize=2)
-def weights(half_life: float = USUAL_HALF_LIFE) -> Float:
+def weights(half_life: float = follow.USUAL_HALF_LIFE) -> Float:
     """Return the sum of the weights of n values, by n; the weight of a value halves every `half_life` newer ones."""
     keep = 0.5 ** (1.0 / half_life)
-    return np.asarray((1.0 - keep ** np.arange(MAX_COUNTED_VALUES + 2.0)) / (1.0 - keep))
+    return np.asarray((1.0 - keep ** np.arange(follow.MAX_COUNTED_VALUES + 2.0)) / (1.0 - keep))
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class Pooled:
                 table[j, :4] = middle, width, scores.mean(), scores.std() or 1.0
                 if not np.median(distance):
                     others = np.abs(scores[column != middle]) / table[j, 3]
-                    table[j, 4] = others.mean() / 2.0 if len(others) else MAX_DEVIATION
+                    table[j, 4] = others.mean() / 2.0 if len(others) else follow.MAX_DEVIATION
                     table[j, 5] = (column == middle).mean() >= NEARLY_ALL
         center, unit, mean, deviation, common, steady = table.T.copy()
         return cls(center, unit, mean, deviation, within, common, steady)
@@ -86,7 +79,8 @@ class Pooled:
         center, unit, mean, deviation = (
             array[features] for array in (self.center, self.unit, self.mean, self.deviation)
         )
-        return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -MAX_SCORE, MAX_SCORE)))
+        values = np.clip(mean + deviation * scores, -follow.MAX_SCORE, follow.MAX_SCORE)
+        return np.asarray(center + unit * np.sinh(values))
 
     def typical(self, vectors: Float, moves: int, usual: Float, features: Bool) -> Float:
         """Records (n, vectors, d) of keys, as if their keys were like all others: less their own level and spread.
@@ -112,12 +106,12 @@ class Pooled:
 
     def _half_width(self, level: Float, spread: Float) -> Float:
         """Half of the distance (n, d) between the values one spread below and one above a level."""
-        return np.maximum(self.raw(level + spread) - self.raw(level - spread), MIN_WIDTH * self.unit) / 2.0
+        return np.maximum(self.raw(level + spread) - self.raw(level - spread), follow.MIN_WIDTH * self.unit) / 2.0
 
     def width(self, level: float, spread: float, feature: int) -> float:
         """Half of the distance between the values one spread below and one above a level."""
         low, high = self.raw(np.array([level - spread, level + spread]), feature).tolist()
-        return float(max(high - low, MIN_WIDTH * float(self.unit[feature])) / 2.0)
+        return float(max(high - low, follow.MIN_WIDTH * float(self.unit[feature])) / 2.0)
 
     @cached_property
     def table(self) -> Float:
@@ -145,7 +139,7 @@ def distances_between_keys(keys: Float, distances: Float) -> Float:
     array([1.e+06, 1.e+06, 6.e+00, 1.e+00])
     """
     few = np.maximum(keys, 2.0)
-    return np.where(keys < 2.0, MAX_DEVIATION, np.maximum(distances / few, 1.0))
+    return np.where(keys < 2.0, follow.MAX_DEVIATION, np.maximum(distances / few, 1.0))
 
 
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
@@ -157,5 +151,5 @@ def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: 
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
     each, total = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES
     mean = ((free * each).sum(axis=0) + PRIOR_VALUES * PRIOR_VARIANCE) / total
-    logs = (free * np.log(np.maximum(each, MIN_WIDTH))).sum(axis=0) + PRIOR_VALUES * np.log(PRIOR_VARIANCE)
-    return np.asarray(np.where(apart < MAX_ALIKE_DISTANCE, mean, np.exp(logs / total)), dtype=np.float64)
+    logs = (free * np.log(np.maximum(each, follow.MIN_WIDTH))).sum(axis=0) + PRIOR_VALUES * np.log(PRIOR_VARIANCE)
+    return np.asarray(np.where(apart < follow.MAX_ALIKE_DISTANCE, mean, np.exp(logs / total)), dtype=np.float64)

@@ -131,7 +131,8 @@ class Scores:
             total += column
         mean = total / by_view.shape[1]
         if weight is not None:
-            return blended(mean, by_key, weight)
+            blended = (1.0 - weight) * mean + weight * by_key
+            return np.asarray(np.where(np.isnan(by_key), mean, blended), dtype=np.float64)
         return np.asarray(np.where(by_key > mean, by_key, mean), dtype=np.float64)
 
     def __len__(self) -> int:
@@ -141,11 +142,6 @@ class Scores:
         logits = self.logit[part], self.by_view[part], self.by_key[part]
         weight = None if self.weight is None else self.weight[part]
         return Scores(*logits, self.generation[part], self.confidence[part], weight)
-
-
-def blended(logit: Float, by_key: Float, weight: Float) -> Float:
-    """Logits (n,) with those of what is usual for the key, where they are known, by the weights (n,) of these."""
-    return np.asarray(np.where(np.isnan(by_key), logit, (1.0 - weight) * logit + weight * by_key), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -177,7 +173,6 @@ class Results:
         return Scores(self.logit, self.by_view, self.by_key, self.generation, self.confidence)
 
     def part(self, rows: slice) -> Results:
-        """Some of the rows."""
         return Results(**{name: values[rows] for name, values in vars(self).items()})
 
     @classmethod

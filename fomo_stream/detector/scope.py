@@ -19,7 +19,7 @@ from fomo_stream.detector.alerts import Alerts, Shifts
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
-from fomo_stream.detector.explaining import Explainer, Scorers
+from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import Keys
@@ -41,9 +41,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-MIN_SCORED_RECORDS = (
-    500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
-)
+MIN_SCORED_RECORDS = 500  # that an encoding has scored before it is written: in a young stream most do not last so long
 
 
 class Inspection(NamedTuple):
@@ -159,8 +157,7 @@ class Scope:
         return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
 
     def drop_addresses(self) -> None:
-        """Forget addresses and room, because contexts, standards or verdicts have changed: whoever changes them calls
-        this.
+        """Forget addresses and room, because contexts, standards or verdicts have changed; who changes them calls this.
 
         Both follow from them.
         """
@@ -273,10 +270,6 @@ class Scope:
         single = batch.part(np.array([i]))
         return self.explainer.reasons(single, 0, scores, lambda _: self.view_set.builders(number), self.series.pooled)
 
-    def reasons_by(self, single: Batch, builders: Scorers, scores: Scores) -> tuple[Reason, ...]:
-        """Return the reasons of a record (1,) against other generations; scores: (1,)."""
-        return self.explainer.reasons(single, 0, scores, lambda _: builders, None)
-
     def begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""
         self.alerts.begin(max(0, self.records - int(self._ahead * STEP)))
@@ -359,9 +352,8 @@ class Scope:
     def next_alerts(self) -> Alerts:
         """The alerts as they will be when the next record is learned."""
         if self._next_alerts is None:
-            self._next_alerts = (
-                self._with_verdicts(self.alerts.copy()) if self.context.has_new_verdicts else self.alerts
-            )
+            is_changed = self.context.has_new_verdicts
+            self._next_alerts = self._with_verdicts(self.alerts.copy()) if is_changed else self.alerts
         return self._next_alerts
 
     def _watch(self) -> None:
@@ -403,12 +395,11 @@ class Scope:
     def changes(self) -> Entries:
         """See `Detector.changes`."""
         counters = list(self._counters().values())  # without their names, as they are written at every commit
+        scored = min(MIN_SCORED_RECORDS, self.config.context_size // 2)
         return {
             **self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes),
             **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
-            **self.view_set.changes(
-                self.records - min(MIN_SCORED_RECORDS, self.config.context_size // 2), self._keeps_encodings
-            ),
+            **self.view_set.changes(self.records - scored, self._keeps_encodings),
             **self.context.changes(),
             **self.alerts.changes(),
             **{f"follow/{name}": value for name, value in self.series.changes().items()},
@@ -431,8 +422,7 @@ class Scope:
         self.series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
     def copy(self, series: Series) -> Scope:
-        """An independent scope in the same state, of a copy of its series; encoded contexts, which are immutable, are
-        shared."""
+        """An independent scope in the same state, of a copy of its series; encoded contexts, immutable, are shared."""
         twin = copy(self)
         twin.series, twin.alerts = series, self.alerts.copy(series.keys)
         twin.context, twin.view_set, twin._shifts = self.context.copy(), self.view_set.copy(), copy(self._shifts)

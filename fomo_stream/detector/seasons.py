@@ -111,16 +111,14 @@ class Seasons(Copied):
         profiles.written[:] = ((profiles.visits > 0) | (profiles.open > 0)).any(axis=1)
         self._log, self._tables = Document(), []
         for first, stop in zip(profiles.first[:-1].tolist(), profiles.first[1:].tolist(), strict=True):
-            self._tables.append(
-                BlockTable(1, **{name: np.zeros_like(getattr(profiles, name)[first:stop]) for name in BINS})
-            )
+            bins = {name: np.zeros_like(getattr(profiles, name)[first:stop]) for name in BINS}
+            self._tables.append(BlockTable(1, **bins))
 
     def changes(self, name: str) -> Entries:
         """The entries that have changed since the last call."""
         profiles, cycles = self.profiles, range(len(self.cycles))
-        arrays = {
-            f"{p}/{key}": np.atleast_1d(getattr(profiles, field)[p]) for p in cycles for key, field in NAMES.items()
-        }
+        names = NAMES.items()
+        arrays = {f"{p}/{key}": np.atleast_1d(getattr(profiles, field)[p]) for p in cycles for key, field in names}
         entries = self._log.changes(f"{name}/now", save(arrays))
         for p, table in enumerate(self._tables):
             at = np.flatnonzero(profiles.written[profiles.first[p] : profiles.first[p + 1]])

@@ -12,20 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import (
-    Document,
-    Entries,
-    SingleEntry,
-    State,
-    StoredEntries,
-    check_same,
-    required_entry,
-)
+from fomo_stream.detector import changelog
 from fomo_stream.detector.keys import MAX_KEYS, UNKEYED, Digests, Key, Keys
 from fomo_stream.detector.relative import PRIOR_VARIANCE, Pooled, distances_between_keys, weights, within_keys
 from fomo_stream.detector.seasons import Cycle, Seasons
 from fomo_stream.detector.step import follow as step
-from fomo_stream.detector.step.follow import HALF_LIFE, RELATIVE, RUN_SIZES, Batch, Counts, FixedInputs, Rows, new_batch
+from fomo_stream.detector.step.follow import (
+    HALF_LIFE,
+    RELATIVE_VECTORS,
+    RUN_SIZES,
+    Batch,
+    Counts,
+    FixedInputs,
+    Rows,
+    new_batch,
+)
 from fomo_stream.detector.step.slots import MAX_KEYED_WITHOUT_RECURRENCE, MIN_KEYED_RECORDS, MIN_RECURRING_SHARE
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
@@ -38,7 +39,7 @@ Bool = NDArray[np.bool_]
 
 NOTHING: Int = np.zeros(0, np.int64)
 NO_FLAGS = np.zeros(0, bool)
-MOVEMENT = 2  # vectors: level and spread
+MOVEMENT_VECTORS = 2  # vectors: level and spread
 MIN_SCALE_CHANGE = 0.25  # scores; a smaller change of scale does not convert keys, as each entry is written again
 # records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
 COUNTERS = struct.Struct("<qqqq?")
@@ -48,7 +49,7 @@ OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of th
 BUSY = ("busy", "f4")  # of `KeyScopes`: how busy the key is
 
 
-class Series(State):
+class Series(changelog.State):
     """Follows the series of a partition: the values before each record, and their level and spread.
 
     `follow` gives each record as vectors of d values: the record itself; the `lags` records before it of its series
@@ -106,7 +107,7 @@ class Series(State):
         self._still, self._runs = np.zeros((2, n_features), np.int64), np.zeros((RUN_SIZES, n_features), np.int64)
         self._firsts = np.zeros((2, n_features))
         self._totals = np.zeros(3, np.int64)  # records so far, those with a key, and those whose key was known
-        self._totals_log = SingleEntry()
+        self._totals_log = changelog.SingleEntry()
         own = {"lags": lags, "movement": int(movement), "features": n_features}
         self._settings = json.dumps({**own, "max_keys": max_keys, "relative": int(relative)}).encode()
         self._recovered()
@@ -114,7 +115,7 @@ class Series(State):
     @property
     def n_vectors(self) -> int:
         """Vectors of a record."""
-        return 1 + self.lags + (MOVEMENT if self.movement else 0)
+        return 1 + self.lags + (MOVEMENT_VECTORS if self.movement else 0)
 
     @property
     def is_numeric(self) -> Bool:
@@ -173,7 +174,6 @@ class Series(State):
             self._totals[0] += len(values) if keys is None else 0
 
     def _resolve(self, keys: Sequence[Key] | Digests, learn: bool) -> tuple[Int, Int, Bool]:
-        """See `Keys.resolve`."""
         keys = keys if isinstance(keys, Digests) else Digests.of(keys)
         totals = self._totals if learn else self._totals.copy()
         limits = MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE
@@ -249,12 +249,11 @@ class Series(State):
         self._scale = None if pooled is None else save(pooled.to_arrays())
 
     def learn_usual(self, values: Float, slots: Int) -> Float:
-        """Learn the usual values of each key from its records before the first `learn_scale`: values (n, d), slots
-        (n,).
+        """Learn the usual values of each key from its records before `learn_scale`: values (n, d), slots (n,).
 
-        Returns their distances from these (n, RELATIVE, d).
+        Returns their distances from these (n, RELATIVE_VECTORS, d).
         """
-        relative = np.full((len(values), RELATIVE, self.n_features), np.nan)
+        relative = np.full((len(values), RELATIVE_VECTORS, self.n_features), np.nan)
         keyed = np.flatnonzero((slots > UNKEYED) & (self.keys.column("used", slots) > 0))
         if len(keyed):
             unique, at = np.unique(slots[keyed], return_inverse=True)
@@ -265,11 +264,11 @@ class Series(State):
         return relative
 
     def learn_moves(self, values: Float, slots: Int, bulk: Bulk) -> Float:
-        """Level and spread (n, MOVEMENT, d) after the first records, once it is known which of their values are far.
+        """Level and spread (n, MOVEMENT_VECTORS, d) after the first records, once their far values are known.
 
         values: (n, d), NaN = missing; slots: (n,) numbers of their series. NaN of series that were forgotten.
         """
-        moves = np.full((len(values), MOVEMENT, self.n_features), np.nan)
+        moves = np.full((len(values), MOVEMENT_VECTORS, self.n_features), np.nan)
         with_records = np.flatnonzero(self.keys.column("has_records", slots))
         if len(with_records):
             unique, at = np.unique(slots[with_records], return_inverse=True)
@@ -281,22 +280,25 @@ class Series(State):
 
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def changes(self, name: str = "") -> Entries:
+    def changes(self, name: str = "") -> changelog.Entries:
         """Entries of the series that were used or forgotten since the last call; at first of all."""
         counters = COUNTERS.pack(*self._totals.tolist(), len(self.keys), self.pooled is not None)
         firsts = b"" if self.pooled is None else self._counts.firsts.tobytes()
         entries = super().changes(name) | self._totals_log.changes("keys", counters + firsts)
         return entries | self.keys.changes("key")
 
-    def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
+    def recover(self, entries: changelog.StoredEntries, name: str = "", *scalars: Any) -> None:
         """Replace the present state by that of the entries.
 
         Raises StateError when they are of other lags or features, or damaged; the object must not be used then.
         """
         settings = json.loads(self._settings)
-        check_same(json.loads(Document().recover(entries, "settings")), settings, settings)
+        changelog.check_same(json.loads(changelog.Document().recover(entries, "settings")), settings, settings)
         try:
-            counters, firsts = (value := required_entry(entries, "keys"))[: COUNTERS.size], value[COUNTERS.size :]
+            counters, firsts = (
+                (value := changelog.required_entry(entries, "keys"))[: COUNTERS.size],
+                value[COUNTERS.size :],
+            )
             self._totals_log.recover(entries, "keys")
             *self._totals[:], count, is_scaled = COUNTERS.unpack(counters)
             self.keys.recover(entries, "key", count)

@@ -27,7 +27,7 @@ class ViewInput(NamedTuple):
 
     def encoded(self, rows: Float) -> Float:
         """Rows as the generations encode them."""
-        if not self.parts or not self.parts[0][1].frequencies.changes_rows:
+        if not self.parts or not self.parts[0][1].frequencies.columns:
             return rows
         if not len(rows):
             return self.parts[0][1].frequencies.encode(rows)

@@ -75,7 +75,12 @@ class ContextBuilder:
 
 
 UNREACHED_NUMBER = 2**62  # number of a record that never comes
-INPUT_CODES = {"record": step.RECORD, "past": step.RECORD, "movement": step.MOVEMENT, "relative": step.RELATIVE}
+INPUT_CODES = {
+    "record": step.RECORD_INPUT,
+    "past": step.RECORD_INPUT,
+    "movement": step.MOVEMENT_INPUT,
+    "relative": step.RELATIVE_INPUT,
+}
 
 
 class ViewContexts(Copied):
@@ -114,8 +119,7 @@ class ViewContexts(Copied):
             self.current, self.next = self.next, None
 
     def until_next(self, records: int) -> int | None:
-        """Return how many records from number `records` on the current generation still scores; None: no end is
-        known."""
+        """Return how many records from number `records` on the current generation still scores; None: no end."""
         return None if self.next is None else self.next.spec.takes_effect - records
 
     def needed(self, stop: int) -> list[ContextBuilder]:
@@ -148,7 +152,7 @@ class ViewContexts(Copied):
 
     @property
     def _is_stored(self) -> bool:
-        return self.view.sample == "history"
+        return self.view.sample == "pool"
 
     @property
     def _builders(self) -> list[ContextBuilder]:
@@ -252,14 +256,13 @@ class ViewSet(Copied):
         widths = [view.n_vectors(lags) * len(self._numeric) for view in views]
         ends = np.cumsum([0, *widths])
         # of each view, see `score_views`
-        self.columns = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
+        self.column_ranges = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
         self.view_contexts = [ViewContexts(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
         self._choose_bulk_view()
 
     @property
     def views(self) -> tuple[View, ...]:
-        """The views, in order."""
         return tuple(contexts.view for contexts in self.view_contexts)
 
     @property
@@ -293,7 +296,7 @@ class ViewSet(Copied):
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """Build the next generation of one view, at a step, if it is due."""
-        n = len(self.view_contexts) if context.knows_keys else len(self._shared)
+        n = len(self.view_contexts) if len(context.relatives) else len(self._shared)
         for turn in range(n):
             at = (self.steps + turn) % n
             contexts = self.view_contexts[at]
@@ -308,8 +311,7 @@ class ViewSet(Copied):
             contexts.advance(records)
 
     def until_next(self, records: int) -> int | None:
-        """Return how many records from number `records` on the current generations still score; None: no end is
-        known."""
+        """Return how many records from number `records` on the current generations still score; None: no end."""
         ends = (contexts.until_next(records) for contexts in self.view_contexts)
         return min((end for end in ends if end is not None), default=None)
 
@@ -318,11 +320,9 @@ class ViewSet(Copied):
         return [builder for contexts in self.view_contexts for builder in contexts.needed(stop)]
 
     def _choose_bulk_view(self) -> None:
-        """Choose the view whose context tells which values are far: of the whole history if possible, untrimmed."""
+        """Choose the view whose context tells which values are far: of the pool if possible, untrimmed."""
         plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
-        self._bulk_view = min(
-            plain, key=lambda contexts: (contexts.view.sample != "history", contexts.view.trim), default=None
-        )
+        self._bulk_view = min(plain, key=lambda each: (each.view.sample != "pool", each.view.trim), default=None)
 
     def plan(self, plan: Int, stop: int) -> None:
         """Write the plans of all views, which `step.view_columns` reads, for the records before number `stop` into plan
@@ -334,10 +334,9 @@ class ViewSet(Copied):
 
     def planned_until(self, stop: int) -> int:
         """Up to which number of a record the plan for those before `stop` is good."""
-        return min((t for t in self._next_effects() if t >= stop), default=UNREACHED_NUMBER)
-
-    def _next_effects(self) -> list[int]:
-        return [contexts.next.spec.takes_effect for contexts in self.view_contexts if contexts.next is not None]
+        builders = (contexts.next for contexts in self.view_contexts)
+        effects = (builder.spec.takes_effect for builder in builders if builder is not None)
+        return min((number for number in effects if number >= stop), default=UNREACHED_NUMBER)
 
     def inputs(self, batch: Batch, vectors: Float, at: Int, numbers: Int, of_keys: Int) -> list[ViewInput]:
         """Return the inputs of all views for some records of a batch, at (q,).
@@ -385,15 +384,13 @@ class ViewSet(Copied):
         return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(votes))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
-        """Return whether the last records (n,) are odd in the history, and among recent records, from logits (n,
-        views).
+        """Return whether the last records (n,) are odd in the history, and among recent ones, from logits (n, views).
 
         None without a view of each. Odd: the logit is above those of most of the context's own rows.
         """
-        history = next(
-            (i for i, view in enumerate(self.views) if view.sample == "history" and view.input == "record"), None
-        )
-        recent = next((i for i, view in enumerate(self.views) if view.sample == "recent"), None)
+        views = list(enumerate(self.views))
+        history = next((i for i, view in views if view.sample == "pool" and view.input == "record"), None)
+        recent = next((i for i, view in views if view.sample == "recent"), None)
         if history is None or recent is None:
             return None
         odd = [by_view[:, at] > self._usual(at) for at in (history, recent)]

@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.series import MOVEMENT, flat
-from fomo_stream.detector.step.follow import RELATIVE
+from fomo_stream.detector.series import MOVEMENT_VECTORS, flat
+from fomo_stream.detector.step.follow import RELATIVE_VECTORS
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -31,9 +31,9 @@ class View:
     # its input: the "record", the record with the ones before it ("past"), its level and spread ("movement"), or
     # how far it is from what is usual for its key ("relative")
     input: str = "record"
-    # whose rows: "history", a uniform sample of all records so far, renewed when a share of it has changed, or
+    # whose rows: "pool", a uniform sample of all records so far, renewed when a share of it has changed, or
     # "recent", the last records, renewed after a fixed number of records
-    sample: str = "history"
+    sample: str = "pool"
     trim: float = 0.0  # share of the context's unconfirmed rows, the most outlying ones, to leave out
 
     def columns(self, vectors: Float, lags: int, categorical: tuple[int, ...]) -> Float:
@@ -42,7 +42,7 @@ class View:
         A view of what is usual for keys has its own: `Batch.relative`. categorical: columns of the record
         that hold category codes; these have no level and no spread.
         """
-        shown = vectors[:, -MOVEMENT:] if self.input == "movement" else vectors[:, : self.n_vectors(lags)]
+        shown = vectors[:, -MOVEMENT_VECTORS:] if self.input == "movement" else vectors[:, : self.n_vectors(lags)]
         if self.input == "movement" and categorical:
             shown = shown.copy()
             shown[:, :, categorical] = np.nan
@@ -67,11 +67,11 @@ class View:
     @property
     def widest(self) -> int:
         """The most columns of a view with more than the record as input: as many features as for movement."""
-        return MAX_COLUMNS // MOVEMENT * RELATIVE if self.is_of_keys else MAX_COLUMNS
+        return MAX_COLUMNS // MOVEMENT_VECTORS * RELATIVE_VECTORS if self.is_of_keys else MAX_COLUMNS
 
     def n_vectors(self, lags: int) -> int:
         """Return the number of vectors of d columns in its input."""
-        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT, "relative": RELATIVE}[self.input]
+        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT_VECTORS, "relative": RELATIVE_VECTORS}[self.input]
 
     def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:
         """The columns of this view that hold category codes."""

@@ -24,8 +24,6 @@ from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-# The parts of a dead letter that remain if its topic refuses it: bytes of the value (None: all), and key and headers.
-DEAD_LETTER_CUTS = ((None, True), (512 << 10, True), (0, True), (0, False))
 MAY_BE_TIME = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)  # the topic may refuse a record for its time
 
 TRUNCATED_FROM = "fomo-truncated-from"  # header of a cut letter: bytes of the original value
@@ -35,6 +33,16 @@ REASON = "fomo-reason"
 ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
 
 NO_FEATURES = "the record has no value of any feature; check the names given by --features"
+
+
+class DeadLetterCut(NamedTuple):
+    """The parts of a dead letter that remain after its topic has refused it."""
+
+    max_bytes: int | None  # of its value; None: all
+    has_key: bool  # its own key and headers
+
+
+DEAD_LETTER_CUTS = (*(DeadLetterCut(size, True) for size in (None, 512 << 10, 0)), DeadLetterCut(0, False))
 
 
 class DeadLetter(NamedTuple):
@@ -170,11 +178,11 @@ class Outputs:
         output = Output(topic, record.key, record.value, headers, partition, record.timestamp_or_now, record)
         if refusals:
             output.timestamp = 0
-        for max_bytes, is_whole in DEAD_LETTER_CUTS[cut:]:
+        for max_bytes, has_key in DEAD_LETTER_CUTS[cut:]:
             if max_bytes is not None and record.value is not None and len(record.value) > max_bytes:
                 output.value = record.value[:max_bytes]
                 output.headers = [*headers, (TRUNCATED_FROM, str(len(record.value)).encode())]
-            if not is_whole:
+            if not has_key:
                 output.key = _key_hash(record.key or record.where().encode())
                 output.headers = output.headers[len(own_headers(record)) :]
             if not self._delivery.refusal(output):

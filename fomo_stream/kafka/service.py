@@ -108,7 +108,7 @@ class Service:
                 from fomo_stream.loading import load_ready
 
                 settings = self._settings
-                self._model = load_ready(settings.model, settings.device, settings.kernel)
+                self._model = load_ready(settings.model, settings.device, settings.backend)
             self.member = self._start(self._model, stack)
             if self.member is None:
                 return

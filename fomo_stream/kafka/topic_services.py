@@ -195,4 +195,4 @@ class TopicServices:
 
     def _model(self, settings: ServiceSettings) -> Model:
         with self._loading:
-            return self._load(settings.model, settings.device, settings.kernel)
+            return self._load(settings.model, settings.device, settings.backend)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.errors import CheckpointError, ConfigError, renamed_keyword
 from fomo_stream.model.architecture import CompiledModel, Model, ModelConfig, parameter_shapes
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MAX_BYTES = 1 << 30  # of a checkpoint
 DEFAULT_MODEL = "streams"
 TABLE_MODEL = "fomo"  # the best one for rows in no order
 GONE_MODELS = ("fusion", "fusion-router")  # of earlier builds
-KERNELS = ("auto", "numba", "torch")
+BACKENDS = ("auto", "numba", "torch")
 SHIPPED = Path(__file__).parents[1] / "weights"
 
 
@@ -131,16 +131,16 @@ def _has_driver() -> bool:
     return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
-def resolve_kernel(kernel: str, device: str, config: ModelConfig) -> str:
-    """The kernel that computes a model of this configuration on this device: "numba" or "torch".
+def resolve_backend(backend: str, device: str, config: ModelConfig) -> str:
+    """Return the backend of a model of this configuration on this device: "numba" or "torch".
 
-    kernel: "numba" (on a CPU, for every model but one of raw features), "torch", or "auto": numba where it is possible.
+    backend: "numba" (on a CPU, for every model but one of raw features), "torch", or "auto": numba where possible.
     Raises ConfigError for another name, and for numba where it cannot be used.
     """
-    if kernel not in KERNELS:
-        raise ConfigError(f"there is no kernel {kernel!r}; kernels are {', '.join(KERNELS)}")
-    if kernel == "torch":
-        return kernel
+    if backend not in BACKENDS:
+        raise ConfigError(f"there is no backend {backend!r}; backends are {', '.join(BACKENDS)}")
+    if backend == "torch":
+        return backend
     reason = ""
     if not device.startswith("cpu"):
         reason = f"runs on a CPU, not on {device.partition(':')[0]}"
@@ -148,8 +148,8 @@ def resolve_kernel(kernel: str, device: str, config: ModelConfig) -> str:
         reason = "has no kernels for a model of raw features"
     elif find_spec("numba") is None:
         reason = "is not installed"
-    if reason and kernel == "numba":
-        raise ConfigError(f"the kernel numba {reason}; use torch, or auto to choose")
+    if reason and backend == "numba":
+        raise ConfigError(f"the backend numba {reason}; use torch, or auto to choose")
     return "torch" if reason else "numba"
 
 
@@ -176,22 +176,23 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
     return path
 
 
-def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> Model:
+@renamed_keyword("kernel", "backend")
+def load_model(name_or_path: str | Path = "default", device: str = "auto", backend: str = "auto") -> Model:
     """A model ready to score, by shipped name or by path to a .safetensors file; on `device`.
 
     device: "auto" is the CPU for a model that has kernels there, because it is slower on a GPU; else as in
-    `resolve_device`. kernel: see `resolve_kernel`; with torch, the model is a `ZeroShotModel` in eval mode. Raises
+    `resolve_device`. backend: see `resolve_backend`; with torch, the model is a `ZeroShotModel` in eval mode. Raises
     CheckpointError for an unknown name and for a file that is missing, truncated, altered, or of another format.
     """
     target = "cpu" if device == "auto" else resolve_device(device)
     name, config, weights = _checked_checkpoint(checkpoint_path(name_or_path))
-    if resolve_kernel(kernel, target, config) == "numba":
+    if resolve_backend(backend, target, config) == "numba":
         return CompiledModel(name, config, weights)
     return _of_torch(name, config, weights, resolve_device(device))
 
 
 def load_torch_model(name_or_path: str | Path = "default", device: str = "auto") -> ZeroShotModel:
-    """`load_model` with the kernel torch."""
+    """`load_model` with the backend torch."""
     return _of_torch(*_checked_checkpoint(checkpoint_path(name_or_path)), resolve_device(device))
 
 
@@ -222,6 +223,6 @@ def _of_torch(name: str, config: ModelConfig, weights: Arrays, device: str) -> Z
 
 
 @lru_cache(maxsize=8)
-def shared_model(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> Model:
+def shared_model(name_or_path: str = "default", device: str = "auto", backend: str = "auto") -> Model:
     """`load_model`, once per process and name: detectors and estimators share the weights, which never change."""
-    return load_model(name_or_path, device, kernel)
+    return load_model(name_or_path, device, backend)

@@ -116,9 +116,8 @@ def _reason_facts(reason: Mapping[str, Any]) -> dict[str, Any]:
     value, limits = reason.get("text") if reason.get("value") is None else reason["value"], reason.get("range")
     scalar = value if isinstance(value, bool) else _finite_number(value)
     low, high = limits if isinstance(limits, list) and len(limits) == 2 else (reason.get("low"), reason.get("high"))
-    facts: dict[str, Any] = {
-        name: _clean_text(reason.get(name), MAX_NAME) for name in ("feature", "cause", "scope", "with")
-    }
+    names = "feature", "cause", "scope", "with"
+    facts: dict[str, Any] = {name: _clean_text(reason.get(name), MAX_NAME) for name in names}
     numbers = {**reason, "low": low, "high": high}
     facts |= {name: _finite_number(numbers.get(name)) for name in ("share", "expected", "usual", "low", "high")}
     return facts | {"value": _clean_text(value, MAX_NAME) if scalar is None else scalar}

@@ -79,8 +79,8 @@ class AlertReader:
             metric_value(SKIPPED, self._name, reason).inc()
             if (suppressed := self._throttle.allow(reason)) is not None:
                 where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
-                at = {"error": type(error).__name__, "at": raised_at(error)} if reason == UNEXPECTED else {}
-                log.warning(kv("alert_skipped", record=where, reason=reason, **at, suppressed=suppressed))
+                raised = {"error": type(error).__name__, "at": raised_at(error)} if reason == UNEXPECTED else {}
+                log.warning(kv("alert_skipped", record=where, reason=reason, **raised, suppressed=suppressed))
                 log.debug(kv("alert_skipped", record=where), exc_info=error)
             return None
 
@@ -105,8 +105,7 @@ class Follower:
         self._throttle = Throttle()
         self._tries, self._not_before, self._commit_at = 0, 0.0, 0.0
         self._topic, self._has_begun = AlertTopic("", 0), False  # the topic that is read; whether the group has a start
-        # By partition: the offset of the next record; the offset before which all messages are delivered; the committed
-        # offset.
+        # By partition: offset of the next record; that before which all messages are delivered; the committed offset.
         self._next: dict[int, int] = {}
         self._delivered: dict[int, int] = {}
         self._committed: dict[int, int] = {}

@@ -362,7 +362,8 @@ class LabelQueue:
 
     def changes(self, name: str) -> Entries:
         """Return the entry of finished labels after an unfinished one; empty if it has not changed."""
-        unread = (at for at in self._finished if at > self._last)  # finished before a restart, to be read again
+        # finished before a restart, to be read again
+        unread = (offset for offset in self._finished if offset > self._last)
         ahead = sorted({*self._closed, *unread})
         value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
         return self._log.changes(name, value)

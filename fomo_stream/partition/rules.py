@@ -294,7 +294,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _matching_columns(patterns: tuple[str, ...], features: Sequence[str]) -> list[int]:
-    return [at for at, name in enumerate(features) if _matches(name, patterns)]
+    return [column for column, name in enumerate(features) if _matches(name, patterns)]
 
 
 def _common_features(first: Rule, second: Rule, features: Sequence[str]) -> list[str]:

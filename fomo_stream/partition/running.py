@@ -262,8 +262,7 @@ class Running(Partition):
     def _with_derived(self, items: Sequence[Item]) -> list[Mapping[str, Any]]:
         """Return the fields of records, with their derived features.
 
-        A record counts for those after it even if it is neither scored nor learned. One before `learned_until` has
-        counted already.
+        A record counts for those after it even if it is neither scored nor learned; one before `learned_until` has.
         """
         names = (*self.schema.features, *self.derived.inputs)
         fields = [with_current_names(item.fields, names) for item in items]

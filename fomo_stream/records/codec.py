@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fomo_stream.records.wire_format import Headers
+from fomo_stream.records.wire_format import Headers, RecordFields
 
 
 class Codec(Protocol):
@@ -21,14 +21,12 @@ class Codec(Protocol):
     def key(self, key: bytes | None, headers: Headers = ()) -> tuple[bytes | None, Mapping[str, Any]]:
         """Return a record's own key as text, and the fields of the key, if it has any. Raises SchemaPendingError."""
 
-    def encode(
-        self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""
-    ) -> bytes:
+    def encode(self, fields: RecordFields, result: RecordFields, raw: bytes | None = None, topic: str = "") -> bytes:
         """Write the record with its result. raw: its own bytes, which are kept where possible; else it may be shorter.
 
         fields: as `decode` returned them. topic: where it is written to. Raises RecordError, ValueError, TypeError or
         RecursionError if it cannot be written.
         """
 
-    def summary(self, summary: Mapping[str, Any], last: Mapping[str, Any], topic: str) -> bytes:
+    def summary(self, summary: RecordFields, last: RecordFields, topic: str) -> bytes:
         """Write the summary of an incident. last: fields of the record that ended it, for outputs with a schema."""

@@ -94,11 +94,7 @@ class DerivedFeatures(Copied):
         self._written = set(self._of_key)
 
     def follow(
-        self,
-        records: Sequence[Mapping[Any, Any]],
-        keys: Sequence[Key],
-        times: Sequence[int | None],
-        learn: bool = True,
+        self, records: Sequence[Mapping[Any, Any]], keys: Sequence[Key], times: Sequence[int | None], learn: bool = True
     ) -> list[dict[Any, Any]]:
         """Return the next records (n,), each with its derived features as more fields.
 
@@ -124,7 +120,6 @@ class DerivedFeatures(Copied):
         rows[np.isnan(rows[:, others]).all(axis=1) & any(others)] = np.nan
 
     def _new_state(self) -> FeatureState:
-        """Return the state of a new key."""
         return [0, None, *([] for _ in self._columns)]
 
     def _use_state(self, digest: bytes) -> FeatureState:

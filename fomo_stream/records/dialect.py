@@ -247,7 +247,9 @@ class _Layout:
             for i, column in enumerate(names)
         ]
         units, counts = [unit_of(numbers) for numbers in columns], [count_marks(numbers) for numbers in columns]
-        own = [_decimal_mark(points, commas) for points, commas, _ in counts]
+        own: list[DecimalMark | None] = [
+            None if points == commas else "point" if points > commas else "comma" for points, commas, _ in counts
+        ]
         votes = Counter(mark for mark in own if mark is not None)
         is_ambiguous = any(number is not None and _is_ambiguous(number) for numbers in columns for number in numbers)
         notes, is_certain = [], decimal != "auto"
@@ -277,10 +279,6 @@ class _Layout:
 
 def _is_remark(row: Row) -> bool:
     return _COMMENT.match(row.cells[0]) is not None
-
-
-def _decimal_mark(points: int, commas: int) -> DecimalMark | None:
-    return None if points == commas else "point" if points > commas else "comma"
 
 
 def _is_ambiguous(number: Number) -> bool:

@@ -147,7 +147,7 @@ class RecordFile:
         self.header = list(dialect.names)
         self._rows.width, self._rows.ends_empty = len(self.header), dialect.ends_empty
         self._cells = [
-            _text_cell
+            (lambda text: text.strip() or None)
             if name in self._text
             else cell_reader(form, partial(count_cell, self.texts, name), partial(count_cell, self.with_more, name))
             for name, form in zip(self.header, dialect.forms, strict=True)
@@ -203,10 +203,6 @@ def count_cell(counts: dict[str, tuple[int, str]], name: str, cell: str) -> None
     """Count a cell of a column, and keep the first one."""
     count, first = counts.get(name, (0, cell))
     counts[name] = count + 1, first
-
-
-def _text_cell(text: str) -> str | None:
-    return text.strip() or None
 
 
 def trusted_records(file: RecordFile) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ import orjson
 
 from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.records.wire_format import NEEDS_REGISTRY, VALUE_HEADER, Headers, has_prefix
+from fomo_stream.records.wire_format import NEEDS_REGISTRY, VALUE_HEADER, Headers, RecordFields, has_prefix
 
 MAX_DEPTH = 200  # levels of nesting; orjson writes at most 254
 
@@ -50,12 +50,10 @@ class JsonCodec:
     def key(self, key: bytes | None, headers: Headers = ()) -> tuple[bytes | None, Mapping[str, Any]]:
         return key, {}
 
-    def encode(
-        self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""
-    ) -> bytes:
+    def encode(self, fields: RecordFields, result: RecordFields, raw: bytes | None = None, topic: str = "") -> bytes:
         return encode(fields, result, self._field, self._scores_only, raw)
 
-    def summary(self, summary: Mapping[str, Any], last: Mapping[str, Any], topic: str) -> bytes:
+    def summary(self, summary: RecordFields, last: RecordFields, topic: str) -> bytes:
         """Write the summary alone."""
         return encode({}, summary, self._field)
 

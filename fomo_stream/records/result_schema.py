@@ -115,9 +115,8 @@ def json_schema(node: Any = RESULT) -> dict[str, Any]:
         return {"type": _JSON_TYPES[node]} if node in _JSON_TYPES else json_schema(_type_named(node))
     if node["type"] == "array":
         return {"type": "array", "items": json_schema(node["items"])}
-    properties = {
-        field["name"]: {**json_schema(field["type"]), "description": field["doc"]} for field in node["fields"]
-    }
+    fields = node["fields"]
+    properties = {field["name"]: {**json_schema(field["type"]), "description": field["doc"]} for field in fields}
     if node["name"] == "Reason":
         for name in ("text", "low", "high"):
             del properties[name]

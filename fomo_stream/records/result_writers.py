@@ -109,7 +109,6 @@ class _LineBuffer(list[str]):
 
 
 def _selected(lines: Sequence[Line], results: Sequence[Result], form: OutputForm) -> Iterator[tuple[Line, Result]]:
-    """Return the lines to write, with their results."""
     pairs = zip(lines, results, strict=True)
     if not form.outliers_only:
         return pairs

@@ -12,7 +12,7 @@ import orjson
 
 from fomo_stream.errors import RecordError
 from fomo_stream.records.json_codec import checked, encode
-from fomo_stream.records.wire_format import KEY_HEADER, VALUE_HEADER, Headers, has_prefix, with_prefix
+from fomo_stream.records.wire_format import KEY_HEADER, VALUE_HEADER, Headers, RecordFields, has_prefix, with_prefix
 from fomo_stream.records.writer_schema import Kind, RegisteredWriter, WrittenFields
 
 # Finds the writer of a value or key in its bytes and headers, and returns its body, too. The last argument is the name
@@ -43,9 +43,7 @@ class SchemaCodec:
             return key, {}  # a number of eight bytes begins with a zero byte, too
         return text, value if isinstance(value, dict) else {}
 
-    def encode(
-        self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""
-    ) -> bytes:
+    def encode(self, fields: RecordFields, result: RecordFields, raw: bytes | None = None, topic: str = "") -> bytes:
         assert isinstance(fields, WrittenFields)
         registered = fields.writer
         if not self._as_json:
@@ -53,6 +51,6 @@ class SchemaCodec:
             return with_prefix(registered.ids[topic], registered.output.head, registered.output.scored(body, result))
         return encode(fields, result, self._field, self._scores_only, None if raw is None else fields.json)
 
-    def summary(self, summary: Mapping[str, Any], last: Mapping[str, Any], topic: str) -> bytes:
+    def summary(self, summary: RecordFields, last: RecordFields, topic: str) -> bytes:
         """See `Codec.summary`. With a schema, it has the fields of the record that ended the incident."""
         return encode({}, summary, self._field) if self._as_json else self.encode(last, summary, None, topic)

@@ -111,8 +111,7 @@ def _moment(time: int) -> datetime:
 
 
 def known_time(time: int | None) -> int | None:
-    """Return a time in milliseconds since 1970; None outside of the years 1970 to 2200. So is -1, which often means a
-    missing time.
+    """Return a time in milliseconds since 1970; None outside the years 1970 to 2200, as for -1, often a missing time.
 
     >>> known_time(1759276800000), known_time(-1), known_time(10**15)
     (1759276800000, None, None)

@@ -7,7 +7,8 @@ follow the id or the GUID.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 from fomo_stream.errors import RecordError
@@ -18,6 +19,7 @@ NEEDS_REGISTRY = "needs_registry"
 
 SchemaId = int | str  # a number, or a GUID as text
 Headers = Iterable[tuple[str, bytes | None]]
+RecordFields = Mapping[str, Any]  # of a record, or of its result
 
 _PREFIX_BYTES = 5  # bytes
 _GUID_BYTES = 17

@@ -260,9 +260,8 @@ def alerts_in(block: Block, before: int) -> list[Alert]:
     """Return the alerts of a block of a partition. before: number of its records before the block."""
     places = np.flatnonzero(block.results.outlier).tolist()
     slim = ({name: block.outputs[i].get(name) for name in KEPT_FIELDS} for i in places)
-    return [
-        Alert(before + i, block.keys[i] if block.keys else None, result) for i, result in zip(places, slim, strict=True)
-    ]
+    keys = [block.keys[i] if block.keys else None for i in places]
+    return [Alert(before + i, key, result) for i, key, result in zip(places, keys, slim, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -439,16 +438,17 @@ def _same_hour(settings: ReplaySettings, times: Sequence[int]) -> dict[str, str]
 
 def _rule_for_small_moves(feature: str, amount: float) -> Rule:
     rounded = f"{float(f'{amount:.2g}'):.12f}".rstrip("0").rstrip(".")
-    return Rule(name=f"small moves of {feature}"[:100], features=(_exact_pattern(feature),), ignore=rounded)
-
-
-def _exact_pattern(name: str) -> str:
-    """Return a pattern that only this name matches."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
+    pattern = re.sub(r"([*?\[])", r"[\1]", feature)  # that only this feature matches
+    return Rule(name=f"small moves of {feature}"[:100], features=(pattern,), ignore=rounded)
 
 
 def configuration(
-    settings: ReplaySettings, found: Suggestions, advice: Advice, next_lines: Sequence[str], source: str, records: int
+    settings: ReplaySettings,
+    suggestions: Suggestions,
+    advice: Advice,
+    next_lines: Sequence[str],
+    source: str,
+    records: int,
 ) -> str:
     """Return the configuration file, as YAML. next_lines: see `proposals`."""
     lines = [
@@ -457,11 +457,11 @@ def configuration(
         *(f"# {line}" for line in next_lines),
         "",
     ]
-    for name, value in _given_settings(settings, found).items():
+    for name, value in _given_settings(settings, suggestions).items():
         lines += ["# as it was given", *_setting_lines(name, value), ""]
-    for name, value in found.values.items():
-        lines += [*_comment_lines(found.why[name]), *_setting_lines(name, value), ""]
-    for note in found.notes:
+    for name, value in suggestions.values.items():
+        lines += [*_comment_lines(suggestions.why[name]), *_setting_lines(name, value), ""]
+    for note in suggestions.notes:
         lines += [*_comment_lines(note), "# time-features: hour,weekday", ""]
     rate = f"{advice.before['incidents'] / advice.days:.1f} incidents a day at this rate"
     rate += f", {advice.a_day:.1f} with the rules below" if advice.rules else ""
@@ -502,7 +502,6 @@ def _with_dashes(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comment_lines(text: str) -> Iterator[str]:
-    """Yield a text as lines of a comment."""
     line = "#"
     for word in text.split():
         if len(line) + len(word) > 110:

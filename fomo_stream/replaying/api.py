@@ -14,6 +14,7 @@ from fomo_stream.replaying import command
 from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.replaying.replay_result import ReplayResult
 from fomo_stream.replaying.tables import InMemory, in_memory
+from fomo_stream.settings.removed import RENAMED
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
@@ -53,7 +54,7 @@ def replay(
     cannot be replayed or a setting is wrong.
     """
     names = [name for name in ReplaySettings.model_fields if name not in ("report", "json_")]
-    if unknown := [name for name in settings if name not in names]:
+    if unknown := [name for name in settings if name not in (*names, *RENAMED)]:
         hint = did_you_mean(unknown[0], [*names, "labels", "progress"])
         raise ConfigError(
             f"replay() takes no {unknown[0]}{hint or '; save() and save_report() of the result write it'}"

@@ -82,9 +82,8 @@ class PartitionReplay:
         parts = self._score(sound)
         self._partition.skip(taken)
         results = Results.concatenate([part.columns for part in parts])
-        rows, detector_rows = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "detector_rows")
-        )
+        rows = np.concatenate([part.rows for part in parts])
+        detector_rows = np.concatenate([part.detector_rows for part in parts])
         keys = [key for part in parts for key in part.keys]
         usable = np.concatenate([part.usable for part in parts]).tolist()
         samples = list(compress(sound, usable))
@@ -213,12 +212,12 @@ class PlanDetectors:
 
     def __init__(self, plan: Plan) -> None:
         self._plan, settings = plan, plan.settings
-        own_model = load_ready(settings.model, settings.device, settings.kernel)
+        own_model = load_ready(settings.model, settings.device, settings.backend)
         self.first = first_detector(settings, own_model, plan.schema, None)
         self.variants: dict[str, Detector] = {}
         for name, variant in variants(settings):
             is_same = variant.model == settings.model
-            model = own_model if is_same else load_ready(variant.model, variant.device, variant.kernel)
+            model = own_model if is_same else load_ready(variant.model, variant.device, variant.backend)
             # reasons are only shown for alerts of the detector itself
             unexplained = variant.model_copy(update={"explain": "none"})
             self.variants[name] = first_detector(unexplained, model, plan.schema, None)

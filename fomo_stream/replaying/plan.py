@@ -167,9 +167,8 @@ def _label_values(source: FileSource, label: str) -> list[Any]:
 def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
     """Raise SchemaError if none of the first records has a label in the field of --label."""
     if settings.label is not None:
-        check_label_values(
-            settings.label, [look_up(record, settings.label) for record in islice(records, INFER_RECORDS)]
-        )
+        labels = [look_up(record, settings.label) for record in islice(records, INFER_RECORDS)]
+        check_label_values(settings.label, labels)
 
 
 def has_labels(settings: ReplaySettings) -> bool:

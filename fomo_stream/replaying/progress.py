@@ -73,6 +73,5 @@ def progress_line(name: str, done: int, total: int | None, rate: float) -> str:
         return f"{name}: {done:,} records, {rate:,.0f} a second"
     minutes, seconds = divmod(int((total - done) / rate) if rate else 0, 60)
     left = f", {minutes} min {seconds} s left" if rate and done <= total else ""
-    return (
-        f"{name}: {done:,} of at most {total:,} records ({min(100, 100 * done // total)} %), {rate:,.0f} a second{left}"
-    )
+    percent = min(100, 100 * done // total)
+    return f"{name}: {done:,} of at most {total:,} records ({percent} %), {rate:,.0f} a second{left}"

@@ -18,15 +18,8 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import Verdict, parse_label
 from fomo_stream.partition.record import Record, series_key
 from fomo_stream.partition.rules import Rules
+from fomo_stream.records import inference
 from fomo_stream.records.codec import Codec
-from fomo_stream.records.inference import (
-    TooManyFeaturesError,
-    features_note,
-    infer_from_records,
-    input_notes,
-    named_schema,
-    roles_of,
-)
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
@@ -120,12 +113,12 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
             )
         return agreed, []
     if settings.features is not None:
-        schema, notes = named_schema(settings), []
+        schema, notes = inference.named_schema(settings), []
     else:
         schema, note = _infer(settings, source)
         notes = [note]
     first = [sample.fields for sample in islice(_samples(source), INFER_RECORDS) if sample.error is None]
-    return schema, [*notes, *input_notes(schema, first)]
+    return schema, [*notes, *inference.input_notes(schema, first)]
 
 
 def topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
@@ -143,7 +136,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 
     Like the service, it skips records without features (there, they become dead letters) and reads the next ones.
     """
-    roles = roles_of(settings, settings.label)
+    roles = inference.roles_of(settings, settings.label)
     samples = _samples(source)
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()
@@ -158,9 +151,9 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
             continue
         try:
             series = [sample.key for sample in usable]
-            schema, left_out = infer_from_records(settings, records, roles, series)
-            return schema, features_note(schema, left_out)
-        except TooManyFeaturesError:
+            schema, left_out = inference.infer_from_records(settings, records, roles, series)
+            return schema, inference.features_note(schema, left_out)
+        except inference.TooManyFeaturesError:
             raise
         except SchemaError as error:
             failure = failure or error

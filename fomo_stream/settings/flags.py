@@ -16,7 +16,7 @@ from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS
 from fomo_stream.records.derivations import parse_derivations, split_derivations
 from fomo_stream.settings import rule_spec
 from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
-from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, option, with_default
+from fomo_stream.settings.sources import BaseFlags, flag, option
 from fomo_stream.wording import SECONDS, did_you_mean, exact, seconds_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def _parse_missing_value(text: str) -> tuple[str, float]:
 
 
 def _without_times_sign(value: Any) -> Any:
-    """Return `5x` as `5`."""
     return value.strip().removesuffix("x") if isinstance(value, str) else value
 
 
@@ -153,7 +152,7 @@ class BrokerFlags(BaseFlags):
 
 
 class HttpFlags(BaseFlags):
-    """What a process of the service serves over HTTP, and logs."""
+    """Settings of what a process of the service serves over HTTP."""
 
     health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, scope="running")
     """serve /livez, /readyz, /metrics and a status page on this port (default: off)"""
@@ -161,7 +160,6 @@ class HttpFlags(BaseFlags):
     """address that --health-port is served on; 0.0.0.0: all addresses of this machine"""
     show_keys: bool = flag("General", False, scope="running")
     """the status page shows the keys of incidents (default: no keys)"""
-    log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
 
 
 class DeliveryFlags(BrokerFlags):
@@ -221,7 +219,7 @@ class DetectorFlags(BaseFlags):
     """streams (the default), fomo (for tables), or a file"""
     device: str = flag("Detector", "auto", scope="scores")
     """cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch"""
-    kernel: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
+    backend: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
     """what computes the scores; auto: torch with --device cuda and for models that numba cannot run, else numba"""
     context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state", decides=REMEMBERED)
     """largest number of records that a record is compared with, in each view"""
@@ -237,7 +235,7 @@ class DetectorFlags(BaseFlags):
     views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
     """what records are compared with: default (trimmed,all,recent,movement,key), fast (trimmed,all,key), or names of
     views"""
-    still: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
+    stuck_values: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
     """what to do when a feature that nearly always changes repeats one value: report an outlier, or ignore it"""
     adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
     """announce a lasting shift, in the log and as a metric, after this many records of it; 0: never"""

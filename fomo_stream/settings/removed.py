@@ -1,4 +1,4 @@
-"""Settings of earlier builds, and what to use instead: named for one release, wherever such a setting is given."""
+"""Settings of earlier builds: what to use instead, and those with another name now. Both stay for one release."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ REMOVED = {
     "plain": "leave it out: the demo prints lines",
     "rate": "leave it out: the demo has 500 records a second",
 }
+
+
+RENAMED = {"still": "stuck_values", "kernel": "backend"}  # the old name still works, with a note
 
 
 def replacement_hint(name: str) -> str:

@@ -126,9 +126,9 @@ class Rule(ConfigTable):
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
-        given = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if len(given) != 1:
-            has = f"it has {' and '.join(given)}" if given else "it has none of them"
+        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            has = f"it has {' and '.join(kinds)}" if kinds else "it has none of them"
             raise ValueError(f"a rule says one of {', '.join(KINDS).replace('_', '-')}; {has}")
         if self.valid is not None and not self.features:
             raise ValueError("a valid range needs features: the names of the features that it is for")

@@ -10,7 +10,7 @@ from uuid import uuid4
 from pydantic import field_validator, model_validator
 
 from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerName, HttpFlags
-from fomo_stream.settings.sources import flag
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 from fomo_stream.wording import seconds_of
 
@@ -40,6 +40,7 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
 
     tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
     """records without a value, such as those of change data capture: skipped, or a dead letter"""
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag("General", False, scope="running")
     """wait for brokers, topics and permissions that are missing, instead of ending with an error"""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -24,9 +25,9 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import ConfigError, FomoWarning
 from fomo_stream.settings.config_file import at_line, read_config
-from fomo_stream.settings.removed import replacement_hint
+from fomo_stream.settings.removed import RENAMED, replacement_hint
 from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
@@ -143,6 +144,8 @@ class BaseFlags(BaseSettings):
         tables = {name: table for name in TABLES if name in cls.model_fields and (table := _environment_table(name))}
         contents = [_with_registry_table(values) for values in (init_settings(), env_settings(), tables)]
         contents.append({name: value for name, value in words.items() if value})
+        earlier = {old: _variables().get(_variable(old)) for old, new in RENAMED.items() if new in cls.model_fields}
+        contents.append(_with_present_names({old: value for old, value in earlier.items() if value}, _variable))
         sources: list[PydanticBaseSettingsSource] = [InitSettingsSource(settings_cls, values) for values in contents]
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
@@ -161,6 +164,7 @@ AnySettings = TypeVar("AnySettings", bound=BaseFlags)
 def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
     """Load settings from `flags`, environment and configuration file. Raises ConfigError, which names each mistake."""
     _check_environment()
+    flags = _with_present_names(flags, option)
     try:
         settings = cls(**flags)
         settings._flags = dict(flags)
@@ -187,6 +191,24 @@ def files_of(settings: BaseFlags) -> tuple[Path, ...]:
 def option(name: str) -> str:
     """Return the flag of a setting: `batch_size` -> `--batch-size`, `from_` (`from` is a keyword) -> `--from`."""
     return "--" + name.strip("_").replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable of a setting: `batch_size` -> `FOMO_BATCH_SIZE`."""
+    return f"{ENV_PREFIX}{name.strip('_').upper()}"
+
+
+def _with_present_names(values: Mapping[str, Any], shown: Callable[[str], str], where: str = "") -> dict[str, Any]:
+    """Return the values of settings; an earlier name becomes the present one, with a FomoWarning.
+
+    shown: returns how the user writes a setting here.
+    """
+    earlier = {old: new for old, new in RENAMED.items() if old in values}
+    for old, new in earlier.items():
+        message = f"{shown(old)}{where} is called {shown(new)} now, and the next release refuses the old name"
+        warnings.warn(message, FomoWarning, stacklevel=2)
+    present = {name: value for name, value in values.items() if name not in earlier}
+    return {new: values[old] for old, new in earlier.items()} | present
 
 
 def command_line(settings: BaseFlags, command: str, **changes: Any) -> str:
@@ -221,7 +243,7 @@ def _check_environment() -> None:
 
     The message does not show their values.
     """
-    settings, tables = set(map(str.upper, _all_settings())), tuple(f"{name.upper()}_" for name in TABLES)
+    settings, tables = set(map(str.upper, _all_settings() | {*RENAMED})), tuple(f"{name.upper()}_" for name in TABLES)
     words = [name.removeprefix(ENV_PREFIX) for name in _variables()]
     problems = [
         f"unknown setting {ENV_PREFIX}{word}{replacement_hint(word) or did_you_mean(word, settings, ENV_PREFIX)}"
@@ -244,15 +266,17 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     if not error["loc"]:
         return str(message)
     name = str(error["loc"][0])
-    variable = f"{ENV_PREFIX}{name.upper()}"
+    variables = [_variable(name), *(_variable(old) for old, new in RENAMED.items() if new == name)]
     if error["type"] == "missing":
         field = cls.model_fields[name]
         shown = name.upper() if extra_of(field).get("positional") else option(name)
-        return f"{shown} is required ({field.description}); it can also be set by {variable} or in the --config file"
+        return (
+            f"{shown} is required ({field.description}); it can also be set by {variables[0]} or in the --config file"
+        )
     where = option(name)
     if name not in flags:
-        is_variable = variable in map(str.upper, os.environ)
-        where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
+        in_file = f"{name.replace('_', '-')} in the configuration file"
+        where = next((variable for variable in variables if variable in _variables()), in_file)
     is_secret = not cls.model_fields[name].repr
     value = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
     shown = "" if is_secret or isinstance(value, dict) else f" {str(value)[:MAX_SHOWN_CHARACTERS]}"
@@ -289,17 +313,20 @@ def _read_file(path: Path, fields: Mapping[str, Any], topic: str | None) -> list
     shared = _named_settings(path, content, fields, ())
     if sections is None or "topic" not in fields:
         return [shared]
-    tables = sections.items() if isinstance(sections, dict) else [("", None)]
-    if not tables or not all(
-        isinstance(table, dict | None) and isinstance(name, str) and name for name, table in tables
-    ):
+    tables = sections.items() if isinstance(sections, dict) else []
+    if not tables or not all(isinstance(table, dict | None) and isinstance(name, str) for name, table in tables):
         example = "`topics: {sensors: {key: machine}}`"
         raise ConfigError(f"--config {path}{at_line(path, (SECTIONS,))}: {SECTIONS} needs settings by topic: {example}")
+    try:
+        patterns = [re.compile(name) for name in sections if name.startswith("^")]
+    except re.error as error:
+        text = f"{SECTIONS} has an invalid pattern, {error.pattern!r}: {error}"
+        raise ConfigError(f"--config {path}{at_line(path, (SECTIONS, str(error.pattern)))}: {text}") from None
     named = {name: _named_settings(path, table or {}, fields, (SECTIONS, name)) for name, table in tables}
     shared.setdefault("topic", ",".join(named))
     topic = topic or shared["topic"]
-    pattern = next((name for name in named if name.startswith("^") and re.match(name, topic)), "")
-    return [named.get(topic, named.get(pattern, {})), shared]
+    match = next((pattern.pattern for pattern in patterns if pattern.match(topic)), "")
+    return [named.get(topic, named.get(match, {})), shared]
 
 
 def _named_settings(
@@ -311,6 +338,7 @@ def _named_settings(
     """
     names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
     values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
+    values = _with_present_names(values, lambda name: option(name)[2:], f" in {path}")
     for key in values:
         # one file can serve several commands
         if key == "config" or (key not in fields and key.replace("-", "_") not in _all_settings()):

@@ -9,15 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.flags import (
-    REMEMBERED,
-    BrokerFlags,
-    DeliveryFlags,
-    ExistingFile,
-    RecordFlags,
-    RegistryFlags,
-    RuleFlags,
-)
+from fomo_stream.settings import flags
 from fomo_stream.settings.sources import flag, option
 
 NO_TOPIC = "none"
@@ -26,16 +18,18 @@ DEFAULT_OUT, DEFAULT_DEAD_LETTERS = f"{PLACEHOLDER}-scores", f"{PLACEHOLDER}-dea
 NAMES = ("group", "out", "alerts", "dead_letters", "feedback")  # may hold the placeholder
 
 
-class TopicFlags(BrokerFlags, RecordFlags):
+class TopicFlags(flags.BrokerFlags, flags.RecordFlags):
     """The topic, the group, and the labels that it learns from."""
 
     topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
     """topic to read records from; it must exist. `run` takes several, a,b, and patterns: '^sensors-.*'"""
-    feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group", decides=REMEMBERED)
+    feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group", decides=flags.REMEMBERED)
     """topic with labels for scored records; it needs as many partitions as --topic (default: none)"""
     group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, scope="scores")
     """consumer group; instances of the same group share the work. {topic} in it is the name of the topic"""
-    feedback_memory: int = flag("Detector", 5000, metavar="N", ge=0, le=1_000_000, scope="group", decides=REMEMBERED)
+    feedback_memory: int = flag(
+        "Detector", 5000, metavar="N", ge=0, le=1_000_000, scope="group", decides=flags.REMEMBERED
+    )
     """last scored records of a partition that a label can still refer to"""
 
     @model_validator(mode="before")
@@ -66,14 +60,14 @@ class TopicFlags(BrokerFlags, RecordFlags):
         return f"{self.group}-{self.topic}-state"
 
 
-class InputFlags(TopicFlags, RuleFlags, RegistryFlags):
+class InputFlags(TopicFlags, flags.RuleFlags, flags.RegistryFlags):
     """Settings that say how the records of a topic are read and judged."""
 
-    schema_file: ExistingFile | None = flag("Schemas", None, metavar="FILE", scope="scores")
+    schema_file: flags.ExistingFile | None = flag("Schemas", None, metavar="FILE", scope="scores")
     """Avro schema of all values (.avsc), for values in Avro without a registry"""
     max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, metavar="BYTES", ge=1, scope="scores")
     """larger records become dead letters"""
-    seed_context: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
+    seed_context: flags.ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
     """CSV or JSON lines with trusted rows, to fill the context at the start"""
 
     @model_validator(mode="after")
@@ -83,7 +77,7 @@ class InputFlags(TopicFlags, RuleFlags, RegistryFlags):
         return self
 
 
-class OutputFlags(TopicFlags, DeliveryFlags):
+class OutputFlags(TopicFlags, flags.DeliveryFlags):
     """Settings that say where results go, and how they are written."""
 
     out: str = flag("Topics", "", metavar="TOPIC", scope="outputs")

@@ -10,7 +10,7 @@ from typing import Any
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.flags import BrokerFlags, HttpFlags
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import flag, load, with_default
+from fomo_stream.settings.sources import LogLevel, flag, load, with_default
 from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, PLACEHOLDER, check_topic_names
 
 MAX_LATENCY_MS = 1000.0  # by default: each topic has transactions of its own, and the broker answers to all of them
@@ -28,6 +28,7 @@ class ProcessSettings(BrokerFlags, HttpFlags):
     alerts: str = ""
     dead_letters: str = ""
     feedback: str = ""
+    log_level: LogLevel = with_default(ServiceSettings, "log_level", "info")
     threads: int = with_default(ServiceSettings, "threads", 1)
     wait: bool = with_default(ServiceSettings, "wait", False)
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from river import checks
 
-from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
+from fomo_stream import Detector, DetectorConfig, FoMoDetector, ZeroShotDetector, load_model
 from fomo_stream.adapters.open_detector import OpenRows
 from fomo_stream.detector.results import Results
-from fomo_stream.errors import ConfigError, SchemaError, StateError
+from fomo_stream.errors import ConfigError, FomoWarning, SchemaError, StateError
 from fomo_stream.model import scoring
 from fomo_stream.model.architecture import Model
 from fomo_stream.records.derivations import parse_derivations, split_derivations
@@ -201,6 +201,21 @@ def test_features_and_categories_that_appear_are_learned_with_their_past() -> No
         known | {"new": 0.0, "kind": "odd"}
     )
     assert detector.score_one(known | {"new": 0.0}) < detector.score_one(known | {"new": 1e6})
+
+
+@pytest.mark.parametrize("detector", [FoMoDetector, ZeroShotDetector])
+def test_the_earlier_name_of_a_parameter_works_with_a_warning(detector: Any) -> None:
+    with pytest.warns(FomoWarning, match="kernel is called backend now"):
+        one = detector(kernel="torch")
+    assert one.backend == "torch"
+    state = one.__getstate__() or one.__dict__
+    older = detector.__new__(detector)
+    older.__setstate__(
+        {"kernel": state["backend"], **{name: part for name, part in state.items() if name != "backend"}}
+    )
+    assert older.backend == "torch"
+    with pytest.warns(FomoWarning):
+        assert load_model("default", "cpu", **{"kernel": "torch"}).kernel == "torch"
 
 
 @pytest.mark.parametrize("pickled", [False, True])

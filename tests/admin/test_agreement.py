@@ -45,14 +45,14 @@ def members(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def agreement(log: Log, model: str = "m", kernel: str = "numba", **changes: Any) -> Agreement[ServiceSettings]:
+def agreement(log: Log, model: str = "m", backend: str = "numba", **changes: Any) -> Agreement[ServiceSettings]:
     first = {"topic": "t", "feedback": "f", "categorical": ("site",), "lags": 1, "context_size": 100}
-    return Agreement(ServiceSettings(**{**first, **changes}), model, kernel, log)
+    return Agreement(ServiceSettings(**{**first, **changes}), model, backend, log)
 
 
 # What a group with these settings agrees on, as every version has written it.
 WRITTEN: dict[str, Any] = {
-    **{"model": "m", "kernel": "numba", "context-size": 100, "seed": 0, "lags": 1},
+    **{"model": "m", "backend": "numba", "context-size": 100, "seed": 0, "lags": 1},
     **{"views": ["trimmed", "all", "recent", "movement", "past", "key"], "keys": 100000, "own-contexts": 64},
     **{"categorical": ["site"], "exclude": [], "counters": ["auto"], "time-features": [], "mute-key": []},
     "derive": [],
@@ -72,7 +72,7 @@ WRITTEN: dict[str, Any] = {
 }
 # Another value of each, if it is that of the flag.
 OTHERS: dict[str, Any] = {
-    **{"model": "other", "kernel": "torch", "context-size": 200, "seed": 7, "lags": 2},
+    **{"model": "other", "backend": "torch", "context-size": 200, "seed": 7, "lags": 2},
     **{"keys": 500, "own-contexts": 8, "categorical": ["kind"], "exclude": ["noise"], "counters": ["energy"]},
     **{"time-features": ["weekday", "month"], "mute-key": ["p7"], "delivery": "at-least-once", "time": "at"},
     **{
@@ -130,13 +130,20 @@ def test_another_setting_is_refused_while_the_group_has_members(name: str, membe
     assert agreement(log, **free, categorical=()).join().categorical == ("site",)
 
 
+def stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as an entry has them: a renamed setting keeps the name that members of earlier versions read."""
+    return {"kernel" if name == "backend" else name: value for name, value in values.items()}
+
+
 def test_an_agreement_is_written_and_read_as_ever() -> None:
     log = Log()
     agreement(log).join()
-    assert log.entries(b"settings/")[0].content == {"replaces": None, "settings": WRITTEN}
+    assert log.entries(b"settings/")[0].content == {"replaces": None, "settings": stored(WRITTEN)}
     for gone in ("incident-quiet", "missing-values", "timezone"):
         older = Log()
-        older.append(b"settings/", {"replaces": None, "settings": {n: v for n, v in WRITTEN.items() if n != gone}})
+        older.append(
+            b"settings/", {"replaces": None, "settings": stored({n: v for n, v in WRITTEN.items() if n != gone})}
+        )
         assert agreement(older).compare() == []
 
 

@@ -162,6 +162,20 @@ def test_output_that_cannot_be_written_is_an_exit_code_and_no_traceback() -> Non
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+def test_an_earlier_name_of_a_flag_or_variable_is_noted_in_the_log(tmp_path: Path) -> None:
+    script = "import sys; from fomo_stream.cli.main import main; sys.exit(main())"
+    for level, expected in (
+        ("warning", ["--still is called --stuck-values now", "FOMO_KERNEL is called"]),
+        ("error", []),
+    ):
+        command = [sys.executable, "-c", script, "score", str(tmp_path / "missing.csv"), "--still", "ignore"]
+        environment = {**os.environ, "FOMO_KERNEL": "torch", "FOMO_LOG_LEVEL": level}
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        notes = [line for line in ended.stderr.splitlines() if "setting_renamed" in line]
+        assert (ended.returncode, len(notes)) == (2, len(expected)), ended.stderr
+        assert all(text in note for text, note in zip(expected, notes, strict=True))
+
+
 def test_a_process_with_clients_of_kafka_ends_without_taking_them_apart() -> None:
     """An object that is in use by a thread of the client must not be destroyed while the interpreter ends."""
     lines = [

@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 from fomo_stream.kafka.registry.client import RegistryClient
 from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
 from fomo_stream.settings.notify import NotifySettings
+from fomo_stream.settings.removed import RENAMED
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
@@ -64,11 +65,13 @@ def expected(field: Object) -> Object:
 def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
     fields = ServiceSettings.model_json_schema()["properties"]
     settings = chart().schema["properties"]["settings"]["properties"]
-    assert set(settings) == {name.replace("_", "-") for name in fields.keys() - BY_CHART}
+    assert set(settings) - RENAMED.keys() == {name.replace("_", "-") for name in fields.keys() - BY_CHART}
     listed = (CHART / "templates" / "_validate.tpl").read_text().partition("$known := list")[2].partition("-}}")[0]
     assert set(re.findall(r'"([\w-]+)"', listed)) == set(settings)
     for name in fields.keys() - BY_CHART - IN_TEMPLATES:
         assert settings[name.replace("_", "-")] == expected(fields[name]) | TEXTS.get(name, {}), name
+    for old, new in RENAMED.items():
+        assert {**settings[old], "$comment": ""} == {**settings[new.replace("_", "-")], "$comment": ""}
 
 
 OWN_LABELS = sorted(plain("default").pod["metadata"]["labels"])  # selectors need some of them

@@ -33,7 +33,7 @@ from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Cause, Reason, Results
-from fomo_stream.detector.series import MOVEMENT, Series
+from fomo_stream.detector.series import MOVEMENT_VECTORS, Series
 from fomo_stream.model.checkpoint import load_model, shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 from fomo_stream.records.category_codes import category_code
@@ -173,8 +173,8 @@ def test_movement_and_past_are_named_as_such() -> None:
 @pytest.mark.parametrize("level", [0.0, 1e-9, 5.0, -1e12])
 def test_a_feature_that_stands_still_has_no_changes(level: float) -> None:
     size = max(abs(level), 1.0)
-    steady = Series(1).follow(np.full((2, 1), level)).vectors[-1, -MOVEMENT:, 0]
-    moving = Series(1).follow(level + np.tile([[size], [-size]], (10, 1))).vectors[-1, -MOVEMENT:, 0]
+    steady = Series(1).follow(np.full((2, 1), level)).vectors[-1, -MOVEMENT_VECTORS:, 0]
+    moving = Series(1).follow(level + np.tile([[size], [-size]], (10, 1))).vectors[-1, -MOVEMENT_VECTORS:, 0]
     levels = level + np.linspace(-size, size, 300)  # so that no level is strange
     noise = 0.1 * np.random.default_rng(8).normal(size=300)
 

@@ -15,7 +15,7 @@ from fomo_stream.detector.history import History
 from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MEMORY, OPEN
-from fomo_stream.detector.step.follow import RELATIVE, Batch
+from fomo_stream.detector.step.follow import RELATIVE_VECTORS, Batch
 from fomo_stream.detector.step.judge import BOUND, FIXED, N_ADDRESSES, OUTLIER, STANDARDS, UNKNOWN, settle
 from fomo_stream.detector.step.judge import MEMORY as SERIES_MEMORY
 from fomo_stream.detector.step.work import Work
@@ -74,7 +74,7 @@ def stream(n: int, seed: int, prior: float) -> tuple[Batch, Scores]:
     less = (rng.random(n) < 0.1) & (slots > 0)
     begins = np.arange(n) == 0 if prior else rng.random(n) < 0.02
     unknown, none = np.full((n, 3, D), np.nan), np.zeros((n, D), bool)
-    relative, still = np.full((n, RELATIVE, D), np.nan), np.zeros((n, D), np.int64)
+    relative, still = np.full((n, RELATIVE_VECTORS, D), np.nan), np.zeros((n, D), np.int64)
     batch = Batch(np.zeros((n, 1, D)), none, slots, begins, relative, unknown, still, far, ordinary)
     return batch, replace(scores, logit=np.where(less, scores.logit - 3.0, scores.logit))
 

@@ -201,7 +201,7 @@ def test_features_that_all_stand_still() -> None:
 def test_categories_counters_and_lags(kernel: str) -> None:
     rng = np.random.default_rng(14)
     rows = np.column_stack([rng.integers(0, 3, 400), rng.normal(size=400), np.arange(400.0) * 5, np.arange(400.0)])
-    made = Detector(load_model(kernel=kernel), 3, replace(CONFIG, lags=2), None, (0,), (2,))
+    made = Detector(load_model(backend=kernel), 3, replace(CONFIG, lags=2), None, (0,), (2,))
     made.set_reference(rows[:300])
     asked = rows[300:].copy()
     asked[50, 0] = 7.0  # a category that no good row has
@@ -214,7 +214,7 @@ def test_categories_counters_and_lags(kernel: str) -> None:
 def test_both_kernels_say_the_same() -> None:
     rows, keys = rows_of(120, 15)
     rows[60:80, 1] += 6.0
-    made = [Detector(load_model(kernel=kernel), 3, CONFIG) for kernel in ("numba", "torch")]
+    made = [Detector(load_model(backend=kernel), 3, CONFIG) for kernel in ("numba", "torch")]
     for one in made:
         one.set_reference(*GOOD)
     numba, torch = (process(one, rows, keys) for one in made)

@@ -16,7 +16,7 @@ from streams import compacted
 from fomo_stream.detector import series
 from fomo_stream.detector.changelog import Document
 from fomo_stream.detector.keys import UNKEYED, Key, Keys, digest_of
-from fomo_stream.detector.series import MOVEMENT, Series
+from fomo_stream.detector.series import MOVEMENT_VECTORS, Series
 from fomo_stream.detector.step.follow import HALF_LIFE, STAND_IN_RECORDS, Batch
 from fomo_stream.detector.step.slots import MIN_KEYED_RECORDS
 from fomo_stream.errors import StateError
@@ -144,7 +144,7 @@ def test_a_record_has_its_past_and_its_movement_by_key_and_by_partition_where_ke
     found = follow(Series(2, lags, max_keys=max_keys), stream, cuts)
     naive = Naive(lags, max_keys)
     expected = [naive.row(key, values) for key, values in zip(stream.keys, stream.values, strict=True)]
-    vectors = np.array([vectors for vectors, _ in expected]).reshape(-1, 1 + lags + MOVEMENT, 2)
+    vectors = np.array([vectors for vectors, _ in expected]).reshape(-1, 1 + lags + MOVEMENT_VECTORS, 2)
     np.testing.assert_array_equal(found.vectors[:, : 1 + lags], vectors[:, : 1 + lags])
     largest = np.nanmax(np.abs(stream.values), initial=0.0)  # a level is kept relative to the last value, with 32 bits
     np.testing.assert_allclose(found.vectors[:, 1 + lags], vectors[:, 1 + lags], rtol=1e-6, atol=1e-3 + 1e-6 * largest)

@@ -90,7 +90,7 @@ def test_a_sensor_that_stands_still_is_an_outlier_with_its_reason() -> None:
     rows[1200:1240, 1] = rows[1199, 1]
     found = {}
     for still in ("alert", "ignore"):
-        results = Detector(shared_model(), 3, DetectorConfig(still=still, explain="alerts")).process(rows)
+        results = Detector(shared_model(), 3, DetectorConfig(stuck_values=still, explain="alerts")).process(rows)
         found[still] = results.outlier[1200:1240]
         of_fault = [each or () for each in results.reasons[1200:1240]]
         is_named = [

@@ -102,7 +102,7 @@ def test_one_call_says_what_torch_says(stand_ins: bool) -> None:
 @pytest.mark.parametrize("copied", [deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_a_copy_scores_by_its_own_arrays(copied: object) -> None:
     assert callable(copied)
-    model = load_model(kernel="numba")
+    model = load_model(backend="numba")
     asked = looks("numba", 3, 9, [4, 8, 8], 5, stand_ins=True)
     expected = score_view_inputs(model, [asked])
     again = copied((model, [asked]))

@@ -83,7 +83,7 @@ class Running:
         self.settings = settings
         self._monitors = Monitors(settings)
         self.service = RecordingService(
-            settings, model or shared_model(settings.model, kernel=settings.kernel), self._monitors.of_topic(settings)
+            settings, model or shared_model(settings.model, backend=settings.backend), self._monitors.of_topic(settings)
         )
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)

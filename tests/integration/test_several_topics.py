@@ -154,6 +154,7 @@ def test_the_command_takes_topics_from_sections_of_the_file(broker: Broker, tmp_
         ("topics:\n  a: {}\n  b:\n    kex: user", "line 4: unknown setting kex"),
         ("topics:\n  a: {health-port: 80}", "line 2: topics.a.health-port is for all topics: move it up"),
         ("topics: [a, b]", "line 1: topics needs settings by topic"),
+        ("topics: {a: {}, '^(': {}}", "line 1: topics has an invalid pattern, '^('"),
         ("topic: a,b\ngroup: x", "the topics a and b have the same group, x: give each a group of its own"),
         ("topic: '^a'\ngroup: x", "each needs a group of its own"),
         ("topic: 'a,^('", "has an invalid pattern"),

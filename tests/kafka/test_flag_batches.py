@@ -46,7 +46,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "fast": {"views": ("fast",)},
     "explain all": {"explain": "all"},
     "explain alerts": {"explain": "alerts"},
-    "still": {"still": "ignore"},
+    "still": {"stuck_values": "ignore"},
     "rules": {"rules": tuple(Rule.model_validate(one) for one in RULES)},
     "flags of rules": {"only_rises": ("x",), "only_falls": ("y",), "ignore": ("y=5%",), "valid": ("x=-1:1",)},
     "severity": {"min_severity": "critical"},

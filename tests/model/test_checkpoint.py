@@ -228,7 +228,7 @@ def test_shipped_models_load_and_say_how_they_were_trained(name: str) -> None:
 def test_what_is_restored_scores_the_same(of: tuple[str, str], n: int, d: int, seed: int) -> None:
     name, kernel = of
     rng = np.random.default_rng(seed)
-    rows, model = rng.normal(size=(n, d)), shared_model(name, kernel=kernel)
+    rows, model = rng.normal(size=(n, d)), shared_model(name, backend=kernel)
     rows[rng.random(size=rows.shape) < 0.05] = np.nan
     cache = encode_rows(model, rows)
     arrays = flatten_arrays(cache, "cache")
@@ -244,7 +244,7 @@ def test_what_is_restored_scores_the_same(of: tuple[str, str], n: int, d: int, s
 
 def test_what_is_missing_is_named() -> None:
     arrays = flatten_arrays(
-        encode_rows(shared_model("streams", kernel="torch"), np.random.default_rng(0).normal(size=(9, 2))), "cache"
+        encode_rows(shared_model("streams", backend="torch"), np.random.default_rng(0).normal(size=(9, 2))), "cache"
     )
     del arrays["cache.knots.scale"]
     with pytest.raises(KeyError, match=r"cache\.knots\.scale"):

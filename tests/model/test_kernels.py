@@ -21,7 +21,7 @@ from test_model import make
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model import compiled
 from fomo_stream.model.architecture import CHANNELS, PRESETS, SPACES, CompiledModel, Model, ModelConfig, channels_in
-from fomo_stream.model.checkpoint import resolve_kernel, shared_model, shipped_models
+from fomo_stream.model.checkpoint import resolve_backend, shared_model, shipped_models
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
 from fomo_stream.model.kernels import (
@@ -46,7 +46,7 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 PACKAGE = Path(network.__file__).parents[2]
-KERNELS = ("two-spaces", "tiny", "kernel", "kernel-no-routers", "kernel-one-layer")
+BACKENDS = ("two-spaces", "tiny", "kernel", "kernel-no-routers", "kernel-one-layer")
 SIZES = {"n": st.integers(2, 300), "d": st.integers(1, 12), "seed": st.integers(0, 2**16)}
 
 
@@ -108,7 +108,7 @@ def pair(name: str) -> list[Model]:
 
 
 @given(
-    name=st.sampled_from(["fomo", "streams", *KERNELS]),
+    name=st.sampled_from(["fomo", "streams", *BACKENDS]),
     n=st.integers(32, 400),
     d=st.integers(1, 12),
     seed=st.integers(0, 2**16),
@@ -279,17 +279,17 @@ def test_the_nearest_are_those_of_a_sort(n: int, seed: int, kind: str) -> None:
 
 def test_which_kernel_is_used() -> None:
     cpu, default = "cpu", PRESETS["fomo"]
-    assert [resolve_kernel(kernel, cpu, default) for kernel in ("auto", "numba", "torch")] == [
+    assert [resolve_backend(kernel, cpu, default) for kernel in ("auto", "numba", "torch")] == [
         "numba",
         "numba",
         "torch",
     ]
-    assert resolve_kernel("auto", cpu, PRESETS["paper-100"]) == "torch"
-    assert resolve_kernel("auto", "cuda:0", default) == "torch"
+    assert resolve_backend("auto", cpu, PRESETS["paper-100"]) == "torch"
+    assert resolve_backend("auto", "cuda:0", default) == "torch"
     with pytest.raises(ConfigError, match="the kernel numba has no kernels for a model of raw features; use torch"):
-        resolve_kernel("numba", cpu, PRESETS["paper-100"])
+        resolve_backend("numba", cpu, PRESETS["paper-100"])
     with pytest.raises(ConfigError, match="the kernel numba runs on a CPU, not on cuda"):
-        resolve_kernel("numba", "cuda:0", default)
+        resolve_backend("numba", "cuda:0", default)
 
 
 def test_numba_is_loaded_only_when_a_row_is_scored() -> None:

@@ -11,14 +11,14 @@ from flag_tables import SETTINGS
 from fomo_stream.cli.parser import choices_of, parse
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.views import DEFAULT
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import ConfigError, FomoWarning
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
-from fomo_stream.settings.removed import REMOVED
+from fomo_stream.settings.removed import REMOVED, RENAMED
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import BaseFlags, extra_of, load, option
+from fomo_stream.settings.sources import BaseFlags, command_line, extra_of, load, option
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
@@ -274,6 +274,34 @@ def test_a_setting_that_is_gone_is_refused_with_what_to_use(
     monkeypatch.setenv(f"FOMO_{name.upper().replace('-', '_')}", "1")
     with pytest.raises(ConfigError, match=": it is gone; "):
         load(ServiceSettings, {"topic": "t"})
+
+
+@pytest.mark.parametrize(("old", "value", "bad"), [("still", "ignore", "maybe"), ("kernel", "torch", "c")])
+def test_an_earlier_name_of_a_setting_works_with_a_note(
+    old: str, value: str, bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, file = RENAMED[old], tmp_path / "fomo.yaml"
+    flag, variable = option(new), f"FOMO_{old.upper()}"
+    file.write_text(f"{old}: {value}\n")
+    in_file = ["--topic", "t", "--config", str(file)]
+    with pytest.warns(FomoWarning, match=f"^--{old} is called {flag} now, and"):
+        assert getattr(parse(ServiceSettings, ["--topic", "t", f"--{old}={value}"]), new) == value
+    with pytest.warns(FomoWarning, match=f"^{old} in .* is called {flag[2:]} now"):
+        assert getattr(parse(ServiceSettings, in_file), new) == value
+    with pytest.warns(FomoWarning, match=flag):  # the present name wins where both are given
+        settings = load(ServiceSettings, {"topic": "t", old: bad, new: value})
+    assert getattr(settings, new) == value
+    assert command_line(settings, "run") == f"fomo-stream run {flag} {value} --topic t"
+    load(NotifySettings, {"alerts": "a", "to": ("mailto://x",), "config": file})  # it is of another command
+    monkeypatch.setenv(variable, bad)
+    with pytest.warns(FomoWarning, match=variable), pytest.raises(ConfigError, match=f"^{variable} {bad}: "):
+        parse(ServiceSettings, in_file)  # the environment wins over the file
+    monkeypatch.setenv(f"FOMO_{new.upper()}", value)
+    with pytest.warns(FomoWarning, match=variable):
+        assert getattr(load(ScoreSettings, {}), new) == value
+    monkeypatch.setenv(variable, "")
+    monkeypatch.delenv(f"FOMO_{new.upper()}")
+    assert getattr(load(ScoreSettings, {}), new) == ScoreSettings.model_fields[new].default
 
 
 @pytest.mark.parametrize(("settings", "name"), [(DemoSettings, "format"), (GroupSettings, "json")])

@@ -154,11 +154,11 @@
 {{/* The schema cannot say which name was meant. The names are those in the schema. */}}
 {{- define "fomo-stream.validateSettings" -}}
 {{- $known := list
-"adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size" "counters"
+"adapt-after" "admit" "alert-rate" "alerts" "backend" "batch-size" "bootstrap" "categorical" "context-size" "counters"
 "dead-letters" "delivery" "derive" "explain" "features" "feedback" "feedback-memory" "group"
 "incident-quiet" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-values" "model" "mute-key"
 "on-lost-offset" "out" "output-format" "own-contexts" "reference" "exclude" "time" "timezone" "tombstones" "rules" "maintenance" "calendar" "min-severity" "only-rises" "only-falls" "ignore" "valid" "result-field" "schema-file" "schema-wait" "scores-only"
-"seed" "seed-context" "show-keys" "silence" "silence-min" "silence-of" "start" "still" "subject-strategy" "threads" "time-features" "topic" "views" "wait" "warm" -}}
+"seed" "seed-context" "show-keys" "silence" "silence-min" "silence-of" "start" "still" "stuck-values" "subject-strategy" "threads" "time-features" "topic" "views" "wait" "warm" -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if not (has $name $known) -}}
 {{- $hint := "docs/flags-and-output.md has the names, and values.yaml those that belong elsewhere" -}}

@@ -21,7 +21,7 @@ from fomo_stream.model.kernels.handles import cube, first_of_cube, first_of_row,
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
+RELATIVE_VECTORS = 3  # vectors: of the value, of its level, and of the size of its changes
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 USUAL_HALF_LIFE = 150.0  # ... and in what is usual for its key
 STAND_IN_RECORDS = 10  # records of a series: for so many a value stands in for missing ones after it
@@ -141,7 +141,7 @@ class Batch(NamedTuple):
     slots: Int  # (n,) number of each record's series, from 0; a number is used again for another series
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to its series
     # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled`
-    relative: Float  # (n, RELATIVE, d)
+    relative: Float  # (n, RELATIVE_VECTORS, d)
     usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0
     far: NDArray[np.bool_]  # (n,) whether any value is far; see `Bulk`
@@ -158,7 +158,7 @@ class Batch(NamedTuple):
 
 def new_batch(n: int, d: int, n_vectors: int) -> Batch:
     """Allocate n records of d features."""
-    vectors, relative, usual = np.zeros((n, n_vectors, d)), np.zeros((n, RELATIVE, d)), np.zeros((n, 3, d))
+    vectors, relative, usual = np.zeros((n, n_vectors, d)), np.zeros((n, RELATIVE_VECTORS, d)), np.zeros((n, 3, d))
     gaps, ordinary, flags = np.zeros((n, d), bool), np.zeros((n, d), bool), np.zeros((2, n), bool)
     slots, still = np.zeros(n, np.int64), np.zeros((n, d), np.int64)
     return Batch(vectors, gaps, slots, flags[0], relative, usual, still, flags[1], ordinary)
@@ -572,7 +572,7 @@ def _single(x):
 
 @exact_kernel
 def compare_with_key(score, level, spread, alike, moved_level, moved_spread, j, pooled, out):
-    """Write the distance of feature j from the usual values of its key into out (RELATIVE, d): see `Pooled`."""
+    """Write the distance of feature j from the usual values of its key into out (RELATIVE_VECTORS, d): see `Pooled`."""
     change = moved_spread - math.log(_half_width(level, spread, j, pooled))
     if not alike:  # a small spread is not odd: keys differ too much to say so
         change = max(change, 0.0) if change == change else change
@@ -848,7 +848,7 @@ def learn_usual(state, values, at, slots, out):
     """Learn the usual values of keys from their first records (n, d), once the usual values of all are known.
 
     slots: (n,) numbers of their series; at: (n,) the same series, counted from 0. Writes the distances of records from
-    the usual values into out (n, RELATIVE, d).
+    the usual values into out (n, RELATIVE_VECTORS, d).
     """
     rows, _, counts, fixed = _state(state)
     start = _copy_rows(at + len(rows.known), np.empty_like(at), rows)

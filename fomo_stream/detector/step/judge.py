@@ -26,7 +26,7 @@ Bool = NDArray[np.bool_]
 
 INCIDENT_GAP = 10  # records of its series after an alert in which an incident can continue
 MAX_LOAD = 100.0  # outliers among the last records, see `Alerts.step`; with more, an incident does not continue
-MIN_RARITY = 2.0**-50  # 1 - score, at least: so that no score is 1
+MIN_TAIL_SHARE = 2.0**-50  # 1 - score, at least: so that no score is 1
 ODD_LOGIT = 1.0  # logit above which the model finds a record odd at all
 CRITICAL_SHARE = 0.2  # of the alert rate: the largest 1 - score of a critical outlier
 INFO, OUTLIER_WARNING, OUTLIER_CRITICAL = 1, 2, 3  # as in `Severity`
@@ -76,9 +76,9 @@ class RowRings(NamedTuple):
 
     rows: Float  # (r, 1 + lags, d)
     gaps: NDArray[np.uint8]  # (r, bytes) a bit for each feature
-    moves: Single  # (r, MOVEMENT, d), or (0, MOVEMENT, d) without movement
+    moves: Single  # (r, MOVEMENT_VECTORS, d), or (0, MOVEMENT_VECTORS, d) without movement
     written: Bool  # (blocks,) of the rows
-    relative: Single  # (r, RELATIVE, d), or (r, 0, d)
+    relative: Single  # (r, RELATIVE_VECTORS, d), or (r, 0, d)
     relative_written: Bool  # (blocks,)
 
 
@@ -402,23 +402,23 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards
     m = len(ascending)
     p = (1.0 + (m - smaller(ascending, y))) / (m + 1.0)
     own_rise, its_rise = rise(own_peak, own), rise(its_peak, y)
-    top = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
-    again = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= standards.few[int(is_apart)]
+    is_clear = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
+    is_among_highest = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= standards.few[int(is_apart)]
     # the first record of an incident follows normal ones: their memory must not make it smaller
     counted = max(own, y) if own_rise > 0.0 else y
     above = 1.0 + 2.0 * max(own_rise, its_rise)
-    rarity = max(share_above(counted, standards.above) / (above * above * above), MIN_RARITY)
+    tail_share = max(share_above(counted, standards.above) / (above * above * above), MIN_TAIL_SHARE)
     # Memory alone does not continue an incident: after an odd record, and in a constant stream, the remembered logit of
     # a normal record is high, too, so its own logit has to be above the median (one spike made 20 alerts).
-    follows = left > 0 and not begins and rarity <= limits[CONTINUES] and own > own_peak[MEDIAN]
+    continues = left > 0 and not begins and tail_share <= limits[CONTINUES] and own > own_peak[MEDIAN]
     # a record whose values are those of nearly all records is not an outlier, unless it is odd for its key
     is_odd = by_key > ODD_LOGIT
     for j in range(batch.ordinary.shape[1]):
         is_odd |= not batch.ordinary[i, j]
-    is_outlier = is_odd and (top or ((again or follows) and limits[LOAD] + outliers < MAX_LOAD))
+    is_outlier = is_odd and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
     is_ready = math.isfinite(standards.peaks[1, 1, TOP])
-    out.remembered[e], out.score[e], out.p[e] = y, 1.0 - rarity, p
-    out.severity[e] = severity_of(is_outlier, 1.0 - rarity, rate if is_ready else 0.0)
+    out.remembered[e], out.score[e], out.p[e] = y, 1.0 - tail_share, p
+    out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)
     out.status[e] = OK if is_ready else CALIBRATING
     if is_outlier:
         return is_outlier, INCIDENT_GAP
@@ -442,8 +442,8 @@ def note_scored(kept, size, block, number, e, logit, by_view, by_key, weight, sl
 
 @exact_kernel
 def note_seen(kept, size, block, relative_block, number, i, vectors, gaps, relative):
-    """Write the i-th record into the ring buffers: of vectors (n, vectors, d), gaps (n, d), relative (n, RELATIVE,
-    d)."""
+    """Write the i-th record into the ring buffers: of vectors (n, vectors, d), gaps (n, d), relative
+    (n, RELATIVE_VECTORS, d)."""
     at, plain = number % size, kept.rows.shape[1]
     kept.rows[at] = vectors[i, :plain]
     if len(kept.moves):
@@ -457,8 +457,8 @@ def note_seen(kept, size, block, relative_block, number, i, vectors, gaps, relat
 
 @exact_kernel
 def note_relative(kept, at, block, relative):
-    """Write the values relative to the key (RELATIVE, d). A block where all was and stays NaN is not marked: records
-    without a known key add nothing to the log."""
+    """Write the values relative to the key (RELATIVE_VECTORS, d). A block where all was and stays NaN is not marked:
+    records without a known key add nothing to the log."""
     is_known = False
     for a in range(kept.relative.shape[1]):
         for j in range(kept.relative.shape[2]):

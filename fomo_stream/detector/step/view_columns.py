@@ -9,7 +9,8 @@ from fomo_stream.detector.step.judge import ODD_LOGIT, combined
 from fomo_stream.detector.step.work import scores_at, view_arrays_at, visits_at
 from fomo_stream.model.kernels.compiling import exact_kernel
 
-RECORD, MOVEMENT, RELATIVE = range(3)  # inputs of a view: values of the record and before, its movement, or its key
+# Inputs of a view: values of the record and before, its movement, or what is usual for its key.
+RECORD_INPUT, MOVEMENT_INPUT, RELATIVE_INPUT = range(3)
 # The plan of a view: its input, its number of vectors; the number of the first record that its next context scores;
 # addresses of the handles of the present and of the next context (0 = none), and their numbers
 INPUT, VECTORS, TAKES_EFFECT, NOW, NEXT, NUMBER, NEXT_NUMBER, PLAN_SIZE = range(8)
@@ -34,25 +35,25 @@ def fill_view_columns(work, n, k, at, vectors, numeric, plans):
         view_input, count = plans[0, v, INPUT], plans[0, v, VECTORS]
         for q in range(len(at)):
             e = at[q]
-            i, plan = visits.at[e], plans[0 if view_input == RELATIVE else visits.scope[e], v]
-            number = visits.shared[e] if view_input == RELATIVE else visits.number[e]
+            i, plan = visits.at[e], plans[0 if view_input == RELATIVE_INPUT else visits.scope[e], v]
+            number = visits.shared[e] if view_input == RELATIVE_INPUT else visits.number[e]
             is_next = number >= plan[TAKES_EFFECT]
             contexts[v * len(at) + q] = plan[NEXT if is_next else NOW]
-            if view_input != RELATIVE or visits.scope[e] == 0:
+            if view_input != RELATIVE_INPUT or visits.scope[e] == 0:
                 generation[e] += plan[NEXT_NUMBER if is_next else NUMBER]
             for a in range(count):
                 for j in range(d):
-                    if view_input == RELATIVE:
+                    if view_input == RELATIVE_INPUT:
                         x = batch.relative[i, a, j]
-                    elif view_input == MOVEMENT:
+                    elif view_input == MOVEMENT_INPUT:
                         x = vectors[i, vectors.shape[1] - count + a, j] if numeric[j] else np.nan
                     else:
                         x = vectors[i, a, j]
                     column = end + a * d + j
                     rows[q, column] = x
-                    without[q, column] = np.nan if view_input == RECORD and a == 0 and batch.gaps[i, j] else x
+                    without[q, column] = np.nan if view_input == RECORD_INPUT and a == 0 and batch.gaps[i, j] else x
         end += count * d
-    shared = plans.shape[1] - int(plans[0, plans.shape[1] - 1, INPUT] == RELATIVE)
+    shared = plans.shape[1] - int(plans[0, plans.shape[1] - 1, INPUT] == RELATIVE_INPUT)
     for q in range(len(at)):
         generation[at[q]] -= shared - 1 if contexts[q] else 0
 

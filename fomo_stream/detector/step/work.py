@@ -56,10 +56,10 @@ class VisitResults(NamedTuple):
 class Work:
     """Working memory for n records, and for two visits of each.
 
-    d: features; n_vectors: of a record; n_views: views whose mean is the logit; columns: (views, 3), see `score_views`.
+    d: features; n_vectors: of a record; n_views: views whose mean is the logit; column_ranges: see `score_views`.
     """
 
-    def __init__(self, n: int, d: int, n_vectors: int, n_views: int, columns: Int) -> None:
+    def __init__(self, n: int, d: int, n_vectors: int, n_views: int, column_ranges: Int) -> None:
         k = 2 * n
         self.size, self.batch = n, new_batch(n, d, n_vectors)
         self._blocks = [np.zeros((rows, k), kind) for rows, kind in BLOCK_SHAPES]
@@ -67,8 +67,8 @@ class Work:
         self.visits = Visits(whole[0], whole[1], whole[2], whole[3], flag[0], flag[1])
         self.scores = VisitScores(real[0], np.zeros((k, n_views)), real[1], real[2], real[3], whole[4])
         self.judged = VisitResults(real[4], real[5], real[6], flag[2], grade[0], grade[1], whole[5], flag[3])
-        self.rows, self.without = np.zeros((2, k, int(columns[-1, 1])))
-        self.contexts = np.zeros(len(columns) * k, np.int64)
+        self.rows, self.without = np.zeros((2, k, int(column_ranges[-1, 1])))
+        self.contexts = np.zeros(len(column_ranges) * k, np.int64)
         self._handle = Handle(self.batch, self.visits, self.scores, self.judged, self.rows, self.without, self.contexts)
         self.address = self._handle.address
 

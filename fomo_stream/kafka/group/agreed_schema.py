@@ -108,7 +108,7 @@ def recorded_group(settings: AnyFlags) -> tuple[AnyFlags, Schema | None, list[st
     effective = with_agreed(settings, agreed_values)
     from fomo_stream.model.checkpoint import shared_model  # imports torch
 
-    model = shared_model(effective.model, effective.device, effective.kernel)
+    model = shared_model(effective.model, effective.device, effective.backend)
     differences = Agreement(effective, model.name, model.kernel, log).compare()
     differences_by_name = {item.in_words: item for item in differences if item.name in RESULT_SETTINGS}
     schema, notes = GroupSchema(effective, log).stored(), []

@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 
 KIND = b"settings/"
 
+# Names in entries of settings that were renamed: members of earlier versions write and read these.
+_STORED_NAMES = {"backend": "kernel"}
+_PRESENT_NAMES = {stored: name for name, stored in _STORED_NAMES.items()}
+
 _FLAGS = {option(field)[2:]: extra_of(about) for field, about in OutputFlags.model_fields.items()}
 # Settings of the state can only change when the state is reset; the others can change while the group has no members.
 # The schema agrees on the features.
@@ -67,7 +71,7 @@ class SettingDifference(NamedTuple):
 class Agreement(Generic[AnyTopic]):
     """Agree with the group on the settings.
 
-    model: name and digest of the checkpoint. kernel: "numba" or "torch". is_given: returns whether the user gave a
+    model: name and digest of the checkpoint. backend: "numba" or "torch". is_given: returns whether the user gave a
     flag; settings without a given flag take the group's values. Calls raise BrokerError
     if the broker does not answer in time.
     """
@@ -76,14 +80,14 @@ class Agreement(Generic[AnyTopic]):
         self,
         settings: AnyTopic,
         model: str,
-        kernel: str,
+        backend: str,
         group_log: GroupLog,
         is_given: Callable[[str], bool] = lambda _flag: True,
     ) -> None:
         self._settings = settings
         self._log = group_log
         self._model = model
-        self._kernel = kernel
+        self._backend = backend
         self._is_given = is_given
         self.is_new = False  # the group has not run with these settings before
 
@@ -180,7 +184,8 @@ class Agreement(Generic[AnyTopic]):
 
     def _propose(self, replaced: LogEntry | None, values: Values) -> tuple[LogEntry, Values]:
         """Record these settings as the successor of an entry. Return the valid entry and its settings."""
-        self._log.append(KIND, {"replaces": replaced and replaced.key.decode(), "settings": values})
+        stored = {_STORED_NAMES.get(name, name): value for name, value in values.items()}
+        self._log.append(KIND, {"replaces": replaced and replaced.key.decode(), "settings": stored})
         entry, agreed = self._current()
         if entry is None:
             raise self._log.not_kept()
@@ -191,12 +196,14 @@ class Agreement(Generic[AnyTopic]):
 
         Kafka orders the log, so all instances choose the same entry without a lock.
         """
-        current, agreed = None, {}
+        current: LogEntry | None = None
+        agreed: Values = {}
         for entry in self._log.entries(KIND):
             with self._log.understanding():
-                replaces, values = entry.content["replaces"], dict(entry.content["settings"])
+                replaces = entry.content["replaces"]
+                values: Values = dict(entry.content["settings"])
             if replaces == (current and current.key.decode()):
-                current, agreed = entry, values
+                current, agreed = entry, {_PRESENT_NAMES.get(name, name): value for name, value in values.items()}
         return current, agreed
 
     def _own(self, agreed: Mapping[str, Any]) -> Values:
@@ -205,7 +212,7 @@ class Agreement(Generic[AnyTopic]):
         config = settings.detector_config()
         computed = {
             "model": self._model,
-            "kernel": self._kernel,
+            "backend": self._backend,
             "views": list(config.wanted_views),
             "time-features": list(settings.time_features),  # in the order of the cycles
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it

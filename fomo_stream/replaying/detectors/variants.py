@@ -44,9 +44,8 @@ def _parse_grid(words: Sequence[str]) -> dict[str, list[str]]:
             raise ConfigError(f"--grid {word}: write a setting and its values, such as alert_rate=0.01,0.001")
         name = written.lstrip("-").replace("-", "_")
         if name not in VARIED:
-            hint = (
-                did_you_mean(name, VARIED) or f"; it may name {', '.join(VARIED)}; replay once for each value of others"
-            )
+            others = f"; it may name {', '.join(VARIED)}; replay once for each value of others"
+            hint = did_you_mean(name, VARIED) or others
             raise ConfigError(f"--grid {written}: it does not take this setting{hint}")
         if name in grid:
             raise ConfigError(f"--grid names {name} twice; write all its values in one word: {name}=A,B")

@@ -35,8 +35,8 @@ def drift_report(partitions: Sequence[Values], features: tuple[str, ...]) -> dic
             edges = _edges(ends[0])
             reference, last = (_counts(column, edges) for column in ends)
             known_values = [column[~np.isnan(column)].astype(np.float64) for column in ends]
-            medians = [np.median(known) if len(known) else np.nan for known in known_values]
-            missing = [1 - len(known) / REFERENCE_RECORDS for known in known_values]
+            medians = [np.median(values) if len(values) else np.nan for values in known_values]
+            missing = [1 - len(values) / REFERENCE_RECORDS for values in known_values]
             partition_measures[:, f] = _psi(last, reference), *medians, *missing
     with np.errstate(invalid="ignore"):
         total = np.where(np.isnan(measured), 0.0, weight[:, None, None])
@@ -61,9 +61,9 @@ def _edges(first: Values) -> Values:
 
 def _counts(column: Values, edges: Values) -> Float:
     """Return the numbers of values (n,) between the edges, and of missing ones."""
-    known = column[~np.isnan(column)]
-    between = np.bincount(np.searchsorted(edges, known, "right"), minlength=len(edges) + 1)
-    return np.append(between, len(column) - len(known)).astype(np.float64)
+    values = column[~np.isnan(column)]
+    between = np.bincount(np.searchsorted(edges, values, "right"), minlength=len(edges) + 1)
+    return np.append(between, len(column) - len(values)).astype(np.float64)
 
 
 def _psi(counts: Float, reference: Float) -> float:

@@ -34,14 +34,7 @@ def measure(recorded: Sequence[Recorded], spec: MeasureSpec) -> dict[str, Any]:
     for d, name in enumerate(spec.detectors):
         quality = Quality(spec, records, segments, d)
         metrics, replicates = quality.metrics()
-        detectors.append(
-            {
-                "name": name,
-                "metrics": metrics,
-                "counts": quality.counts(),
-                "replicates": replicates,
-            }
-        )
+        detectors.append({"name": name, "metrics": metrics, "counts": quality.counts(), "replicates": replicates})
     source = _source_counts(recorded, records, spec)
     drift = drift_report([part.values for part in recorded], spec.features)
     parts = {
@@ -98,9 +91,8 @@ def _timeline(records: Records, spec: MeasureSpec) -> dict[str, Any]:
     is_scored = ~np.isnan(score)
     peak = np.full(n, np.nan)
     np.fmax.at(peak, place, score)
-    all_records, alerts, outliers = (
-        np.bincount(place[mask], minlength=n) for mask in (slice(None), alert, records.is_outlier)
-    )
+    masks = slice(None), alert, records.is_outlier
+    all_records, alerts, outliers = (np.bincount(place[mask], minlength=n) for mask in masks)
     with np.errstate(invalid="ignore"):
         total = np.bincount(place[is_scored], score[is_scored], n)
         mean = total / np.bincount(place[is_scored], minlength=n)

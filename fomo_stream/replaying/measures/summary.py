@@ -35,14 +35,13 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], requested: float 
     begin, end = source.get("from_ms") or 0, source.get("to_ms") or 0
     when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if end > begin else ""
     stopped = "" if source.get("is_complete", True) else ", before it was stopped"
-    said = (
-        f"{counted(source['records'], 'record')} of {source['name']}{when} {_was(source['records'])} replayed{stopped}"
-    )
+    n = source["records"]
+    replayed = f"{counted(n, 'record')} of {source['name']}{when} {_was(n)} replayed{stopped}"
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
-        return [f"{said}; none of them got a score."]
+        return [f"{replayed}; none of them got a score."]
     limit_text = f"; {percent(requested)} of ordinary records, at most, was asked for" if requested else ""
-    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{limit_text})."]
+    return [f"{replayed}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{limit_text})."]
 
 
 def _about_incidents(incidents: dict[str, Any], own: dict[str, Any], source: dict[str, Any]) -> list[str]:
