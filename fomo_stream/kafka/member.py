@@ -217,7 +217,7 @@ class GroupMember:
         self.pipeline.score_due(now)
         if self.commits.turn(now, bool(self._poller.is_behind)):
             self._poller.is_behind = None
-        if now - self._membership_checked_at > MEMBERSHIP_S:
+        if now - self._membership_checked_at >= MEMBERSHIP_S:
             self._check_membership(now)
         self.activate()
         self.control_flow()

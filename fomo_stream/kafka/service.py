@@ -42,6 +42,8 @@ class Service:
         """Ask `run` to score read records, commit, leave the group and end. For any thread or signal handler."""
         self._stopping.set()
 
+    has_one_topic = True
+
     @property
     def services(self) -> dict[str, Service]:
         """Return itself, by its topic."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from fomo_stream.errors import BrokerError, FomoError
+from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError
 from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.service import Service
@@ -23,12 +23,13 @@ from fomo_stream.loading import load_ready
 from fomo_stream.logs import Throttle, kv, raised_at
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.sources import reload_settings
 from fomo_stream.settings.topic_selection import TopicCatalog
 
 log = logging.getLogger(__name__)
 
 LISTING_S = 15.0  # between two looks at the topics of the broker
-ANSWER_S = 10.0
+ANSWER_S = 3.0  # for a list of topics; a signal is handled after it
 MIN_RETRY_S, MAX_RETRY_S = 5.0, 300.0  # from a failure of a topic to the next attempt; it doubles with each
 SETTLED_S = 600.0  # a topic that was scored for so long begins with the shortest pause again
 
@@ -48,7 +49,7 @@ class TopicService:
     ) -> None:
         self.settings, self.observer = settings, observer
         self.error: FomoError | None = None  # of the last attempt
-        self.has_started = False
+        self.had_member = False
         self._load, self._changed = model, changed
         self._stopping = threading.Event()
         self.service = Service(settings, None, observer)
@@ -84,13 +85,25 @@ class TopicService:
                 if not self._stopping.is_set():
                     self.service.run()
             except Exception as error:
+                if isinstance(error, FencedError):  # another instance with the same id would be fenced in turn
+                    pause = MAX_RETRY_S
+                elif time.monotonic() - began > SETTLED_S:
+                    pause = MIN_RETRY_S
                 self._fail(error, pause)
-            if self.service.member is not None and not self.has_started:
-                self.has_started = True
-                self.settings = self.settings.model_copy(update={"reset_state": False})  # the next attempt keeps it
+            self.had_member |= self.service.member is not None
             self._changed()
             self._stopping.wait(pause)
-            pause = MIN_RETRY_S if time.monotonic() - began > SETTLED_S else min(2 * pause, MAX_RETRY_S)
+            pause = min(2 * pause, MAX_RETRY_S)
+            self._read_settings_again()
+
+    def _read_settings_again(self) -> None:
+        """Take the settings that are in the file now, as the rules in it may have changed while the service ran."""
+        try:
+            settings = reload_settings(self.settings)
+        except ConfigError:  # the service has logged it, or it is the reason of the failure
+            settings = self.settings
+        keeps_state = {"reset_state": settings.reset_state and not self.had_member}
+        self.settings = settings.model_copy(update=keeps_state)
 
     def _fail(self, error: Exception, pause: float) -> None:
         if isinstance(error, FomoError):
@@ -112,6 +125,9 @@ class TopicServices:
         self._loading = threading.Lock()
         self._load = lru_cache(load_ready)  # topics with the same model share it
         self._admin: AdminClient | None = None
+        self._refused: dict[str, ConfigError] = {}  # topics with wrong settings
+        self._missing_since: dict[str, float] = {}  # topics that the broker has not listed lately: seconds, monotonic
+        self._known: set[str] = set()  # topics that had a service
         self._throttle = Throttle()
         self.topics: dict[str, TopicService] = {}
 
@@ -119,6 +135,8 @@ class TopicServices:
         """Ask `run` to stop all services. For any thread or signal handler."""
         self._stopping.set()
         self._changed.set()
+
+    has_one_topic = False
 
     @property
     def services(self) -> dict[str, Service]:
@@ -135,11 +153,12 @@ class TopicServices:
         reasons = {name: topic.service.not_ready() for name, topic in list(self.topics.items())}
         if reasons and not all(reasons.values()):
             return []
+        reasons |= {name: [str(error)] for name, error in self._refused.items()}
         return [f"{name}: {reason}" for name, own in reasons.items() for reason in own] or ["no topic was found yet"]
 
     def not_live(self) -> list[str]:
         """Return reasons to restart the process."""
-        topics = [(name, topic) for name, topic in list(self.topics.items()) if topic.error is None]
+        topics = [(name, topic) for name, topic in list(self.topics.items()) if not (topic.error or topic.is_stopping)]
         return [f"{name}: {reason}" for name, topic in topics for reason in topic.service.not_live()]
 
     def run(self) -> None:
@@ -153,7 +172,7 @@ class TopicServices:
                     self._follow(listed)
                 self._changed.wait(LISTING_S)
                 self._changed.clear()
-                errors = [topic.error for topic in self.topics.values() if not topic.has_started]
+                errors = [topic.error for topic in self.topics.values() if not topic.had_member]
                 if errors and all(errors) and len(errors) == len(self.topics) and not self._catalog.process.wait:
                     raise errors[0] or AssertionError
         finally:
@@ -180,18 +199,29 @@ class TopicServices:
 
     def _follow(self, listed: list[str]) -> None:
         """Start the services of new topics, and stop those of topics that are gone."""
-        settings, errors = self._catalog.topics(listed)
-        for name, error in errors.items():
+        settings, self._refused = self._catalog.topics(listed)
+        for name, error in self._refused.items():
             if self._throttle.allow(name) is not None:
-                log.error(kv("topic_failed", topic=name, reason=error, effect="it is not scored"))
-        for name, topic in self.topics.items():
-            if name not in settings and name not in errors and not topic.is_stopping:
+                log.error(kv("topic_failed", topic=name, reason=error, retry_in_s=LISTING_S))
+        now = time.monotonic()
+        missing = self.topics.keys() - settings.keys() - self._refused.keys()
+        self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
+        for name, since in self._missing_since.items():
+            if now - since >= LISTING_S and not self.topics[name].is_stopping:  # one listing may be incomplete
                 log.warning(kv("topic_gone", topic=name, effect="it is not scored any more"))
-                topic.stop()
+                self.topics[name].stop()
         self.topics = {name: topic for name, topic in self.topics.items() if topic.is_alive}
         for name, own in settings.items():
-            if name not in self.topics:
+            if name in self.topics:
+                continue
+            if name in self._known:  # it comes back: what it has learned is kept
+                own = own.model_copy(update={"reset_state": False})
+            try:
                 self.topics[name] = TopicService(own, self._model, self._observe(own), self._changed.set)
+                self._known.add(name)
+            except RuntimeError as error:  # the system allows no more threads
+                if self._throttle.allow(name) is not None:
+                    log.error(kv("topic_failed", topic=name, reason=error, retry_in_s=LISTING_S))
 
     def _model(self, settings: ServiceSettings) -> Model:
         with self._loading:

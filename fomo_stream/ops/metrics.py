@@ -97,14 +97,14 @@ REALISED_RATE_RECORDS = 10_000  # calibrated records over which the realised ale
 MIN_REALISED_RATE_RECORDS = 1_000  # calibrated records for a meaningful rate
 
 
-def exposition(topics: Mapping[str, Sequence[Family]]) -> bytes:
+def exposition(topics: Mapping[str, Sequence[Family]], has_one_topic: bool) -> bytes:
     """Return the metrics of all topics, and of the process, in the text format of Prometheus.
 
-    With several topics each sample has the label `topic`. So an instance with one topic keeps the names of its series.
+    has_one_topic: then samples keep their labels; else each has the label `topic`, also while there is only one.
     """
     merged: dict[str, Family] = {}
     for topic, families in topics.items():
-        label = {"topic": topic} if len(topics) > 1 else {}
+        label = {} if has_one_topic else {"topic": topic}
         for family in families:
             samples = [sample._replace(labels={**label, **sample.labels}) for sample in family.samples]
             if family.name in merged:
@@ -233,7 +233,7 @@ class Metrics(Observer):
 
     def exposition(self, snapshot: Snapshot) -> bytes:
         """Return all metrics of a process with one topic, in the text format of Prometheus."""
-        return exposition({snapshot.topic: self.families(snapshot)})
+        return exposition({snapshot.topic: self.families(snapshot)}, has_one_topic=True)
 
     def families(self, snapshot: Snapshot) -> list[Family]:
         """Return the metrics of one topic. Safe from any thread."""

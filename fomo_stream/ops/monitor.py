@@ -34,7 +34,8 @@ COUNTS = ("records", "outliers", "missing", "dead_letters", "labels", "regimes",
 class ProgressLog(Observer):
     """Counts what the service does and logs it every `PROGRESS_S` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str = "") -> None:
+        self._place = {"topic": topic} if topic else {}
         self.counts: Counter[str] = Counter()  # since the last line of the log
         self._seconds: deque[float] = deque(maxlen=10_000)  # from poll to commit
         self._due: float | None = None
@@ -70,7 +71,9 @@ class ProgressLog(Observer):
             rate = round(records / (now - self._due + PROGRESS_S), 1)
             latencies = sorted(self._seconds)
             p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
-            log.info(kv("progress", records=records, per_second=rate, **counts, poll_to_commit_p99_ms=p99))
+            log.info(
+                kv("progress", **self._place, records=records, per_second=rate, **counts, poll_to_commit_p99_ms=p99)
+            )
         self.counts.clear()
         self._due = now + PROGRESS_S
         self._seconds.clear()
@@ -82,7 +85,7 @@ class Monitor(Observers):
     def __init__(self, settings: ServiceSettings, is_served: bool) -> None:
         named = [table.name for table in (*settings.all_rules, *settings.windows)]
         self.metrics, self._board = Metrics(named), StatusBoard(show_keys=settings.show_keys)
-        super().__init__([ProgressLog(), *([self.metrics, self._board] if is_served else [])])
+        super().__init__([ProgressLog(settings.topic), *([self.metrics, self._board] if is_served else [])])
 
     def status(self, service: Service) -> dict[str, Any]:
         """Return the data of the page of this topic."""
@@ -108,17 +111,17 @@ class Monitors:
             return nullcontext()
 
         def metrics() -> bytes:
-            families = {
-                name: self._monitors[name].metrics.families(s.snapshot()) for name, s in service.services.items()
-            }
-            return exposition(families)
+            present = service.services.items()
+            families = {name: self._monitors[name].metrics.families(own.snapshot()) for name, own in present}
+            return exposition(families, service.has_one_topic)
 
         def status(topic: str) -> bytes | None:
-            pages = {name: self._monitors[name].status(own) for name, own in service.services.items()}
-            if topic or len(pages) == 1:
-                page = pages.get(topic or next(iter(pages)))
-                return None if page is None else orjson.dumps(page)
-            topics = [topic_overview(page) for page in pages.values()]
+            present = service.services
+            if service.has_one_topic and not topic:
+                (topic,) = present
+            if topic:
+                return orjson.dumps(self._monitors[topic].status(present[topic])) if topic in present else None
+            topics = [topic_overview(self._monitors[name].status(own)) for name, own in present.items()]
             return orjson.dumps({"version": __version__, "time": time.time(), "topics": topics})
 
         endpoints = Endpoints(live=service.not_live, ready=service.not_ready, metrics=metrics, status=status)

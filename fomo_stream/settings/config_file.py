@@ -26,6 +26,9 @@ def read_config(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        if isinstance(error, yaml.MarkedYAMLError):  # its own text repeats the line, which may hold a secret
+            mark = error.problem_mark or error.context_mark
+            reason = f"{error.problem}" + (f" in line {mark.line + 1}, column {mark.column + 1}" if mark else "")
         raise ConfigError(f"--config {path}: cannot be read as {kind}: {reason}") from None
     if not isinstance(content, dict | None) or not all(isinstance(name, str) for name in content or ()):
         raise ConfigError(f"--config {path}: cannot be read as YAML: it needs lines such as `topic: sensors`")

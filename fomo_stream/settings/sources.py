@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import Field, PrivateAttr, ValidationError
 from pydantic.fields import FieldInfo
@@ -32,6 +32,7 @@ from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
 TABLES = ("kafka", "registry")  # settings of clients: each is a table of the client's own settings
+PLACEHOLDER = "{topic}"  # in names of topics and groups
 SECTIONS = "topics"  # the table of the configuration file with a section for each topic
 OF_PROCESS = ("topic", "log_level", "health_port", "http_host", "show_keys", "threads", "wait")  # not in such a section
 
@@ -116,6 +117,8 @@ class BaseFlags(BaseSettings):
         env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True, use_attribute_docstrings=True
     )
 
+    has_sections: ClassVar[bool] = True  # whether the section of the topic counts
+
     _flags: Mapping[str, Any] = PrivateAttr({})  # those that `load` got
 
     config: Path | None = flag("General", None, metavar="FILE", scope="running")
@@ -150,7 +153,7 @@ class BaseFlags(BaseSettings):
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
             topic = init_settings().get("topic") or _variables().get(f"{ENV_PREFIX}TOPIC")
-            contents = [_with_registry_table(values) for values in _read_file(Path(path), cls.model_fields, topic)]
+            contents = [_with_registry_table(values) for values in _read_file(Path(path), cls, topic)]
             if init_settings().get("file") is not None:  # a named file is read instead of the topic
                 for content in contents:
                     content.pop("topic", None)
@@ -303,18 +306,18 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -
     return f"--config {path}{at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
 
 
-def _read_file(path: Path, fields: Mapping[str, Any], topic: str | None) -> list[dict[str, Any]]:
+def _read_file(path: Path, cls: type[BaseFlags], topic: str | None) -> list[dict[str, Any]]:
     """Return the settings of the configuration file: those in the section of `topic`, if it has one, and the others.
 
-    Without a topic, it is the one in the file, or all that have a section. Raises ConfigError.
+    topic: None: the file names it, or else it is the list of all topics that have a section. Raises ConfigError.
     """
-    content = read_config(path)
+    content, fields = read_config(path), cls.model_fields
     sections = content.pop(SECTIONS, None)
     shared = _named_settings(path, content, fields, ())
     if sections is None or "topic" not in fields:
         return [shared]
     tables = sections.items() if isinstance(sections, dict) else []
-    if not tables or not all(isinstance(table, dict | None) and isinstance(name, str) for name, table in tables):
+    if not tables or not all(isinstance(table, dict | None) and _is_section(name) for name, table in tables):
         example = "`topics: {sensors: {key: machine}}`"
         raise ConfigError(f"--config {path}{at_line(path, (SECTIONS,))}: {SECTIONS} needs settings by topic: {example}")
     try:
@@ -326,7 +329,11 @@ def _read_file(path: Path, fields: Mapping[str, Any], topic: str | None) -> list
     shared.setdefault("topic", ",".join(named))
     topic = topic or shared["topic"]
     match = next((pattern.pattern for pattern in patterns if pattern.match(topic)), "")
-    return [named.get(topic, named.get(match, {})), shared]
+    return [named.get(topic, named.get(match, {})), shared] if cls.has_sections else [shared]
+
+
+def _is_section(name: Any) -> bool:
+    return isinstance(name, str) and re.fullmatch(r"\^.*|[a-zA-Z0-9._-]{1,249}", name) is not None
 
 
 def _named_settings(
@@ -347,6 +354,10 @@ def _named_settings(
         if place and key in OF_PROCESS:
             name = ".".join((*place, option(key)[2:]))
             raise ConfigError(f"--config {path}{at_line(path, (*place, key))}: {name} is for all topics: move it up")
+        if key == "group" and place and place[-1].startswith("^") and PLACEHOLDER not in str(values[key]):
+            name = ".".join((*place, key))
+            text = f"{name}: each topic needs a group of its own: write {PLACEHOLDER} into its name"
+            raise ConfigError(f"--config {path}{at_line(path, (*place, key))}: {text}")
     return {key: value for key, value in values.items() if key in fields}
 
 

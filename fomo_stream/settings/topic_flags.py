@@ -10,10 +10,9 @@ from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings import flags
-from fomo_stream.settings.sources import flag, option
+from fomo_stream.settings.sources import PLACEHOLDER, flag, option
 
 NO_TOPIC = "none"
-PLACEHOLDER = "{topic}"
 DEFAULT_OUT, DEFAULT_DEAD_LETTERS = f"{PLACEHOLDER}-scores", f"{PLACEHOLDER}-dead-letters"
 NAMES = ("group", "out", "alerts", "dead_letters", "feedback")  # may hold the placeholder
 

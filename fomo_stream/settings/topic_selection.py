@@ -10,8 +10,8 @@ from typing import Any
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.flags import BrokerFlags, HttpFlags
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import LogLevel, flag, load, with_default
-from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, PLACEHOLDER, check_topic_names
+from fomo_stream.settings.sources import PLACEHOLDER, LogLevel, flag, load, with_default
+from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, check_topic_names
 
 MAX_LATENCY_MS = 1000.0  # by default: each topic has transactions of its own, and the broker answers to all of them
 INTERNAL = "__"  # begins the names of Kafka's own topics
@@ -20,6 +20,8 @@ _COMMA = re.compile(r",(?![^{]*\})")  # not the comma of a repetition: ^a{1,3}
 
 class ProcessSettings(BrokerFlags, HttpFlags):
     """Settings of a process that scores several topics; all others are those of a topic."""
+
+    has_sections = False
 
     topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1)
     """topic to read records from; it must exist"""

@@ -153,6 +153,8 @@ def test_the_command_takes_topics_from_sections_of_the_file(broker: Broker, tmp_
         ("topics: {a: {alert-rate: 3}, b: {}}", "topic a: alert-rate in the configuration file 3"),
         ("topics:\n  a: {}\n  b:\n    kex: user", "line 4: unknown setting kex"),
         ("topics:\n  a: {health-port: 80}", "line 2: topics.a.health-port is for all topics: move it up"),
+        ("topics: {'^a': {group: x}, b: {}}", "topics.^a.group: each topic needs a group of its own"),
+        ("topics: {'a,b': {}}", "line 1: topics needs settings by topic"),
         ("topics: [a, b]", "line 1: topics needs settings by topic"),
         ("topics: {a: {}, '^(': {}}", "line 1: topics has an invalid pattern, '^('"),
         ("topic: a,b\ngroup: x", "the topics a and b have the same group, x: give each a group of its own"),

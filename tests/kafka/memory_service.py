@@ -23,7 +23,7 @@ from fomo_stream.kafka.broker.cluster import Ends
 from fomo_stream.kafka.broker.topic_reader import to_record
 from fomo_stream.kafka.delivery.base import CommitOutcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.member import ConsumerErrors, GroupMember
+from fomo_stream.kafka.member import MEMBERSHIP_S, ConsumerErrors, GroupMember
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.topics.watch import EndsAnswer, TopicReport
@@ -190,8 +190,8 @@ class Instance(GroupMember):
                 self.executor.work()
 
     def step(self) -> None:
-        """A turn of the loop; no time has passed since the last one."""
-        self.turn(self.turned_at)
+        """A turn of the loop, as soon after the last one as its membership is checked again."""
+        self.turn(self.turned_at + MEMBERSHIP_S)
 
     def restore(self) -> None:
         self.activate()

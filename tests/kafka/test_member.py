@@ -230,7 +230,7 @@ def test_when_a_topic_was_recreated_partitions_are_restored_before_more_is_read(
         assert after.position == 0
         assert after.learned_until == 0
     else:
-        assert after.position == after.learned_until == 30
+        assert after.position == after.learned_until == broker.offsets["t", 0]
 
 
 def test_while_the_service_is_behind_commits_are_rare(member: Instance) -> None:

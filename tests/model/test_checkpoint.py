@@ -171,7 +171,7 @@ def test_unknown_names_list_the_shipped_models(name: str) -> None:
         ({"device": "cuda:x"}, "there is no device 'cuda:x'"),
         ({"device": "cuda:99"}, "cannot be used"),
         ({"device": "meta"}, "cannot be used"),
-        ({"kernel": "c"}, "no kernel 'c'; kernels are auto, numba, torch"),
+        ({"backend": "c"}, "there is no backend 'c'; backends are auto, numba, torch"),
     ],
 )
 def test_an_unusable_device_or_kernel_is_refused(asked: dict[str, str], says: str) -> None:

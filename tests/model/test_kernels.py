@@ -286,9 +286,9 @@ def test_which_kernel_is_used() -> None:
     ]
     assert resolve_backend("auto", cpu, PRESETS["paper-100"]) == "torch"
     assert resolve_backend("auto", "cuda:0", default) == "torch"
-    with pytest.raises(ConfigError, match="the kernel numba has no kernels for a model of raw features; use torch"):
+    with pytest.raises(ConfigError, match="the backend numba has no kernels for a model of raw features; use torch"):
         resolve_backend("numba", cpu, PRESETS["paper-100"])
-    with pytest.raises(ConfigError, match="the kernel numba runs on a CPU, not on cuda"):
+    with pytest.raises(ConfigError, match="the backend numba runs on a CPU, not on cuda"):
         resolve_backend("numba", "cuda:0", default)
 
 
