@@ -23,13 +23,14 @@ from flag_tables import SETTINGS, with_tables
 
 import fomo_stream.kafka.outputs as letters
 from fomo_stream.cli.main import main
-from fomo_stream.cli.parser import build_parser, parse
+from fomo_stream.cli.parser import build_parser, parse, parse_flags
 from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
 from fomo_stream.errors import REASONS
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
+from fomo_stream.settings.topic_selection import TopicCatalog
 from pretrain import __main__ as pretrain
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -85,8 +86,10 @@ def test_python_snippets_run_each_by_itself(page: Document, tmp_path: Path, monk
 def test_configuration_files_are_read_without_a_warning(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "plant.yaml"
     path.write_text(block.code)
-    settings = parse(SETTINGS["run"], ["--config", str(path)])
-    rules = Rules.of(settings)  # type: ignore[arg-type]  # of the service
+    catalog = TopicCatalog({"config": str(path)})
+    catalog.check()
+    settings = catalog.settings(catalog.selection.names[0])
+    rules = Rules.of(settings)
     features = ("flow", "pressure", "rpm", "A_temp")
     assert len(rules.rules) == (4 if "rules:" in block.code else 0)
     assert list(rules.warnings(Schema(features), has_keys=True)) == []
@@ -166,7 +169,11 @@ def check_fomo_stream(line: str, words: list[str], folder: Path) -> None:
     elif command == "score":
         assert main(words[1:]) == 0
     elif command != "demo":  # a topic is needed: only flags are checked
-        parse(SETTINGS[command], [word for word in words[1:] if word != command])
+        given = [word for word in words[1:] if word != command]
+        if command == "run":
+            TopicCatalog(parse_flags(SETTINGS[command], given)).check()
+        else:
+            parse(SETTINGS[command], given)
 
 
 def check_python(_line: str, words: list[str], _folder: Path) -> None:
