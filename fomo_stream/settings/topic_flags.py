@@ -22,7 +22,7 @@ class TopicFlags(flags.BrokerFlags, flags.RecordFlags):
     """The topic, the group, and the labels that it learns from."""
 
     topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
-    """topic to read records from; it must exist. `run`, `doctor`, `group` take several, a,b, and patterns: '^plant-.*'"""
+    """topic to read records from; it must exist. `run`, `doctor`, `group` also take a,b and patterns: '^plant-.*'"""
     feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group", decides=flags.REMEMBERED)
     """topic with labels for scored records; it needs as many partitions as --topic (default: none)"""
     group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, scope="scores")
