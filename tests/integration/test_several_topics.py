@@ -210,8 +210,9 @@ def test_doctor_and_group_answer_for_each_topic(broker: Broker, capsys: pytest.C
     with running(topic=f"^{plant}", bootstrap=broker.bootstrap, group="fomo-{topic}"):
         for name in names:
             scores(broker, f"{name}-scores")
-    of_broker = ("--bootstrap", broker.bootstrap, "--group", "fomo-{topic}", "--features", "temperature,motor.rpm")
-    of_broker += ("--min-context", "50", "--context-size", "100")
+    given = {"bootstrap": broker.bootstrap, "group": "fomo-{topic}", "features": "temperature,motor.rpm"}
+    given |= {"min-context": "50", "context-size": "100"}
+    of_broker = [f"--{name}={value}" for name, value in given.items()]
     every = ("--topic", f"{late},^{plant}", *of_broker)  # the outputs match too, and are left out
 
     code, out, err = commanded(capsys, "group", *every)

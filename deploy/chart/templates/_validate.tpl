@@ -7,7 +7,7 @@
 {{- $names := include "fomo-stream.topics" . | fromJsonArray -}}
 {{- $bootstrap := required "settings.bootstrap is required: the addresses of the brokers (--set settings.bootstrap=kafka:9092)" .Values.settings.bootstrap -}}
 {{- $group := include "fomo-stream.group" . -}}
-{{- if and (eq $topic "{topic}") (not (contains $topic $group)) (ne (len $names) 1) -}}
+{{- if and (eq $topic "{topic}") (not (contains $topic $group)) (not .Values.settings.topics) -}}
 {{- fail (printf "settings.group is %s, but each topic of %s needs a group of its own: write {topic} in it" $group $selection) -}}
 {{- end -}}
 {{- range default (list "t") $names -}}
@@ -29,10 +29,11 @@
 {{- fail (printf "extraEnv: %s is set by the chart, from other values; use %s" $name .) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (not (include "fomo-stream.out" .)) (not .Values.settings.alerts) -}}
+{{- $alerts := or .Values.settings.alerts .Values.settings.topics -}}{{/* a section may name its own */}}
+{{- if and (not (include "fomo-stream.out" .)) (not $alerts) -}}
 {{- fail "settings.out is none, but settings.alerts names no topic for outliers: no score would be written" -}}
 {{- end -}}
-{{- if and .Values.settings.silence (not .Values.settings.alerts) -}}
+{{- if and .Values.settings.silence (not $alerts) -}}
 {{- fail "settings.silence needs settings.alerts, the topic for its alerts" -}}
 {{- end -}}
 {{- if eq (default "" .Values.settings.alerts) "none" -}}
