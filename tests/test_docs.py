@@ -30,6 +30,7 @@ from fomo_stream.partition.rules import Rules
 from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_selection import TopicCatalog
 from pretrain import __main__ as pretrain
 
@@ -86,7 +87,7 @@ def test_python_snippets_run_each_by_itself(page: Document, tmp_path: Path, monk
 def test_configuration_files_are_read_without_a_warning(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "plant.yaml"
     path.write_text(block.code)
-    catalog = TopicCatalog({"config": str(path)})
+    catalog = TopicCatalog(ServiceSettings, {"config": str(path)})
     catalog.check()
     settings = catalog.settings(catalog.selection.names[0])
     rules = Rules.of(settings)
@@ -171,7 +172,7 @@ def check_fomo_stream(line: str, words: list[str], folder: Path) -> None:
     elif command != "demo":  # a topic is needed: only flags are checked
         given = [word for word in words[1:] if word != command]
         if command == "run":
-            TopicCatalog(parse_flags(SETTINGS[command], given)).check()
+            TopicCatalog(ServiceSettings, parse_flags(ServiceSettings, given)).check()
         else:
             parse(SETTINGS[command], given)
 

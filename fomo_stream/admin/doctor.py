@@ -42,8 +42,11 @@ FindingsByCheck = Mapping[str, Sequence[Finding]]  # by check
 KINDS = {Kind.AVRO: "Avro", Kind.PROTOBUF: "Protobuf", Kind.JSON: "JSON"}
 
 
-def run_checks(settings: DoctorSettings) -> tuple[str, int]:
-    """Return the report and the exit code: 0 without a problem, else that of the first one. Raises ConfigError."""
+def run_checks(settings: DoctorSettings, heading: str = "") -> tuple[str, int]:
+    """Return the report and the exit code: 0 without a problem, else that of the first one. Raises ConfigError.
+
+    heading: begins a text, where there are several topics. JSON then names its topic, in a single line.
+    """
     try:
         facts = collect_facts(settings)
         by_check = {name: list(check(settings, facts)) for name, check in BROKER_CHECKS.items()}
@@ -56,7 +59,8 @@ def run_checks(settings: DoctorSettings) -> tuple[str, int]:
     by_check = {name: findings or [Finding("nothing has to be changed")] for name, findings in by_check.items()}
     errors = [finding.error for findings in by_check.values() for finding in findings if finding.error is not None]
     code = errors[0].exit_code if errors else 0
-    return as_json(by_check, code) if settings.json_ else as_text(by_check), code
+    topic = settings.topic if heading else ""
+    return as_json(by_check, code, topic) if settings.json_ else heading + as_text(by_check), code
 
 
 def as_text(by_check: FindingsByCheck) -> str:
@@ -71,15 +75,16 @@ def as_text(by_check: FindingsByCheck) -> str:
     return "\n".join([*lines, "", ", ".join([*shown, f"{counts['not checked']} not checked"])])
 
 
-def as_json(by_check: FindingsByCheck, code: int) -> str:
-    """Return one JSON object: the exit code and the findings."""
+def as_json(by_check: FindingsByCheck, code: int, topic: str) -> str:
+    """Return one JSON object: the exit code and the findings; with a topic, in a single line."""
     findings = [
         {"check": name, "level": finding.level, "what": finding.what, "remedy": finding.remedy}
         | {"code": finding.error.exit_code if finding.error is not None else 0}
         for name, findings_of_check in by_check.items()
         for finding in findings_of_check
     ]
-    return json.dumps({"exit_code": code, "findings": findings}, indent=2)
+    head = {"topic": topic} if topic else {}
+    return json.dumps({**head, "exit_code": code, "findings": findings}, indent=None if topic else 2)
 
 
 # --- questions

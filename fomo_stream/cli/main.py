@@ -18,19 +18,20 @@ from typing import NoReturn
 
 from fomo_stream.cli.parser import parse, parse_flags
 from fomo_stream.cli.signals import Signals
-from fomo_stream.errors import ConfigError, FomoError, FomoWarning
+from fomo_stream.errors import BrokerError, ConfigError, FomoError, FomoWarning, NotPermittedError, TopicError
 from fomo_stream.logs import configure_logging, kv, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
-from fomo_stream.settings.topic_selection import TopicCatalog
+from fomo_stream.settings.topic_selection import ProcessSettings, TopicCatalog, TopicSettings
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import clean_lines, did_you_mean
 
 log = logging.getLogger(__name__)
 
+UNASKED = (BrokerError.exit_code, TopicError.exit_code, NotPermittedError.exit_code)
 SWITCH_S = 0.001  # longest wait of a record for the thread that builds contexts; Python's default is 5 ms
 
 
@@ -94,7 +95,8 @@ def run_command(argv: Sequence[str]) -> int:
     once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly.
     """
     with _logged_notes():
-        catalog = TopicCatalog(parse_flags(ServiceSettings, argv, inspect.getdoc(run_command) or ""))
+        flags = parse_flags(ServiceSettings, argv, inspect.getdoc(run_command) or "")
+        catalog = TopicCatalog(ServiceSettings, flags)
         catalog.check()
         process = catalog.process
         configure_logging(process.log_level)
@@ -235,13 +237,14 @@ def group_command(argv: Sequence[str]) -> int:
     With --update-group it changes those that are given and may change, while the group has no members; the others
     stay as they are.
     """
-    settings = _load_settings(GroupSettings, argv, group_command)
-    from fomo_stream.admin.group import check_group, look_at_group, update_group
 
-    action = check_group if settings.check else update_group if settings.update_group else look_at_group
-    with quiet_clients():
-        print(clean_lines(action(settings)))
-    return 0
+    def answer(settings: GroupSettings, heading: str) -> tuple[str, int]:
+        from fomo_stream.admin.group import check_group, look_at_group, update_group
+
+        action = check_group if settings.check else update_group if settings.update_group else look_at_group
+        return heading + action(settings), 0
+
+    return _for_each_topic(GroupSettings, argv, group_command, answer)
 
 
 def doctor_command(argv: Sequence[str]) -> int:
@@ -252,13 +255,13 @@ def doctor_command(argv: Sequence[str]) -> int:
     It takes all flags of the service, so give it the environment and --config file of an instance. It changes
     nothing and reads no values of records. The exit code is that of the first problem; warnings do not count.
     """
-    settings = _load_settings(DoctorSettings, argv, doctor_command)
-    from fomo_stream.admin.doctor import run_checks
 
-    with quiet_clients():
-        text, code = run_checks(settings)
-    print(clean_lines(text))
-    return code
+    def answer(settings: DoctorSettings, heading: str) -> tuple[str, int]:
+        from fomo_stream.admin.doctor import run_checks
+
+        return run_checks(settings, heading)
+
+    return _for_each_topic(DoctorSettings, argv, doctor_command, answer)
 
 
 Command = Callable[[Sequence[str]], int]
@@ -271,11 +274,54 @@ COMMANDS: dict[str, Command] = {function.__name__.removesuffix("_command"): func
 
 def _load_settings(cls: type[AnySettings], argv: Sequence[str], command: Command) -> AnySettings:
     """Return the settings of a command, and configure the logs with them."""
-    name = "" if command is run_command else command.__name__.removesuffix("_command")
     with _logged_notes():
-        settings = parse(cls, argv, inspect.getdoc(command) or "", name)
+        settings = parse(cls, argv, inspect.getdoc(command) or "", command.__name__.removesuffix("_command"))
         configure_logging(settings.log_level)
     return settings
+
+
+def _for_each_topic(
+    cls: type[TopicSettings],
+    argv: Sequence[str],
+    command: Command,
+    answer: Callable[[TopicSettings, str], tuple[str, int]],
+) -> int:
+    """Print the answer of a command for each topic that is selected; return the exit code of the first problem.
+
+    answer: returns a text that begins with the given heading, and an exit code. A topic that could not be asked (7, 8
+    or 9) counts only if no other has a problem: before an upgrade, it must not hide a topic that refuses.
+    """
+    with _logged_notes():
+        name = command.__name__.removesuffix("_command")
+        catalog = TopicCatalog(cls, parse_flags(cls, argv, inspect.getdoc(command) or "", name))
+        catalog.check()
+        settings, errors = catalog.topics(_listed_topics(catalog.process) if catalog.selection.patterns else [])
+        configure_logging(next((own.log_level for own in settings.values()), "warning"))
+    if not settings and not errors:
+        raise TopicError(f"no topic at {catalog.process.bootstrap} matches --topic {catalog.process.topic}")
+    codes = []
+    for topic in (*settings, *errors):
+        heading = "" if catalog.selection.is_single else f"topic {topic}\n"
+        try:
+            if topic in errors:
+                raise errors[topic]
+            with quiet_clients():
+                text, code = answer(settings[topic], heading)
+            print(clean_lines(text), flush=True)
+        except FomoError as error:
+            if not heading:
+                raise
+            where = "" if topic in errors else f"topic {topic}: "
+            print(f"fomo-stream: {where}{clean_lines(str(error))}", file=sys.stderr, flush=True)
+            code = error.exit_code
+        codes.append(code)
+    return min(filter(None, codes), key=lambda code: code in UNASKED, default=0)
+
+
+def _listed_topics(process: ProcessSettings) -> list[str]:
+    from fomo_stream.kafka.broker.clients import connect
+
+    return list(connect(process)[1].topics)
 
 
 @contextmanager

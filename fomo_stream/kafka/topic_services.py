@@ -119,7 +119,7 @@ class TopicServices:
     observe: returns the observer of a topic, which stays the same when its service is made again.
     """
 
-    def __init__(self, catalog: TopicCatalog, observe: Callable[[ServiceSettings], Observer]) -> None:
+    def __init__(self, catalog: TopicCatalog[ServiceSettings], observe: Callable[[ServiceSettings], Observer]) -> None:
         self._catalog, self._observe = catalog, observe
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._loading = threading.Lock()

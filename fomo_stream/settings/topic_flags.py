@@ -21,7 +21,7 @@ class TopicFlags(flags.BrokerFlags, flags.RecordFlags):
     """The topic, the group, and the labels that it learns from."""
 
     topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
-    """topic to read records from; it must exist. `run` takes several, a,b, and patterns: '^sensors-.*'"""
+    """topic to read records from; it must exist. `run`, `doctor`, `group` also take a,b and patterns: '^plant-.*'"""
     feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group", decides=flags.REMEMBERED)
     """topic with labels for scored records; it needs as many partitions as --topic (default: none)"""
     group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, scope="scores")
@@ -145,7 +145,9 @@ def check_topic_names(topics: Mapping[str, str | None]) -> None:
     """Raise ValueError, which names the flag, for a text that cannot be the name of a topic."""
     for flag_name, topic in topics.items():
         if topic and flag_name == "--topic" and ("," in topic or topic.startswith("^")):
-            raise ValueError(f"--topic {topic[:60]!r}: this command takes one topic; only `run` takes several")
+            raise ValueError(
+                f"--topic {topic[:60]!r}: this command takes one topic; run, doctor and group take several"
+            )
         if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
             raise ValueError(
                 f"{flag_name} {topic[:60]!r} cannot be the name of a topic: it has at most 249 letters from a to z, "

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.flags import BrokerFlags, HttpFlags
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import PLACEHOLDER, LogLevel, flag, load, with_default
-from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, check_topic_names
+from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, OutputFlags, check_topic_names
+
+TopicSettings = TypeVar("TopicSettings", bound=OutputFlags)
 
 MAX_LATENCY_MS = 1000.0  # by default: each topic has transactions of its own, and the broker answers to all of them
 INTERNAL = "__"  # begins the names of Kafka's own topics
@@ -73,12 +75,15 @@ class TopicSelection:
         return [topic for topic in topics if any(pattern.match(topic) for pattern in self.patterns)]
 
 
-class TopicCatalog:
-    """The settings of each topic of a process, from its flags, the environment, and sections of the --config file."""
+class TopicCatalog(Generic[TopicSettings]):
+    """The settings of each topic of a command, from its flags, the environment, and sections of the --config file.
 
-    def __init__(self, flags: Mapping[str, Any]) -> None:
-        self._flags = dict(flags)
-        self._loaded: dict[str, ServiceSettings] = {}
+    cls: the settings of one topic.
+    """
+
+    def __init__(self, cls: type[TopicSettings], flags: Mapping[str, Any]) -> None:
+        self._cls, self._flags = cls, dict(flags)
+        self._loaded: dict[str, TopicSettings] = {}
         own = {name: value for name, value in flags.items() if name in ProcessSettings.model_fields}
         self.process = load(ProcessSettings, own)
         self.selection = TopicSelection.parse(self.process.topic)
@@ -87,14 +92,15 @@ class TopicCatalog:
         outputs += [process.alerts, process.feedback]
         self._outputs = [_name_pattern(name) for name in outputs if name]
 
-    def settings(self, topic: str) -> ServiceSettings:
+    def settings(self, topic: str) -> TopicSettings:
         """Return the settings of one topic, as they were when first asked for. Raises ConfigError."""
         flags = {**self._flags, "topic": topic}
         try:
             if topic not in self._loaded:
-                settings = load(ServiceSettings, flags)
-                if not (self.selection.is_single or "max_latency_ms" in settings.model_fields_set):
-                    settings = load(ServiceSettings, {**flags, "max_latency_ms": MAX_LATENCY_MS})
+                settings = load(self._cls, flags)
+                has_latency = "max_latency_ms" in self._cls.model_fields.keys() - settings.model_fields_set
+                if has_latency and not self.selection.is_single:
+                    settings = load(self._cls, {**flags, "max_latency_ms": MAX_LATENCY_MS})
                 self._loaded[topic] = settings
             return self._loaded[topic]
         except ConfigError as error:
@@ -111,14 +117,14 @@ class TopicCatalog:
         for error in errors.values():
             raise error
 
-    def topics(self, listed: Iterable[str]) -> tuple[dict[str, ServiceSettings], dict[str, ConfigError]]:
-        """Return the settings of each topic that is to be scored, and the errors of topics whose settings are wrong.
+    def topics(self, listed: Iterable[str]) -> tuple[dict[str, TopicSettings], dict[str, ConfigError]]:
+        """Return the settings of each topic that is selected, and the errors of topics whose settings are wrong.
 
         listed: the topics of the broker. A pattern may match the names of outputs, also of topics that are gone; these
         are not scored. Two topics cannot have one group: each joining, leaving and commit of one would make the other
         wait.
         """
-        settings: dict[str, ServiceSettings] = {}
+        settings: dict[str, TopicSettings] = {}
         errors: dict[str, ConfigError] = {}
         found = [topic for topic in self.selection.matching(listed) if not self._is_output(topic)]
         for topic in (*self.selection.names, *found):

@@ -11,6 +11,7 @@ from fomo_stream.ops.metric import PREFIX
 from fomo_stream.ops.metrics import METRICS
 
 TARGET = frozenset({"namespace", "job", "pod", "instance"})  # labels that Prometheus adds to every series
+SEVERAL = frozenset({"topic"})  # the label that a process with several topics adds to its series
 # Of prometheus_client's ProcessCollector, as it names them.
 PROCESS = (
     "process_virtual_memory_bytes",
@@ -70,7 +71,7 @@ def unknown(queries: Iterable[str]) -> list[str]:
         wrong += [metric for metric, _ in found.selectors if metric not in known]
         selectors = [(metric, asked) for metric, asked in found.selectors if metric in known]
         for metric, asked in selectors:
-            wrong += [f"{metric}{{{label}}}" for label in sorted(asked - known[metric] - TARGET)]
-        allowed = TARGET.union(*(known[metric] for metric, _ in selectors))
+            wrong += [f"{metric}{{{label}}}" for label in sorted(asked - known[metric] - TARGET - SEVERAL)]
+        allowed = (TARGET | SEVERAL).union(*(known[metric] for metric, _ in selectors))
         wrong += [f"by ({label}): {query}" for label in sorted(found.grouped - allowed)]
     return wrong

@@ -22,6 +22,7 @@ from charts import (
     Object,
     Rendered,
     chart,
+    environment,
     every_set,
     plain,
     rendered,
@@ -37,7 +38,8 @@ from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
 from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.removed import RENAMED
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import load
+from fomo_stream.settings.sources import SECTIONS, load
+from fomo_stream.settings.topic_selection import TopicCatalog
 
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
 # The chart explains mistakes in these, or leaves that to the program.
@@ -65,7 +67,7 @@ def expected(field: Object) -> Object:
 def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
     fields = ServiceSettings.model_json_schema()["properties"]
     settings = chart().schema["properties"]["settings"]["properties"]
-    assert set(settings) - RENAMED.keys() == {name.replace("_", "-") for name in fields.keys() - BY_CHART}
+    assert set(settings) - RENAMED.keys() - {SECTIONS} == {name.replace("_", "-") for name in fields.keys() - BY_CHART}
     listed = (CHART / "templates" / "_validate.tpl").read_text().partition("$known := list")[2].partition("-}}")[0]
     assert set(re.findall(r'"([\w-]+)"', listed)) == set(settings)
     for name in fields.keys() - BY_CHART - IN_TEMPLATES:
@@ -211,6 +213,62 @@ def test_the_program_reads_the_settings_that_were_given(
     assert settings.device == ("cuda" if found.values["gpu"]["enabled"] else "auto")
 
 
+NOTHING: Object = {}
+SEVERAL: list[tuple[Object, list[str], str]] = [  # settings, the topics that they select, the group of the first
+    ({"topic": "a, b.c"}, ["a", "b.c"], f"scoring.{NAME}.a"),
+    ({"topic": "^p{1,3}-,a", "group": "{topic}-g"}, ["a", "pp-1"], "a-g"),
+    ({"topic": "", "topics": {"b": None, "a": {"key": "k", "alert-rate": 0.001}}}, ["a", "b"], f"scoring.{NAME}.a"),
+    ({"topic": "a", "topics": {"a": {"group": "old", "out": "{topic}-o"}, "b": NOTHING}}, ["a"], "old"),
+    ({"topic": "a,b", "topics": {"^[a-b]\\w*$": {"rules": [{"name": 'r "1"', "ignore": 2.5}]}}}, ["a", "b"], ""),
+]
+
+
+@pytest.mark.parametrize(("given", "topics", "group"), SEVERAL, ids=lambda part: json.dumps(part)[:60])
+def test_the_program_reads_several_topics_and_their_sections(
+    given: Object, topics: list[str], group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = {"settings": {"linger.ms": 5}}
+    found = rendered("default", settings={"alerts": "pages", **given}, kafka=kafka)
+    for name, value in environment(found, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    catalog = TopicCatalog(ServiceSettings, {})
+    catalog.check()
+    selected, errors = catalog.topics(["pp-1", "pp-1-scores", "other"])
+    assert (sorted(selected), errors) == (topics, {})
+    assert selected["a"].group == group or not group
+    for topic, read in selected.items():
+        sections = given.get("topics", {})
+        own = sections.get(topic) or next((sections[name] for name in sections if name[0] == "^"), NOTHING)
+        for key, value in own.items():
+            wanted = value.replace("{topic}", topic) if isinstance(value, str) else value
+            assert key == "rules" or getattr(read, key.replace("-", "_")) == wanted
+        assert [rule.name for rule in read.all_rules] == [rule["name"] for rule in own.get("rules", [])]
+        assert (read.alerts, read.kafka["linger.ms"]) == ("pages", "5")
+    assert f"reads {given['topic'] or 'a,b'} from" in found.notes
+
+
+def test_a_topic_keeps_its_group_when_the_release_gets_more_topics() -> None:
+    alone, among = (tomllib.loads(rendered("default", settings={"topic": t}).toml)["group"] for t in ("a", "a,b"))
+    assert among.replace("{topic}", "a") == alone
+    named = {"out": "{topic}-o", "alerts": "al-{topic}", "feedback": "f-{topic}", "group": "g-{topic}"}
+    objects = [rendered("everything", settings={**named, "topic": "s"}, notify={"enabled": False}).objects]
+    plain_names = {name: text.replace("{topic}", "s") for name, text in named.items()}
+    objects += [rendered("everything", settings={**plain_names, "topic": "s"}, notify={"enabled": False}).objects]
+    one, other = ([one for one in each if one["apiVersion"].startswith("kafka.strimzi")] for each in objects)
+    assert one == other
+
+
+def test_keda_looks_at_the_lag_of_each_topic() -> None:
+    topics = {"b": {"group": "old", "start": "latest"}, "c": None}
+    found = rendered("tls", settings={"topic": "a,b", "topics": topics, "group": None})
+    triggers = found.one("ScaledObject")["spec"]["triggers"]
+    read = [[one["metadata"][key] for key in ("topic", "consumerGroup", "offsetResetPolicy")] for one in triggers]
+    assert read == [["a", f"scoring.{NAME}.a", "earliest"], ["b", "old", "latest"]]
+    assert all(one["authenticationRef"] == {"name": NAME} for one in triggers)
+    for one in found.objects:
+        validate(one, VERSIONS[0])
+
+
 def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,8 +399,8 @@ def test_the_chart_takes_what_the_pages_write_in_yaml(tmp_path: Path, monkeypatc
         by_chart = settings_of(rendered("default", settings=given), tmp_path, monkeypatch)
         monkeypatch.undo()
         (tmp_path / "own.yaml").write_text(text)
-        own = load(ServiceSettings, {"bootstrap": "kafka:9092", "config": tmp_path / "own.yaml"})
-        for name in given:
+        own = load(ServiceSettings, {"bootstrap": "kafka:9092", "topic": "sensors", "config": tmp_path / "own.yaml"})
+        for name in given.keys() - {SECTIONS}:
             field = name.replace("-", "_")
             assert getattr(by_chart, field) == getattr(own, field), name
 

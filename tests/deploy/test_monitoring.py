@@ -96,24 +96,32 @@ def test_the_metrics_of_the_process_are_those_of_prometheus_client() -> None:
 # --- the dashboard
 
 
-def made_series() -> Iterator[dict[str, str]]:
-    """Series of everything that an instance exposes."""
+def made_series(topics: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Series of everything that an instance exposes; topics: several ones that it scores."""
     for name, labels in exposed().items():
         choices = {"le": ("0.1", "1", "+Inf"), "severity": ("info", "warning"), "outcome": ("committed", "aborted")}
         varied = next((label for label in choices if label in labels), "instance")
         for value in choices.get(varied, ("a",)):
             given = dict.fromkeys(labels | TARGET, "0") | {varied: value}
-            pairs = ", ".join(f'{label}="{value}"' for label, value in given.items())
-            yield {"series": f"{name}{{{pairs}}}", "values": "1+60x30"}
+            for topic in topics if name not in PROCESS else ("",):
+                pairs = ", ".join(f'{label}="{value}"' for label, value in ({"topic": topic} | given).items())
+                yield {"series": f"{name}{{{pairs}}}", "values": "1+60x30"}
 
 
-def test_every_query_of_the_dashboard_finds_something_where_all_metrics_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topics", [("",), ("a", "b")], ids=["one topic", "several"])
+def test_every_query_of_the_dashboard_finds_something_where_all_metrics_are(
+    topics: tuple[str, ...], tmp_path: Path
+) -> None:
     found = [{"labels": "{}", "value": 1}]
     tests = [
         {"expr": f"count({query}) > bool 0", "eval_time": "20m", "exp_samples": found}
         for query in dict.fromkeys(dashboard_queries())
     ]
-    made = {"interval": "1m", "input_series": list(made_series()), "promql_expr_test": tests}
+    made = {
+        "interval": "1m",
+        "input_series": [*{one["series"]: one for one in made_series(topics)}.values()],
+        "promql_expr_test": tests,
+    }
     (tmp_path / "queries.yaml").write_text(json.dumps({"evaluation_interval": "1m", "tests": [made]}))
     status, output = promtool("test", "rules", tmp_path / "queries.yaml")
     assert status == 0, output
@@ -141,6 +149,25 @@ def test_flags_and_alerts_that_texts_name_exist() -> None:
     flags = {name for action in build_parser(ServiceSettings)._actions for name in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", text)) <= flags
     assert set(re.findall(r"\bFomo\w+", text)) <= set(ALERTS)
+
+
+def test_an_instance_with_several_topics_is_counted_once(tmp_path: Path) -> None:
+    queries = {target["legendFormat"]: target["expr"] for panel in PANELS for target in panel["targets"]}
+    series = [
+        {"series": f'fomo_ready{{job="j", instance="{instance}", topic="{topic}"}}', "values": f"{ready}x5"}
+        for instance, topic, ready in (("0", "a", 1), ("0", "b", 0), ("1", "a", 0), ("1", "b", 0))
+    ]
+    tests = [
+        {
+            "expr": re.sub(r"{[^}]*}", "", queries[legend]),
+            "eval_time": "1m",
+            "exp_samples": [{"labels": "{}", "value": n}],
+        }
+        for legend, n in (("running", 2), ("ready", 1))
+    ]
+    made = {"interval": "1m", "input_series": series, "promql_expr_test": tests}
+    (tmp_path / "queries.yaml").write_text(json.dumps({"evaluation_interval": "1m", "tests": [made]}))
+    assert promtool("test", "rules", tmp_path / "queries.yaml")[0] == 0
 
 
 # --- alerts

@@ -14,10 +14,12 @@ import pytest
 from brokers import Broker, free_ports, wait_for
 from services import CLIENT, Command, Running, make_settings, readings, results, unique
 
+from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, ConfigError
 from fomo_stream.kafka import topic_services
 from fomo_stream.kafka.topic_services import TopicServices
 from fomo_stream.ops.monitor import Monitors
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_selection import TopicCatalog
 
 # The settings of `make_settings`, as flags.
@@ -39,7 +41,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def running(**flags: Any) -> Iterator[TopicServices]:
-    catalog = TopicCatalog({**FLAGS, **flags})
+    catalog = TopicCatalog(ServiceSettings, {**FLAGS, **flags})
     services = TopicServices(catalog, Monitors(catalog.process).of_topic)
     errors: list[BaseException] = []
 
@@ -106,7 +108,7 @@ def test_each_topic_is_scored_as_if_it_were_alone(broker: Broker) -> None:
 
 def test_without_any_topic_that_starts_it_ends_with_the_reason(broker: Broker) -> None:
     names = f"{unique('a')},{unique('b')}"
-    catalog = TopicCatalog({"topic": names, "group": "fomo-{topic}", "bootstrap": broker.bootstrap})
+    catalog = TopicCatalog(ServiceSettings, {"topic": names, "group": "fomo-{topic}", "bootstrap": broker.bootstrap})
     with pytest.raises(BrokerError, match="there is no topic"):
         TopicServices(catalog, Monitors(catalog.process).of_topic).run()
 
@@ -167,13 +169,13 @@ def test_mistakes_are_found_at_the_start(tmp_path: Path, lines: str, words: str)
     config = tmp_path / "fomo.yaml"
     config.write_text(lines if "group" in lines else f"{lines}\ngroup: 'g-{{topic}}'\n")
     with pytest.raises(ConfigError) as caught:
-        TopicCatalog({"config": str(config)}).check()
+        TopicCatalog(ServiceSettings, {"config": str(config)}).check()
     assert words in str(caught.value)
 
 
 def test_a_pattern_leaves_out_the_outputs_of_its_topics() -> None:
     catalog = TopicCatalog(
-        {"topic": "^plant,x", "group": "g-{topic}", "alerts": "plant-alerts", "out": "plant-{topic}"}
+        ServiceSettings, {"topic": "^plant,x", "group": "g-{topic}", "alerts": "plant-alerts", "out": "plant-{topic}"}
     )
     listed = ["plant-1", "plant-plant-1", "plant-2-dead-letters", "plant-x", "plant-alerts", "g-x-x-state", "__plant"]
     settings, errors = catalog.topics(listed)
@@ -185,7 +187,74 @@ def test_a_pattern_leaves_out_the_outputs_of_its_topics() -> None:
 def test_one_topic_of_a_file_is_read_with_its_section(tmp_path: Path) -> None:
     config = tmp_path / "fomo.toml"
     config.write_text('group = "g-{topic}"\nkey = "site"\n[topics.a]\nkey = "user"\n[topics."^b-.*"]\nviews = "fast"\n')
-    by_topic = {topic: TopicCatalog({"config": str(config), "topic": topic}).settings(topic) for topic in ("a", "b-1")}
+    by_topic = {
+        topic: TopicCatalog(ServiceSettings, {"config": str(config), "topic": topic}).settings(topic)
+        for topic in ("a", "b-1")
+    }
     assert by_topic["a"].key == "user"
     assert by_topic["a"].group == "g-a"
     assert (by_topic["b-1"].key, by_topic["b-1"].views) == ("site", ("fast",))
+
+
+# --- doctor and group
+
+
+def commanded(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """The exit code of a command in this process, and what it prints."""
+    capsys.readouterr()
+    return main(list(words)), *capsys.readouterr()
+
+
+@pytest.mark.usefixtures("real_kafka", "restored_logging")
+def test_doctor_and_group_answer_for_each_topic(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    plant = unique("plant")
+    names, late = [filled(broker, f"{plant}-{i}", i) for i in range(2)], unique("late")
+    with running(topic=f"^{plant}", bootstrap=broker.bootstrap, group="fomo-{topic}"):
+        for name in names:
+            scores(broker, f"{name}-scores")
+    given = {"bootstrap": broker.bootstrap, "group": "fomo-{topic}", "features": "temperature,motor.rpm"}
+    given |= {"min-context": "50", "context-size": "100"}
+    of_broker = [f"--{name}={value}" for name, value in given.items()]
+    every = ("--topic", f"{late},^{plant}", *of_broker)  # the outputs match too, and are left out
+
+    code, out, err = commanded(capsys, "group", *every)
+    assert code == 8
+    assert [line for line in out.splitlines() if line.startswith(("topic ", "group "))] == [
+        line for name in names for line in (f"topic {name}", f"group fomo-{name} on topic {name}")
+    ]
+    assert err.startswith(f"fomo-stream: topic {late}: there is no topic {late} on ")
+    assert err.count("\n") == 1
+    alone = [commanded(capsys, "group", "--topic", name, *of_broker)[1] for name in names]
+    assert out == "".join(f"topic {name}\n{text}" for name, text in zip(names, alone, strict=True))
+
+    assert commanded(capsys, "group", "--check", "--topic", ",".join(names), *of_broker)[0] == 0
+    code, out, err = commanded(capsys, "group", "--check", *every, "--lags", "3")  # late does not hide the refusal
+    assert (code, out) == (10, "")
+    assert [line.split(":")[1] for line in err.splitlines()] == [f" topic {name}" for name in (late, *names)]
+
+    code, out, _ = commanded(capsys, "doctor", "--json", *every)
+    found = {line["topic"]: line["exit_code"] for line in map(json.loads, out.splitlines())}
+    assert (code, found) == (8, {late: 8, names[0]: 0, names[1]: 0})
+    code, out, _ = commanded(capsys, "doctor", *every)
+    assert (code, [line for line in out.splitlines() if line.startswith("topic ")]) == (
+        8,
+        [f"topic {name}" for name in (late, *names)],
+    )
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_mistakes_in_the_topics_of_doctor_and_group(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("doctor", "group"):
+        for words, code, text in (
+            (("--topic", "a,b"), 2, "the topics a and b have the same group, fomo-stream"),
+            (("--topic", "^a"), 2, "each needs a group of its own"),
+            (("--topic", "^("), 2, "invalid pattern"),
+            (("--topic", "a b"), 2, "cannot be the name of a topic"),
+            ((), 2, "--topic is required"),
+            (("--topic", f"^{unique('none')}", "--group", "g-{topic}"), 8, "matches --topic ^none"),
+        ):
+            done, out, err = commanded(capsys, command, "--bootstrap", broker.bootstrap, *words)
+            assert (done, out, err.count("\n")) == (code, "", 1)
+            assert text in err
+    done, _, err = commanded(capsys, "replay", "--topic", "a,b", "--last", "1h")
+    assert (done, "this command takes one topic; run, doctor and group take several" in err) == (2, True)

@@ -15,6 +15,15 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Settings as lines of TOML, without those that are null or empty. */}}
+{{- define "fomo-stream.tomlPairs" -}}
+{{- range $name, $value := . }}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
+{{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* The client settings that follow from kafka.tls and kafka.sasl; secrets come by the environment. */}}
 {{- define "fomo-stream.security" -}}
 {{- $tls := .Values.kafka.tls -}}{{- $sasl := .Values.kafka.sasl -}}
@@ -58,10 +67,11 @@ bearer.auth.credentials.source: STATIC_TOKEN
 
 {{/* The configuration file of the service. `wait` is left out: the image has a variable for it, which would win. */}}
 {{- define "fomo-stream.toml" -}}
-{{- range $name, $value := merge (dict "group" (include "fomo-stream.group" .)) (omit .Values.settings "wait") }}
-{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
-{{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
-{{- end }}
+{{- include "fomo-stream.tomlPairs" (merge (dict "group" (include "fomo-stream.group" .)) (omit .Values.settings "wait" "topics")) }}
+{{- range $name, $section := .Values.settings.topics }}
+
+[topics.{{ toJson $name }}]
+{{- include "fomo-stream.tomlPairs" (default dict $section) }}
 {{- end }}
 {{- include "fomo-stream.clientTables" . }}
 {{- end -}}
@@ -69,12 +79,8 @@ bearer.auth.credentials.source: STATIC_TOKEN
 {{/* The configuration file of notify: what it shares with the service, and its own settings. */}}
 {{- define "fomo-stream.notifyToml" -}}
 {{- $shared := pick .Values.settings "alerts" "bootstrap" "result-field" "key" "log-level" "max-record-bytes" -}}
-{{- $own := dict "group" (printf "%s-notify" (include "fomo-stream.group" .)) -}}
-{{- range $name, $value := merge (dict) (default dict .Values.notify.settings) $own $shared }}
-{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
-{{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
-{{- end }}
-{{- end }}
+{{- $own := dict "group" (printf "%s-notify" (include "fomo-stream.group" . | replace "{topic}" "topics")) -}}
+{{- include "fomo-stream.tomlPairs" (merge (dict) (default dict .Values.notify.settings) $own $shared) }}
 {{- include "fomo-stream.clientTables" . }}
 {{- end -}}
 

@@ -78,27 +78,50 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if or .Values.keda.enabled .Values.autoscaling.enabled }}true{{ end -}}
 {{- end -}}
 
+{{/* What is scored, as in settings.topic: those with a section, where it is empty. */}}
+{{- define "fomo-stream.selection" -}}
+{{- default (keys (default dict .Values.settings.topics) | sortAlpha | join ",") .Values.settings.topic -}}
+{{- end -}}
+
+{{/* The names in the selection, as JSON; none if a topic or a section is a pattern: only the service knows those that match. */}}
+{{- define "fomo-stream.topics" -}}
+{{- $words := list -}}
+{{- range splitList "," (include "fomo-stream.selection" .) }}{{ $words = append $words (trim .) }}{{ end -}}
+{{- contains "^" (join "," (concat $words (keys (default dict .Values.settings.topics)))) | ternary list (compact $words | uniq) | toJson -}}
+{{- end -}}
+
+{{/* The topic if there is one, or its placeholder, as in the names of settings. */}}
+{{- define "fomo-stream.topic" -}}
+{{- $topics := include "fomo-stream.topics" . | fromJsonArray -}}
+{{- if and (eq (len $topics) 1) (not .Values.settings.topics) }}{{ first $topics }}{{ else }}{topic}{{ end -}}
+{{- end -}}
+
+{{/* The name that a setting gives to a topic. Arguments: the root, the setting, its default. */}}
+{{- define "fomo-stream.named" -}}
+{{- default (index . 2) (get (index . 0).Values.settings (index . 1)) | replace "{topic}" (include "fomo-stream.topic" (index . 0)) -}}
+{{- end -}}
+
 {{/* Names of topics, with the defaults of the service; nothing where `out` is "none". */}}
 {{- define "fomo-stream.out" -}}
-{{- $out := default (printf "%s-scores" .Values.settings.topic) .Values.settings.out -}}
+{{- $out := include "fomo-stream.named" (list . "out" "{topic}-scores") -}}
 {{- if ne $out "none" }}{{ $out }}{{ end -}}
 {{- end -}}
 
 {{- define "fomo-stream.deadLetters" -}}
-{{- default (printf "%s-dead-letters" .Values.settings.topic) (index .Values.settings "dead-letters") -}}
+{{- include "fomo-stream.named" (list . "dead-letters" "{topic}-dead-letters") -}}
 {{- end -}}
 
 {{/* The default is that of one release only: neither a namespace nor a name of Kubernetes has a dot. 12: of the hash. */}}
 {{- define "fomo-stream.group" -}}
-{{- $topic := .Values.settings.topic -}}
+{{- $topic := include "fomo-stream.topic" . -}}
 {{- $own := printf "%s.%s.%s" .Release.Namespace (include "fomo-stream.fullname" .) $topic -}}
 {{- $most := sub 249 (len (printf "-%s-state" $topic)) | max 14 | int -}}
 {{- if gt (len $own) $most }}{{ $own = printf "%s-%s" (trunc (sub $most 13 | int) $own) (sha256sum $own | trunc 12) }}{{ end -}}
-{{- default $own .Values.settings.group -}}
+{{- include "fomo-stream.named" (list . "group" $own) -}}
 {{- end -}}
 
 {{- define "fomo-stream.stateTopic" -}}
-{{- printf "%s-%s-state" (include "fomo-stream.group" .) .Values.settings.topic -}}
+{{- printf "%s-%s-state" (include "fomo-stream.group" .) (include "fomo-stream.topic" .) -}}
 {{- end -}}
 
 {{- define "fomo-stream.strimziVersion" -}}

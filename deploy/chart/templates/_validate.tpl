@@ -2,15 +2,24 @@
 {{- define "fomo-stream.validate" -}}
 {{- include "fomo-stream.validateSettings" . -}}
 {{- include "fomo-stream.validateResources" . -}}
-{{- $topic := required "settings.topic is required: the topic to read records from (--set settings.topic=sensors)" .Values.settings.topic -}}
+{{- $selection := required "settings.topic is required: the topic to read records from (--set settings.topic=sensors)" (include "fomo-stream.selection" .) -}}
+{{- $topic := include "fomo-stream.topic" . -}}
+{{- $names := include "fomo-stream.topics" . | fromJsonArray -}}
 {{- $bootstrap := required "settings.bootstrap is required: the addresses of the brokers (--set settings.bootstrap=kafka:9092)" .Values.settings.bootstrap -}}
 {{- $group := include "fomo-stream.group" . -}}
-{{- if not (regexMatch "^[a-zA-Z0-9._-]{1,249}$" (include "fomo-stream.stateTopic" .)) -}}
-{{- fail (printf "settings.group is %s, but the state topic is named after it, %s, and a topic has at most 249 letters from a to z, digits, and the characters . _ -" $group (include "fomo-stream.stateTopic" .)) -}}
+{{- if and (eq $topic "{topic}") (not (contains $topic $group)) (not .Values.settings.topics) -}}
+{{- fail (printf "settings.group is %s, but each topic of %s needs a group of its own: write {topic} in it" $group $selection) -}}
+{{- end -}}
+{{- range default (list "t") $names -}}
+{{- $state := include "fomo-stream.stateTopic" $ | replace "{topic}" . -}}
+{{- if not (regexMatch "^[a-zA-Z0-9._-]{1,249}$" $state) -}}
+{{- fail (printf "settings.group is %s, but the state topic is named after it, %s, and a topic has at most 249 letters from a to z, digits, and the characters . _ -" $group $state) -}}
+{{- end -}}
 {{- end -}}
 {{- $config := lookup "v1" "ConfigMap" .Release.Namespace (include "fomo-stream.fullname" .) -}}
 {{- $line := regexFind "(?m)^group = .*" (dig "data" "fomo.toml" "" (default dict $config)) -}}
-{{- if and $line (not .Values.settings.group) (ne $line (printf "group = %q" $group)) -}}
+{{- $kept := printf "group = %q" $group | splitList "{topic}" -}}{{/* from one topic to several, and back, a topic keeps its group */}}
+{{- if and $line (not .Values.settings.group) (ne ($line | replace "{topic}" $topic) (join $topic $kept)) (or (eq (len $kept) 1) (not (hasPrefix (first $kept) $line))) -}}
 {{- fail (printf "this release runs with %s; without settings.group it would begin anew as %s: give --set settings.group=... to say which" $line $group) -}}
 {{- end -}}
 {{- $setBy := dict "FOMO_BOOTSTRAP" "settings.bootstrap" "FOMO_CONFIG" "settings" "FOMO_DEVICE" "gpu.enabled" "FOMO_GROUP" "settings.group" "FOMO_HEALTH_PORT" "service.port" "FOMO_HTTP_HOST" "service.host" "FOMO_INSTANCE_ID" "none, because it is the name of the pod" "FOMO_REGISTRY" "registry.url" "FOMO_REGISTRY_URL" "registry.url" "FOMO_RESET_STATE" "none, because it would delete the state at every restart" "FOMO_TOPIC" "settings.topic" "FOMO_WAIT" "settings.wait" -}}
@@ -20,16 +29,17 @@
 {{- fail (printf "extraEnv: %s is set by the chart, from other values; use %s" $name .) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (not (include "fomo-stream.out" .)) (not .Values.settings.alerts) -}}
+{{- $alerts := or .Values.settings.alerts .Values.settings.topics -}}{{/* a section may name its own */}}
+{{- if and (not (include "fomo-stream.out" .)) (not $alerts) -}}
 {{- fail "settings.out is none, but settings.alerts names no topic for outliers: no score would be written" -}}
 {{- end -}}
-{{- if and .Values.settings.silence (not .Values.settings.alerts) -}}
+{{- if and .Values.settings.silence (not $alerts) -}}
 {{- fail "settings.silence needs settings.alerts, the topic for its alerts" -}}
 {{- end -}}
 {{- if eq (default "" .Values.settings.alerts) "none" -}}
 {{- fail "settings.alerts is none, which names no topic; leave it out to write no alerts to a topic of their own" -}}
 {{- end -}}
-{{- $topics := compact (list $topic (include "fomo-stream.out" .) (default "" .Values.settings.alerts) (include "fomo-stream.deadLetters" .) (default "" .Values.settings.feedback) (include "fomo-stream.stateTopic" .)) -}}
+{{- $topics := compact (list $topic (include "fomo-stream.out" .) (include "fomo-stream.named" (list . "alerts" "")) (include "fomo-stream.deadLetters" .) (include "fomo-stream.named" (list . "feedback" "")) (include "fomo-stream.stateTopic" .)) -}}
 {{- if ne (len $topics) (len (uniq $topics)) -}}
 {{- fail (printf "settings: topic, out, alerts, dead-letters, feedback and the state topic must be different topics, but they are %s" (join ", " $topics)) -}}
 {{- end -}}
@@ -48,6 +58,9 @@
 {{- include "fomo-stream.validateRegistry" . -}}
 {{- if .Values.notify.enabled -}}{{- include "fomo-stream.validateNotify" . -}}{{- end -}}
 {{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
+{{- if eq $topic "{topic}" -}}
+{{- fail (printf "strimzi.topics and strimzi.user are for one topic, and settings.topic is %s: create topics and user yourself, with the permissions in deploy/README.md for each topic, or install a release for each topic" $selection) -}}
+{{- end -}}
 {{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
 {{- end -}}
 {{- if hasKey (default dict .Values.strimzi.topics.config) "min.insync.replicas" -}}
@@ -62,6 +75,9 @@
 {{- define "fomo-stream.validateScale" -}}
 {{- $root := index . 0 -}}{{- $name := index . 1 -}}{{- $values := index . 2 -}}
 {{- $partitions := int $root.Values.partitions -}}
+{{- if and (eq $name "keda") (not (include "fomo-stream.topics" $root | fromJsonArray)) -}}
+{{- fail (printf "keda reads the lag of topics by name, but settings has a pattern, %s: name the topics in settings.topic, and each in settings.topics, or use autoscaling" (include "fomo-stream.selection" $root)) -}}
+{{- end -}}
 {{- if not $partitions -}}
 {{- fail (printf "%s needs `partitions`, the number of partitions of settings.topic: more instances would have nothing to do" $name) -}}
 {{- end -}}
@@ -113,6 +129,9 @@
 {{- fail (printf "notify.settings: %s has a secret, and would become part of a ConfigMap; use notify.targets" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- if contains "{topic}" $topic -}}
+{{- fail "notify reads one topic of alerts: write settings.alerts without {topic}, as topics can share it" -}}
+{{- end -}}
 {{- if not (or $notify.targets.existingSecret $settings.alertmanager) -}}
 {{- fail "notify.targets.existingSecret is required: the Secret with the targets; or name an Alertmanager in notify.settings" -}}
 {{- end -}}
@@ -158,14 +177,18 @@
 "dead-letters" "delivery" "derive" "explain" "features" "feedback" "feedback-memory" "group"
 "incident-quiet" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-values" "model" "mute-key"
 "on-lost-offset" "out" "output-format" "own-contexts" "reference" "exclude" "time" "timezone" "tombstones" "rules" "maintenance" "calendar" "min-severity" "only-rises" "only-falls" "ignore" "valid" "result-field" "schema-file" "schema-wait" "scores-only"
-"seed" "seed-context" "show-keys" "silence" "silence-min" "silence-of" "start" "still" "stuck-values" "subject-strategy" "threads" "time-features" "topic" "views" "wait" "warm" -}}
-{{- range $name, $_ := .Values.settings -}}
+"seed" "seed-context" "show-keys" "silence" "silence-min" "silence-of" "start" "still" "stuck-values" "subject-strategy" "threads" "time-features" "topic" "topics" "views" "wait" "warm" -}}
+{{- $tables := dict "settings" .Values.settings -}}
+{{- range $topic, $section := .Values.settings.topics }}{{ $_ := set $tables (printf "settings.topics.%s" $topic) (default dict $section) }}{{ end -}}
+{{- range $place, $table := $tables -}}
+{{- range $name, $_ := $table -}}
 {{- if not (has $name $known) -}}
 {{- $hint := "docs/flags-and-output.md has the names, and values.yaml those that belong elsewhere" -}}
 {{- range $known -}}
 {{- if eq (replace "-" "" .) (regexReplaceAll "[-_. ]" $name "" | lower) -}}{{- $hint = printf "did you mean %s?" . -}}{{- end -}}
 {{- end -}}
-{{- fail (printf "settings.%s is not known; %s" $name $hint) -}}
+{{- fail (printf "%s.%s is not known; %s" $place $name $hint) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
