@@ -31,6 +31,7 @@ from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.topic_flags import OutputFlags
 from fomo_stream.settings.topic_selection import TopicCatalog
 from pretrain import __main__ as pretrain
 
@@ -171,10 +172,11 @@ def check_fomo_stream(line: str, words: list[str], folder: Path) -> None:
         assert main(words[1:]) == 0
     elif command != "demo":  # a topic is needed: only flags are checked
         given = [word for word in words[1:] if word != command]
-        if command == "run":
-            TopicCatalog(ServiceSettings, parse_flags(ServiceSettings, given)).check()
+        cls = SETTINGS[command]
+        if issubclass(cls, OutputFlags):  # they take several topics
+            TopicCatalog(cls, parse_flags(cls, given)).check()
         else:
-            parse(SETTINGS[command], given)
+            parse(cls, given)
 
 
 def check_python(_line: str, words: list[str], _folder: Path) -> None:
