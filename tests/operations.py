@@ -11,7 +11,7 @@ class Operations(TorchDispatchMode):
     """Counts the operations of torch that compute something: those that a GPU launches."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
         self.number = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

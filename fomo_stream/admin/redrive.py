@@ -296,10 +296,8 @@ class _Redrive:
         headers = dict(letter.headers)
         kept = [header for header in outputs.own_headers(letter) if header[0] != outputs.ATTEMPTS]
         topic = self._target(letter)
-        number, timestamp = (
-            _header_number(headers.get(outputs.SOURCE_PARTITION)),
-            _header_number(headers.get(outputs.SOURCE_TIMESTAMP)),
-        )
+        number = _header_number(headers.get(outputs.SOURCE_PARTITION))
+        timestamp = _header_number(headers.get(outputs.SOURCE_TIMESTAMP))
 
         def delivered(error: KafkaError | None, _message: object = None) -> None:
             what = f"topic {topic} does not take dead letter {letter.where()}"

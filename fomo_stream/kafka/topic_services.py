@@ -92,7 +92,8 @@ class TopicService:
                 self._fail(error, pause)
             self.had_member |= self.service.member is not None
             self._changed()
-            self._stopping.wait(pause)
+            if self._stopping.wait(pause):
+                return
             pause = min(2 * pause, MAX_RETRY_S)
             self._read_settings_again()
 
@@ -102,8 +103,8 @@ class TopicService:
             settings = reload_settings(self.settings)
         except ConfigError:  # the service has logged it, or it is the reason of the failure
             settings = self.settings
-        keeps_state = {"reset_state": settings.reset_state and not self.had_member}
-        self.settings = settings.model_copy(update=keeps_state)
+        resets = self.settings.reset_state and not self.had_member  # never what was learned since the start
+        self.settings = settings.model_copy(update={"reset_state": resets})
 
     def _fail(self, error: Exception, pause: float) -> None:
         if isinstance(error, FomoError):
@@ -163,7 +164,6 @@ class TopicServices:
 
     def run(self) -> None:
         """Score records until `stop`. Raises FomoError when no topic can start."""
-        self._catalog.check()
         for settings in self._catalog.topics([])[0].values():
             self._model(settings)
         try:
@@ -172,9 +172,9 @@ class TopicServices:
                     self._follow(listed)
                 self._changed.wait(LISTING_S)
                 self._changed.clear()
-                errors = [topic.error for topic in self.topics.values() if not topic.had_member]
-                if errors and all(errors) and len(errors) == len(self.topics) and not self._catalog.process.wait:
-                    raise errors[0] or AssertionError
+                errors = [topic.error for topic in self.topics.values() if topic.error and not topic.had_member]
+                if errors and len(errors) == len(self.topics) and not self._catalog.process.wait:
+                    raise errors[0]
         finally:
             for topic in self.topics.values():
                 topic.stop()
