@@ -49,12 +49,13 @@ class Variant:
 @dataclass(frozen=True)
 class Study:
     """The variants at each of SIZES, as changes to the preset `base`. held_back: changes to the preset for the
-    held-back data."""
+    held-back data; contexts: at each of SIZES, the context rows in evaluation, by default those of training."""
 
     about: str
     variants: Mapping[str, Sequence[Variant]]
     base: str = "paper-20"
     held_back: Mapping[str, Any] = field(default_factory=dict)
+    contexts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def configured(base: str, size: str, changes: Mapping[str, Any]) -> TrainConfig:
@@ -125,7 +126,9 @@ STUDIES: dict[str, Study] = {
     "depth": Study("layers L", _over("shape.layers", (1, 2, 3, 4))),
     "routers": Study("routers R, 0: full attention", _over("shape.routers", (100, 200, 500, 0), (8, 32, 128, 0))),
     "context": Study(
-        "context rows in training and evaluation", _over("data.context_max", (1000, 2000, 5000), (100, 200, 400))
+        "context rows in training and in evaluation",
+        _over("data.context_max", (1000, 2000, 5000), (100, 200, 400)),
+        contexts={"paper": (500, 1000, 2000, 5000), "small": (100, 200, 400, 800)},
     ),
     "reuse": Study(
         "epochs P after which the same datasets are repeated",
