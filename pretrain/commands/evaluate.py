@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product
@@ -124,15 +124,17 @@ def _run_tables(options: argparse.Namespace, contexts: list[int]) -> int:
         table = published_split(read(name), seed) if split == "published" else read(name)
         return draw_task(table, seed, context, options.max_test, options.contaminated)
 
-    def tasks(context: int) -> list[Pending]:
-        every = product(files, range(options.seeds))
-        return [Pending(name, seed, partial(draw, name, seed, context), digests[name]) for name, seed in every]
-
     found = models(_models(options.model), options.device)
     out = options.out or Path("evaluation") / options.folder.resolve().name
     methods = {**found, **_baselines(options.baselines or ",".join(USUAL))}
-    runs = _run_all(contexts, tasks, methods, out, options.max_test)
-    ours = list(dict.fromkeys(run.method for run in runs if run.method.split(",")[0] in found))
+
+    def runs_at(context: int) -> list[Run]:
+        each = product(files, range(options.seeds))
+        tasks = [Pending(name, seed, partial(draw, name, seed, context), digests[name]) for name, seed in each]
+        return run_all(tasks, methods, out / "results.csv", context, options.max_test)
+
+    runs = _at_each(contexts, runs_at)
+    ours = list(dict.fromkeys(run.method for run in runs if run.method.removesuffix(f", {run.context} rows") in found))
     names = published.names_of(files) if published else {}
     boards = {metric: scoreboard(runs, metric, names)[0] for metric in METRICS}
     if not boards["auroc"].datasets:
@@ -155,36 +157,26 @@ def _run_stress(options: argparse.Namespace, contexts: list[int]) -> int:
     if unknown := [name for name in names if name not in stress.ROWS]:
         raise ConfigError(f"there is no row {', '.join(unknown)}; there are {', '.join(stress.ROWS)}")
     rows = [stress.ROWS[name] for name in names] or list(stress.ROWS.values())
-
-    def tasks(context: int) -> list[Pending]:
-        every = product(range(options.datasets_per_row), rows)  # all rows of the stress table grow together
-        return [Pending(row.name, number, partial(stress.stress_task, row, number, context)) for number, row in every]
-
     methods = {**models(_models(options.model), options.device, bare=True), **_baselines(options.baselines or "none")}
     out = options.out or Path("evaluation") / "stress"
-    runs = _run_all(contexts, tasks, methods, out, stress.QUERIES)
+
+    def runs_at(context: int) -> list[Run]:
+        each = product(range(options.datasets_per_row), rows)  # all rows of the stress table grow together
+        tasks = [Pending(row.name, number, partial(stress.stress_task, row, number, context)) for number, row in each]
+        return run_all(tasks, methods, out / "results.csv", context, stress.QUERIES)
+
+    runs = _at_each(contexts, runs_at)
     setting = (
         f"{options.datasets_per_row} datasets per row, {stress.QUERIES} queries, {stress.OUTLIER_SHARE:.0%} of them "
         f"outliers, context of {options.context} rows. Mean ± standard error (sd: between datasets), in percent."
     )
-    if any(row.binary != "no" for row in rows):
-        setting += f"\n\n{stress.READINGS}"
     return _finish(stress_report(runs, rows, setting), out, "\n## AUPR")
 
 
-def _run_all(
-    contexts: list[int],
-    tasks: Callable[[int], list[Pending]],
-    methods: Mapping[str, Method],
-    out: Path,
-    max_test: int,
-) -> list[Run]:
+def _at_each(contexts: list[int], runs_at: Callable[[int], list[Run]]) -> list[Run]:
     """The runs with contexts of each size. If there are several, the size is a part of the name of a method."""
-    found = []
-    for context in contexts:
-        runs = run_all(tasks(context), methods, out / "results.csv", context, max_test)
-        found += [replace(run, method=f"{run.method}, {context} rows") if contexts[1:] else run for run in runs]
-    return found
+    runs = [run for context in contexts for run in runs_at(context)]
+    return [replace(run, method=f"{run.method}, {run.context} rows") for run in runs] if contexts[1:] else runs
 
 
 def _finish(report: str, out: Path, end: str) -> int:

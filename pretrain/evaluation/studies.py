@@ -48,13 +48,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """The variants at each of SIZES, as changes to the preset `base`. held_back: changes to the preset for the
-    held-back data; contexts: at each of SIZES, the context rows in evaluation, by default those of training."""
+    """The variants at each of SIZES, as changes to the preset `base`. contexts: at each of SIZES, the context rows in
+    evaluation, by default those of training."""
 
     about: str
     variants: Mapping[str, Sequence[Variant]]
     base: str = "paper-20"
-    held_back: Mapping[str, Any] = field(default_factory=dict)
     contexts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
@@ -100,14 +99,6 @@ def _widths(values: Sequence[int]) -> list[Variant]:
     return [Variant(f"D={d}", {"data.max_features": d, "shape.raw_features": d}) for d in values]
 
 
-def _parts() -> list[Variant]:
-    """Each part of the prior alone, and all in equal shares."""
-    alone = [
-        Variant(name, {f"data.{w}": float(w == weight) for w in PRIORS.values()}) for name, weight in PRIORS.items()
-    ]
-    return [*alone, Variant("all", _EQUAL)]
-
-
 _FOMO = [
     Variant("as shipped", {}),
     Variant("without routers: full attention", {"shape.routers": 0}),
@@ -116,7 +107,6 @@ _FOMO = [
     Variant("contexts of half the rows", {"data.context_min": 48, "data.context_max": 112}),
     Variant("mixtures alone as prior", {f"data.{w}": float(w == "gmm_weight") for w in PRIORS.values()}),
 ]
-_EQUAL = {f"data.{weight}": 1.0 for weight in PRIORS.values()}
 _CURRICULA = [
     Variant("90th", {"data.curriculum": 1.0}),
     Variant("90th, then 80th", {"data.curriculum": 2 / 3}),
@@ -139,5 +129,4 @@ STUDIES: dict[str, Study] = {
     "quantile": Study("quantile transform or z-scores", _over("shape.quantile", (True, False))),
     "kernel": Study("parts of the model fomo and of its prior", {"paper": _FOMO, "small": _FOMO}, "fomo"),
     "width-D": Study("features D of model and data", {"paper": _widths((20, 100)), "small": _widths((4, 8, 16))}),
-    "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "fomo", _EQUAL),
 }
