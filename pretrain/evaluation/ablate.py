@@ -106,7 +106,7 @@ class _Finished:
 def held_back_data(base: DataConfig, variants: Sequence[DataConfig], contexts: Sequence[int] = ()) -> DataConfig:
     """The held-back data of a study: that of the base, with the width and the context size of the largest variant."""
     width = max(data.max_features for data in variants)
-    context = min(MAX_CONTEXT, max(*contexts, *(data.context_max for data in variants)))
+    context = min(MAX_CONTEXT, max([*contexts, *(data.context_max for data in variants)]))
     return replace(base, max_features=width, context_min=context, context_max=context, reuse=None)
 
 
