@@ -132,9 +132,9 @@ def test_several_sizes_of_the_context_are_compared(
     for method in {run.method for run in alone}:
         areas = {size: [run.auroc for run in alone if (run.method, run.context) == (method, size)] for size in (10, 20)}
         assert len(set(map(tuple, areas.values()))) == 2
-        for size, values in areas.items():
-            assert f"| {method}, {size} rows | {np.mean([round(value, 2) for value in values]):.2f} |" in report
-            assert f"{method}, {size} rows" in picture
+        for rows, values in areas.items():
+            assert f"| {method}, {rows} rows | {np.mean([round(value, 2) for value in values]):.2f} |" in report
+            assert f"{method}, {rows} rows" in picture
 
 
 def test_stress_datasets_at_several_sizes(tmp_path: Path) -> None:
