@@ -75,16 +75,17 @@ def planned(study: Study, options: argparse.Namespace) -> Ablation:
         changes["steps"] = options.steps
     changes |= dict(setting(text, "--set") for text in options.set)
     variants = [(v, configured(base, size, changes | dict(v.settings))) for v in study.variants[size]]
-    plain = configured(base, size, changes | dict(study.held_back))
     out = options.out or Path("ablations") / (options.study or "custom")
+    contexts = study.contexts.get(size, ())
     return Ablation(
         variants,
-        held_back_data(plain.data, [config.data for _, config in variants]),
+        held_back_data(configured(base, size, changes).data, [config.data for _, config in variants], contexts),
         out,
         options.seeds,
         options.datasets,
         options.tables,
         options.device,
+        contexts,
     )
 
 

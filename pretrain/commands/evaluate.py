@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 
 from fomo_stream.errors import ConfigError
@@ -17,7 +20,7 @@ from pretrain.evaluation.plots import plot_comparison
 from pretrain.evaluation.published import read_published
 from pretrain.evaluation.ranking_metrics import METRICS
 from pretrain.evaluation.report import SPLITS, html_page, stress_report, tables_report
-from pretrain.evaluation.runs import Pending, run_all
+from pretrain.evaluation.runs import Pending, Run, run_all
 from pretrain.evaluation.tables import Table, Task, draw_task, published_split, read_table, table_files
 from pretrain.training.run_files import replace_file
 
@@ -44,10 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--context",
-        type=int,
-        metavar="ROWS",
-        default=MAX_CONTEXT,
-        help="maximum of context rows (default: %(default)s)",
+        metavar="ROWS,..",
+        default=str(MAX_CONTEXT),
+        help="maximum of context rows; several compare every method at each of them (default: %(default)s)",
     )
     parser.add_argument(
         "--max-test",
@@ -98,13 +100,14 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--max-test {options.max_test}: an inlier and an outlier are 2 rows; 0 takes all")
     if not 0 <= options.contaminated <= 0.5:
         raise ConfigError(f"--contaminated {options.contaminated:g}: a share of 0 to 0.5")
-    if not 2 <= options.context <= MAX_CONTEXT:
-        raise ConfigError(f"--context {options.context}: a context has 2 to {MAX_CONTEXT} rows")
+    contexts = [int(text) if text.isdecimal() else 0 for text in listed(options.context)]
+    if not contexts or len(set(contexts)) < len(contexts) or not all(2 <= rows <= MAX_CONTEXT for rows in contexts):
+        raise ConfigError(f"--context {options.context}: a context has 2 to {MAX_CONTEXT} rows; give each size once")
     with limit_threads(options.threads):
-        return _run_stress(options) if options.stress else _run_tables(options)
+        return _run_stress(options, contexts) if options.stress else _run_tables(options, contexts)
 
 
-def _run_tables(options: argparse.Namespace) -> int:
+def _run_tables(options: argparse.Namespace, contexts: list[int]) -> int:
     published = read_published(options.published) if options.published else None
     split = options.split or ("published" if published else "random")
     files = table_files(options.folder, listed(options.datasets))
@@ -117,17 +120,21 @@ def _run_tables(options: argparse.Namespace) -> int:
     def read(name: str) -> Table:
         return read_table(files[name], options.label)
 
-    def draw(name: str, seed: int) -> Task:
+    def draw(name: str, seed: int, context: int) -> Task:
         table = published_split(read(name), seed) if split == "published" else read(name)
-        return draw_task(table, seed, options.context, options.max_test, options.contaminated)
+        return draw_task(table, seed, context, options.max_test, options.contaminated)
 
-    tasks = [
-        Pending(name, seed, partial(draw, name, seed), digests[name]) for name in files for seed in range(options.seeds)
-    ]
-    ours = models(_models(options.model), options.device)
+    found = models(_models(options.model), options.device)
     out = options.out or Path("evaluation") / options.folder.resolve().name
-    methods = {**ours, **_baselines(options.baselines or ",".join(USUAL))}
-    runs = run_all(tasks, methods, out / "results.csv", options.context, options.max_test)
+    methods = {**found, **_baselines(options.baselines or ",".join(USUAL))}
+
+    def runs_at(context: int) -> list[Run]:
+        each = product(files, range(options.seeds))
+        tasks = [Pending(name, seed, partial(draw, name, seed, context), digests[name]) for name, seed in each]
+        return run_all(tasks, methods, out / "results.csv", context, options.max_test)
+
+    runs = _at_each(contexts, runs_at)
+    ours = list(dict.fromkeys(run.method for run in runs if run.method.removesuffix(f", {run.context} rows") in found))
     names = published.names_of(files) if published else {}
     boards = {metric: scoreboard(runs, metric, names)[0] for metric in METRICS}
     if not boards["auroc"].datasets:
@@ -140,31 +147,36 @@ def _run_tables(options: argparse.Namespace) -> int:
         f"{len(files)} tables, {options.seeds} seeds; context: {SPLITS[split]}, at most {options.context} "
         f"rows{polluted}; {cut}weighted as the whole table."
     )
-    report = tables_report(boards, runs, list(ours), setting, plots, published)
+    report = tables_report(boards, runs, ours, setting, plots, published)
     replace_file(out / "report.html", lambda path: path.write_text(html_page(report, out), encoding="utf-8"))
     return _finish(report, out, "\n## AUROC of each dataset" if published else "\n### AUPR")
 
 
-def _run_stress(options: argparse.Namespace) -> int:
+def _run_stress(options: argparse.Namespace, contexts: list[int]) -> int:
     names = listed(options.datasets)
     if unknown := [name for name in names if name not in stress.ROWS]:
         raise ConfigError(f"there is no row {', '.join(unknown)}; there are {', '.join(stress.ROWS)}")
     rows = [stress.ROWS[name] for name in names] or list(stress.ROWS.values())
-    tasks = [
-        Pending(row.name, number, partial(stress.stress_task, row, number, options.context))
-        for number in range(options.datasets_per_row)  # all rows of the stress table grow together
-        for row in rows
-    ]
     methods = {**models(_models(options.model), options.device, bare=True), **_baselines(options.baselines or "none")}
     out = options.out or Path("evaluation") / "stress"
-    runs = run_all(tasks, methods, out / "results.csv", options.context, stress.QUERIES)
+
+    def runs_at(context: int) -> list[Run]:
+        each = product(range(options.datasets_per_row), rows)  # all rows of the stress table grow together
+        tasks = [Pending(row.name, number, partial(stress.stress_task, row, number, context)) for number, row in each]
+        return run_all(tasks, methods, out / "results.csv", context, stress.QUERIES)
+
+    runs = _at_each(contexts, runs_at)
     setting = (
         f"{options.datasets_per_row} datasets per row, {stress.QUERIES} queries, {stress.OUTLIER_SHARE:.0%} of them "
         f"outliers, context of {options.context} rows. Mean ± standard error (sd: between datasets), in percent."
     )
-    if any(row.binary != "no" for row in rows):
-        setting += f"\n\n{stress.READINGS}"
     return _finish(stress_report(runs, rows, setting), out, "\n## AUPR")
+
+
+def _at_each(contexts: list[int], runs_at: Callable[[int], list[Run]]) -> list[Run]:
+    """The runs with contexts of each size. If there are several, the size is a part of the name of a method."""
+    runs = [run for context in contexts for run in runs_at(context)]
+    return [replace(run, method=f"{run.method}, {run.context} rows") for run in runs] if contexts[1:] else runs
 
 
 def _finish(report: str, out: Path, end: str) -> int:

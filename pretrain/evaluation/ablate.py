@@ -1,7 +1,7 @@
 """Ablations: train every variant of a study, evaluate all on the same data, and write a table.
 
-The directory of a study holds one run per variant and seed, the results of all evaluations, `results.csv` and
-`report.md`. Interrupted runs are resumed, and nothing is computed twice.
+The directory of a study holds one run per variant and seed, the results of all evaluations, `results.csv`,
+`report.md`, and pictures that compare the variants. Interrupted runs are resumed, and nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.checkpoint import save_model, shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
+from pretrain.evaluation.comparison import scoreboard
 from pretrain.evaluation.detectors import Encoded
+from pretrain.evaluation.plots import plot_comparison
 from pretrain.evaluation.runs import Pending, Run, run_all
 from pretrain.evaluation.studies import Variant
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
@@ -58,7 +60,7 @@ class Result:
 @dataclass(frozen=True)
 class Ablation:
     """The plan of a study. held_back: the prior of the held-back data; datasets: the number of datasets drawn from it;
-    tables: a folder of real tables, or None."""
+    tables: a folder of real tables, or None; contexts: the context rows in evaluation, by default those of training."""
 
     variants: Sequence[tuple[Variant, TrainConfig]]
     held_back: DataConfig
@@ -67,6 +69,7 @@ class Ablation:
     datasets: int = 64
     tables: Path | None = None
     device: str = "auto"
+    contexts: Sequence[int] = ()
 
 
 def ablate(study: Ablation, title: str, observer: Observer) -> list[Result]:
@@ -74,14 +77,19 @@ def ablate(study: Ablation, title: str, observer: Observer) -> list[Result]:
 
     Raises FomoError if a training run was interrupted, and ConfigError if a model cannot be evaluated on a dataset.
     """
-    results = []
+    results: list[Result] = []
+    evaluated: list[Run] = []
     for variant, config in study.variants:
-        runs = []
-        for seed in range(study.seeds):
-            print(f"variant={variant.label!r} seed={seed}", file=sys.stderr, flush=True)
-            runs.append(_run(study, variant, replace(config, seed=seed), observer))
-        results.append(_summary(variant, config, study, runs))
-        write_report(results, study, title)
+        for context in study.contexts or (min(config.data.context_max, MAX_CONTEXT),):
+            label = f"{variant.label}, {context} in evaluation" if study.contexts else variant.label
+            runs = []
+            for seed in range(study.seeds):
+                print(f"variant={label!r} seed={seed}", file=sys.stderr, flush=True)
+                runs.append(_run(study, variant, replace(config, seed=seed), context, observer))
+                evaluated += [replace(run, method=label) for run in runs[-1].real or runs[-1].synthetic]
+            results.append(_summary(label, config, study, runs))
+            write_report(results, study, title)
+    plot_comparison({"auroc": scoreboard(evaluated, "auroc")[0]}, (), study.out)
     return results
 
 
@@ -95,14 +103,14 @@ class _Finished:
     real: list[Run]
 
 
-def held_back_data(base: DataConfig, variants: Sequence[DataConfig]) -> DataConfig:
+def held_back_data(base: DataConfig, variants: Sequence[DataConfig], contexts: Sequence[int] = ()) -> DataConfig:
     """The held-back data of a study: that of the base, with the width and the context size of the largest variant."""
     width = max(data.max_features for data in variants)
-    context = min(MAX_CONTEXT, max(data.context_max for data in variants))
+    context = min(MAX_CONTEXT, max([*contexts, *(data.context_max for data in variants)]))
     return replace(base, max_features=width, context_min=context, context_max=context, reuse=None)
 
 
-def _run(study: Ablation, variant: Variant, config: TrainConfig, observer: Observer) -> _Finished:
+def _run(study: Ablation, variant: Variant, config: TrainConfig, context: int, observer: Observer) -> _Finished:
     home = study.out / _slug(variant.label) / f"seed-{config.seed}"
     if not _complete(home, config):
         train(config, home, study.device, observer=observer)
@@ -115,7 +123,6 @@ def _run(study: Ablation, variant: Variant, config: TrainConfig, observer: Obser
         model = ZeroShotModel(config.network)
         model.load_state_dict(weights)
         save_model(model, checkpoint)
-    context = min(config.data.context_max, MAX_CONTEXT)
     name = f"{variant.label}/seed-{config.seed}/{shared_model(str(checkpoint), study.device).name}"
     method = {name: partial(Encoded, str(checkpoint), study.device)}
     synthetic = run_all(held_back_tasks(study, context), method, study.out / "synthetic.csv", context, 0, _silent)
@@ -161,13 +168,13 @@ def _tables(study: Ablation, context: int) -> list[Pending]:
     return [Pending(t.name, 0, partial(draw_task, t, 0, context, MAX_TEST), t.digest) for t in tables]
 
 
-def _summary(variant: Variant, config: TrainConfig, study: Ablation, runs: list[_Finished]) -> Result:
+def _summary(label: str, config: TrainConfig, study: Ablation, runs: list[_Finished]) -> Result:
     lines = [line for run in runs for line in (run.log[1:] or run.log)]  # the first line includes the warm-up
     last = [line["loss"] for run in runs for line in run.log[-max(1, len(run.log) // 4) :]]
     auroc, aupr = ([_mean(getattr(r, m) for r in run.synthetic) for run in runs] for m in ("auroc", "aupr"))
     real_auroc, real_aupr = ([_mean(getattr(r, m) for r in run.real) for run in runs] for m in ("auroc", "aupr"))
     return Result(
-        variant=variant.label,
+        variant=label,
         seeds=len(runs),
         steps=_mean(run.log[-1]["step"] for run in runs),
         train_seconds=round(_mean(run.log[-1]["seconds"] for run in runs), 1),

@@ -80,7 +80,7 @@ def colour_of(method: str, ours: Collection[str]) -> str:
         return "salmon"
     if method.endswith("-avg"):
         return "lightgrey"
-    shallow = method in SHALLOW or method in BASELINES
+    shallow = method.partition(", ")[0] in (*SHALLOW, *BASELINES)  # behind the name may be a size of the context
     return "lightgreen" if shallow else "lightskyblue"
 
 

@@ -48,13 +48,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """The variants at each of SIZES, as changes to the preset `base`. held_back: changes to the preset for the
-    held-back data."""
+    """The variants at each of SIZES, as changes to the preset `base`. contexts: at each of SIZES, the context rows in
+    evaluation, by default those of training."""
 
     about: str
     variants: Mapping[str, Sequence[Variant]]
     base: str = "paper-20"
-    held_back: Mapping[str, Any] = field(default_factory=dict)
+    contexts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def configured(base: str, size: str, changes: Mapping[str, Any]) -> TrainConfig:
@@ -99,14 +99,6 @@ def _widths(values: Sequence[int]) -> list[Variant]:
     return [Variant(f"D={d}", {"data.max_features": d, "shape.raw_features": d}) for d in values]
 
 
-def _parts() -> list[Variant]:
-    """Each part of the prior alone, and all in equal shares."""
-    alone = [
-        Variant(name, {f"data.{w}": float(w == weight) for w in PRIORS.values()}) for name, weight in PRIORS.items()
-    ]
-    return [*alone, Variant("all", _EQUAL)]
-
-
 _FOMO = [
     Variant("as shipped", {}),
     Variant("without routers: full attention", {"shape.routers": 0}),
@@ -115,7 +107,6 @@ _FOMO = [
     Variant("contexts of half the rows", {"data.context_min": 48, "data.context_max": 112}),
     Variant("mixtures alone as prior", {f"data.{w}": float(w == "gmm_weight") for w in PRIORS.values()}),
 ]
-_EQUAL = {f"data.{weight}": 1.0 for weight in PRIORS.values()}
 _CURRICULA = [
     Variant("90th", {"data.curriculum": 1.0}),
     Variant("90th, then 80th", {"data.curriculum": 2 / 3}),
@@ -125,7 +116,9 @@ STUDIES: dict[str, Study] = {
     "depth": Study("layers L", _over("shape.layers", (1, 2, 3, 4))),
     "routers": Study("routers R, 0: full attention", _over("shape.routers", (100, 200, 500, 0), (8, 32, 128, 0))),
     "context": Study(
-        "context rows in training and evaluation", _over("data.context_max", (1000, 2000, 5000), (100, 200, 400))
+        "context rows in training and in evaluation",
+        _over("data.context_max", (1000, 2000, 5000), (100, 200, 400)),
+        contexts={"paper": (500, 1000, 2000, 5000), "small": (100, 200, 400, 800)},
     ),
     "reuse": Study(
         "epochs P after which the same datasets are repeated",
@@ -136,5 +129,4 @@ STUDIES: dict[str, Study] = {
     "quantile": Study("quantile transform or z-scores", _over("shape.quantile", (True, False))),
     "kernel": Study("parts of the model fomo and of its prior", {"paper": _FOMO, "small": _FOMO}, "fomo"),
     "width-D": Study("features D of model and data", {"paper": _widths((20, 100)), "small": _widths((4, 8, 16))}),
-    "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "fomo", _EQUAL),
 }

@@ -85,6 +85,11 @@ def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_
         (["nowhere"], "nowhere is no folder"),
         (["tables", "--datasets", "narrow,odd"], "has no table odd; it has narrow, third, wide"),
         (["tables", "--context", "9000"], "2 to 5000"),
+        (["tables", "--context", "30,1"], "2 to 5000"),
+        (["tables", "--context", "30,-40"], "2 to 5000"),
+        (["tables", "--context", "many"], "2 to 5000"),
+        (["tables", "--context", ","], "2 to 5000"),
+        (["tables", "--context", "30,030"], "each size once"),
         (["tables", "--seeds", "0"], "at least 1"),
         (["tables", "--max-test", "1"], "--max-test 1"),
         (["tables", "--contaminated", "0.6"], "--contaminated 0.6"),
@@ -109,6 +114,37 @@ def test_mistakes_get_a_message_before_anything_runs(
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "evaluation").exists()
+
+
+def test_several_sizes_of_the_context_are_compared(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--model", "streams", "--baselines", "knn", "--seeds", "1", "--label", "broken", "--out", tmp_path / "out")
+    for size in ("10", "20"):
+        assert evaluate(folder, *flags, "--context", size) == 0
+    alone = read_runs(tmp_path / "out" / "results.csv")
+    capsys.readouterr()
+    assert evaluate(folder, *flags, "--context", "10, 20") == 0
+    assert capsys.readouterr().err == ""  # these are the same runs
+    assert read_runs(tmp_path / "out" / "results.csv") == alone
+    report = (tmp_path / "out" / "report.md").read_text()
+    picture = (tmp_path / "out" / "auroc_p.svg").read_text()
+    for method in {run.method for run in alone}:
+        areas = {size: [run.auroc for run in alone if (run.method, run.context) == (method, size)] for size in (10, 20)}
+        assert len(set(map(tuple, areas.values()))) == 2
+        for rows, values in areas.items():
+            assert f"| {method}, {rows} rows | {np.mean([round(value, 2) for value in values]):.2f} |" in report
+            assert f"{method}, {rows} rows" in picture
+
+
+def test_stress_datasets_at_several_sizes(tmp_path: Path) -> None:
+    flags = ("--stress", "--datasets", "binary", "--datasets-per-row", "2", "--context", "20,60")
+    assert evaluate(*flags, "--model", "streams", "--out", tmp_path) == 0
+    assert [(run.n_context, run.n_queries) for run in read_runs(tmp_path / "results.csv")] == [(20, 1000)] * 2 + [
+        (60, 1000)
+    ] * 2
+    head = next(line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| datasets"))
+    assert all(f", {size} rows |" in head for size in (20, 60))
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -63,6 +63,21 @@ def test_every_combination_has_a_line_with_cost_and_quality(done: Path) -> None:
     assert all(f"| {label} | 3 |" in report for label in labels)
     assert "Tables: 2 in tables" in report
     assert (done / "out" / "layers=1_routers=0/seed-0/loss.png").read_bytes().startswith(b"\x89PNG")
+    assert all(label in (done / "out" / "auroc_p.svg").read_text() for label in labels)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_models_of_each_context_are_evaluated_at_every_size(tmp_path: Path) -> None:
+    assert main(["ablate", "context", *SMALL, "--steps", "1", "--out", str(tmp_path)]) == 0
+    study = STUDIES["context"]
+    trained = [variant.label for variant in study.variants["small"]]
+    sizes = study.contexts["small"]
+    lines = read(tmp_path / "results.csv")
+    assert [line["variant"] for line in lines] == [f"{label}, {n} in evaluation" for label in trained for n in sizes]
+    assert len(list(tmp_path.rglob("*/model-1.safetensors"))) == len(trained) == 3
+    runs = read(tmp_path / "synthetic.csv")
+    assert [int(run["n_context"]) for run in runs] == [n for _ in trained for n in sizes for _ in range(4)]
+    assert len({line["auroc"] for line in lines}) > len(trained)  # the size counts
 
 
 def test_two_settings_are_varied_in_every_combination() -> None:
