@@ -178,7 +178,7 @@ def test_a_table_of_values_that_mean_missing_reaches_the_program(
 @given(namespace=LABEL, release=LABEL, topic=TOPIC, other=st.tuples(LABEL, LABEL, TOPIC))
 @example(namespace="a-b", release="c", topic="t", other=("a", "b-c", "t"))
 @example(namespace="n" * 63, release="r" * 50, topic="t" * 200, other=("n" * 63, "r" * 50, "t" * 199 + "u"))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=8)
 def test_no_two_releases_of_a_cluster_share_a_group_unless_they_say_so(
     namespace: str, release: str, topic: str, other: tuple[str, str, str]
 ) -> None:
