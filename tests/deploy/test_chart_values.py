@@ -21,6 +21,7 @@ from charts import (
     VERSIONS,
     Object,
     Rendered,
+    StrictLoader,
     chart,
     environment,
     every_set,
@@ -86,7 +87,7 @@ def registry(**changes: Any) -> Object:
 
 
 BAD: list[tuple[Object, str]] = [
-    *((one["values"], one["message"]) for one in yaml.safe_load((VALUES.parent / "refused.yaml").read_text())),
+    *((one["values"], one["message"]) for one in yaml.load((VALUES.parent / "refused.yaml").read_text(), StrictLoader)),
     *(({"kafka": {"settings": {key: "x"}}}, f"{key} cannot be set") for key in RESERVED_KAFKA_KEYS),
     *((registry(settings={key: "x"}), f"FOMO_REGISTRY_{key.upper().replace('.', '_')}") for key in REGISTRY_SECRETS),
     *(({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'") for label in OWN_LABELS),
