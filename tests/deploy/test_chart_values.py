@@ -147,6 +147,7 @@ def nested(path: Keys, value: Any) -> Object:
 @every_set
 def test_null_gives_valid_objects_or_a_message(name: str) -> None:
     """Objects are valid, a required value is named, or two values do not go together."""
+    usual = plain(name).objects  # which `test_chart.py` validates
     for path, _, is_required in leaves(chart().schema):
         try:
             objects = rendered(name, **nested(path, None)).objects
@@ -156,7 +157,8 @@ def test_null_gives_valid_objects_or_a_message(name: str) -> None:
             continue
         assert not is_required, path
         for found in objects:
-            validate(found, VERSIONS[0])
+            if found not in usual:
+                validate(found, VERSIONS[0])
 
 
 def test_a_setting_of_null_has_the_default_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
