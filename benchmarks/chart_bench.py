@@ -62,6 +62,8 @@ class Cluster:
         node: list[Any] = [sys.executable, home / "bin" / "podhost", "--root", self.pods]
         node += ["--kubeconfig", self._environment["KUBECONFIG"], "--env", f"PYTHONPATH={ROOT}"]
         node += ["--entry", Path(sys.prefix) / "bin" / "fomo-stream"]
+        if kernels := os.environ.get("NUMBA_CACHE_DIR"):  # compiled once, as in the image, and not by each pod
+            node += ["--env", f"NUMBA_CACHE_DIR={kernels}"]
         with open(folder / "podhost.log", "wb") as log:  # with a group of its own, for the processes of the pods
             self._node = subprocess.Popen(node, stdout=log, stderr=log, start_new_session=True)
 

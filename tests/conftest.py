@@ -35,19 +35,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 collect_ignore = ["adapters/user_program.py"]  # which mypy reads, and nobody runs
 SHARED = pytest.StashKey[dict[str, str]]()  # addresses of the servers that all processes of a session use
 
-# Files of the slow part that take a minute or more: they begin first, so that none of them is left alone at the end.
+# Files of the slow part that take a minute or more, the longest first: so none of them is left alone at the end.
 LONG = (
-    "test_tutorial.py",
     "test_chart_faults.py",
-    "test_fuzz.py",
-    "test_faults.py",
-    "test_silence_in_service.py",
-    "test_outages.py",
-    "test_state.py",
-    "test_secure_broker.py",
-    "test_wheel.py",
-    "test_membership.py",
     "test_loading.py",
+    "test_state.py",
+    "test_wheel.py",
+    "test_faults.py",
+    "test_outages.py",
+    "test_chart_values.py",
+    "test_types.py",
+    "test_fuzz.py",
+    "test_tutorial.py",
+    "test_workers.py",
+    "test_silence_in_service.py",
+    "test_examples.py",
+    "test_exactly_once.py",
+    "test_secure_broker.py",
+    "test_membership.py",
 )
 
 

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from documents import ROOT
 
 # What a reader has to read twice, and what to write.
@@ -39,37 +38,32 @@ def words_of(path: Path) -> Iterator[tuple[int, str]]:
             yield from enumerate(token.string.splitlines(), token.start[0])
 
 
-@pytest.mark.parametrize("phrase", INSTEAD)
-def test_no_text_has_words_that_a_reader_reads_twice(phrase: str) -> None:
+def test_no_text_has_words_that_a_reader_reads_twice() -> None:
     places = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}: write {INSTEAD[phrase]}"
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}: write {instead}"
         for path in (*CODE, *PAGES)
         for number, line in words_of(path)
+        for phrase, instead in INSTEAD.items()
         if re.search(phrase, line)
     ]
     assert places == []
 
 
-def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    places = [
-        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
-        for path in CODE
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        and re.match(BEGINNINGS, text := ast.get_docstring(node) or "")
-    ]
-    assert places == []
-
-
-def test_modules_classes_and_functions_have_names_of_their_own() -> None:
-    places = defaultdict(list)
+def test_docstrings_begin_with_a_verb_or_a_noun_and_names_are_used_once() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    odd, places = [], defaultdict(list)
     for path in CODE:
         name = path.relative_to(ROOT)
+        module = ast.parse(path.read_text())
+        for node in ast.walk(module):
+            if isinstance(node, kinds) and re.match(BEGINNINGS, text := ast.get_docstring(node, clean=False) or ""):
+                odd.append(f"{name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}")
         if path.stem not in ("__init__", "__main__"):
             places[f"module {path.stem}"].append(name)
-        for node in ast.parse(path.read_text()).body:
+        for node in module.body:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
                 places[node.name].append(name)
+    assert odd == []
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 

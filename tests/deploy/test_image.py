@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from brokers import free_ports
+from charts import StrictLoader
 from documents import ROOT
 
 from fomo_stream.ops.http import Endpoints, HttpServer
@@ -25,7 +26,7 @@ from fomo_stream.settings.sources import load
 PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+COMPOSE: dict[str, Any] = yaml.load((ROOT / "deploy" / "compose.yaml").read_text(), StrictLoader)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 

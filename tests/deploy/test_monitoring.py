@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from charts import StrictLoader
 from documents import ROOT, Document
 from prometheus_client import ProcessCollector
 from queries import PROCESS, TARGET, exposed, names, unknown
@@ -25,10 +26,10 @@ FOLDER = ROOT / "deploy/chart/monitoring"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES: list[dict[str, Any]] = [
-    rule for group in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"] for rule in group["rules"]
+    rule for group in yaml.load((FOLDER / "rules.yaml").read_text(), StrictLoader)["groups"] for rule in group["rules"]
 ]
 ALERTS = [rule["alert"] for rule in RULES]
-TESTS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]
+TESTS: list[dict[str, Any]] = yaml.load((FOLDER / "rules_test.yaml").read_text(), StrictLoader)["tests"]
 RUNBOOKS = Document.read(ROOT / "deploy/runbooks.md")
 NOT_SHOWN = {  # what the dashboard leaves out, and why
     "position": "an offset says little in a picture",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -244,7 +245,9 @@ def bits(reasons: Sequence[tuple[Reason, ...] | None]) -> str:
     return repr([None if some is None else exact(some) for some in reasons])
 
 
-WHOLE = new().process(ROWS[:N], KEYS[:N])
+@cache
+def whole() -> Results:
+    return new().process(ROWS[:N], KEYS[:N])
 
 
 @settings(max_examples=8)
@@ -252,8 +255,8 @@ WHOLE = new().process(ROWS[:N], KEYS[:N])
 def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[int]) -> None:
     one, edges = new(), [0, *sorted(set(cuts)), N]
     parts = [one.process(ROWS[a:b], KEYS[a:b]) for a, b in pairwise(edges)]
-    assert bits(Results.concatenate(parts).reasons) == bits(WHOLE.reasons)
-    assert sum(map(bool, WHOLE.reasons)) > N / 2
+    assert bits(Results.concatenate(parts).reasons) == bits(whole().reasons)
+    assert sum(map(bool, whole().reasons)) > N / 2
 
 
 @settings(max_examples=8)
@@ -263,11 +266,11 @@ def test_reasons_are_the_same_after_a_recovery_in_a_copy_and_without_learning(at
     one.process(ROWS[:at], KEYS[:at])
     log = {key: value for key, value in one.changes().items() if value is not None}
     rest = slice(at, at + 15)
-    expected = bits(WHOLE.reasons[rest])
+    expected = bits(whole().reasons[rest])
     for twin in (recovered(log, config=ALL), recovered(log, one, ALL), one.copy()):
         assert bits(twin.process(ROWS[rest], KEYS[rest]).reasons) == expected
     now = slice(at, min(at + one.room, N))
-    assert bits(one.score_rows(ROWS[now], KEYS[now]).reasons) == bits(WHOLE.reasons[now])
+    assert bits(one.score_rows(ROWS[now], KEYS[now]).reasons) == bits(whole().reasons[now])
 
 
 def test_to_explain_changes_nothing_and_no_setting_of_it_changes_results() -> None:

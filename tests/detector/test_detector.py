@@ -43,10 +43,9 @@ def test_results_do_not_depend_on_batches_while_keys_come(size: int) -> None:
     assert_same_results(whole, Results.concatenate(parts))
 
 
-@pytest.mark.parametrize("refresh", [1.0, pytest.param(0.1, marks=pytest.mark.slow)])
-def test_large_tiles_are_filled_with_the_next_records_and_change_no_result(refresh: float) -> None:
+def test_large_tiles_are_filled_with_the_next_records_and_change_no_result() -> None:
     """As on a GPU. Some keys have contexts of their own, values are missing, and one of the columns is a category."""
-    n, config = 320, replace(SMALL, own_contexts=2, keys=4, refresh=refresh)
+    n, config = 320, replace(SMALL, own_contexts=2, keys=4, refresh=1.0)
     rows, keys, rng = stream(n, 1), [str(i // 2 % (3 + i // 200)) for i in range(n)], np.random.default_rng(1)
     rows[:, 2] = rng.integers(0, 4, n)
     rows[rng.random(rows.shape) < 0.05] = np.nan

@@ -43,20 +43,20 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
 
 def test_no_two_generations_take_effect_at_the_same_record() -> None:
     one, moments = new(replace(FREE, lag=8, own_contexts=0)), set()
-    for first in range(2000):
+    for first in range(1000):
         before = one.generation
         process(one, first, first + 1)
         if one.generation > before:
             moments.add(first)
             assert one.generation == before + 1
-    assert len(moments) == one.generation > 50
-    assert all(generation.number > 5 for generation in one.inspect().generations.values())
+    assert len(moments) == one.generation > 25
+    assert all(generation.number > 2 for generation in one.inspect().generations.values())
 
 
 def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
     one, size, every = new(replace(FREE, lag=8)), FREE.context_size, FREE.recent_every
     begun: list[int] = []
-    for first in range(1000):
+    for first in range(500):
         process(one, first, first + 1)
         if one.generation:
             numbers = one.inspect().generations["recent"].numbers

@@ -474,7 +474,7 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
     for start, config in product([0, 180, 250, 410, 470, 900], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
-        run_state_machine_as_test(case, settings=settings(max_examples=5, stateful_step_count=30, derandomize=True))
+        run_state_machine_as_test(case, settings=settings(max_examples=3, stateful_step_count=30, derandomize=True))
     wanted = ("deleted", "shifts", "keys with contexts of their own", *VIEWS)
     assert all(Service.seen[what] for what in wanted), Service.seen
 
@@ -490,33 +490,6 @@ def test_first_contexts_are_encoded_again_also_of_a_seed_context_longer_than_the
     other = recovered({key: value for key, value in log.items() if "/encoded/" not in key}, config=config)
     assert_same_results(process(other, n, n + 40), process(one, n, n + 40))
     assert state_of(other) == state_of(one)
-
-
-def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
-    one, other = new(), new()
-    history: list[tuple[str, bytes | None]] = []
-    seen: Counter[str] = Counter()
-    owners: set[bytes] = set()
-    for first in range(0, 1500, 7):
-        assert_same_results(process(one, first, first + 7), process(other, first, first + 7))
-        if 150 < first < 250:
-            for each in (one, other):
-                each.feedback(np.arange(first - 60, first - 40), np.arange(20) % 4 < 3)
-        history += one.changes().items()
-        other = recovered(compacted(history))
-        assert state_of(one) == state_of(other)
-        inside = one.inspect()
-        owners |= inside.own.keys()
-        made = inside.generations.values()
-        seen["warming up"] += one.generation == 0
-        seen["next"] += bool(inside.following)
-        seen["likeness"] += sum(generation.outliers is not None for generation in made)
-        seen["extremes"] += sum(generation.ranges is not None for generation in made)
-    for what in ("warming up", "next", "likeness", "extremes"):
-        assert seen[what], seen
-    assert one.shifts > 0
-    assert one.generation > 10
-    assert len(owners) > CONFIG.own_contexts  # some have lost them
 
 
 @pytest.mark.parametrize("views", [("trimmed", "recent"), ("recent",), ("recent", "all"), ("movement", "recent")])
@@ -539,6 +512,6 @@ def test_recent_records_are_kept_as_long_as_a_context_is_made_of_them(lag: int, 
     history: list[tuple[str, bytes | None]] = []
     while one.records < 3000:
         first = one.records
-        process(one, first, first + 100)
+        process(one, first, first + 300)
         history += one.changes().items()
         assert state_of(recovered(compacted(history), config=config)) == state_of(one)

@@ -62,17 +62,6 @@ def test_scored_records_keep_key_headers_timestamp_partition_and_order(broker: B
     assert {result["fomo"]["status"] for result in results(outputs)} >= {"warming_up", "ok"}
 
 
-def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(broker: Broker) -> None:
-    settings = sensors(broker, scores_only=True, result_field="verdict")
-    odd = {"n": -1, "temperature": 95.0, "motor": {"rpm": 0.0}}
-    broker.produce(settings.topic, [*readings(300), odd], key="one")
-    with Running(settings):
-        outputs = results(broker.read(settings.out, at_least=301))
-    assert set(outputs[-1]) == {"verdict"}
-    assert outputs[-1]["verdict"]["outlier"]
-    assert sum(output["verdict"]["outlier"] for output in outputs) < 40
-
-
 def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: Broker, tmp_path: Path) -> None:
     settings = sensors(broker, partitions=2, alerts=unique("alerts"), lags=1, categorical="site", instance_id="a")
     records = readings(400)

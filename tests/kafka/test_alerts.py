@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError
 from pipelines import Instance, Recording, as_record, record, restored
 
 from fomo_stream.kafka.delivery.base import Output
@@ -118,13 +117,6 @@ def test_an_alert_that_one_topic_refuses_is_a_dead_letter_and_in_neither(topic: 
     outputs.send([pending(7), pending(8)], [{"outlier": True}, {"outlier": True}])
     assert delivery.reasons() == [(7, "output_refused")]
     assert [(one.topic, one.source.offset) for one in delivery.outputs[1:] if one.source] == [("t-scores", 8), ("a", 8)]
-
-
-def test_only_the_output_that_is_refused_for_its_time_gets_the_present_one() -> None:
-    delivery, outputs = sending()
-    delivery.refuse("a", 7, 1, KafkaError.INVALID_TIMESTAMP)
-    outputs.send([pending(7)], [{"outlier": True}])
-    assert [(one.topic, one.timestamp) for one in delivery.outputs] == [("t-scores", 5), ("a", 0)]
 
 
 def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

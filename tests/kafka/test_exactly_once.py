@@ -283,6 +283,6 @@ class LongerMachine(ExactlyOnceMachine):
 
 
 TestExactlyOnce = ExactlyOnceMachine.TestCase
-TestExactlyOnce.settings = settings(stateful_step_count=8)
+TestExactlyOnce.settings = settings(stateful_step_count=8, max_examples=12)
 TestExactlyOnceForLonger = pytest.mark.slow(LongerMachine.TestCase)
 TestExactlyOnceForLonger.settings = settings(stateful_step_count=25, max_examples=40)  # each takes nearly a second

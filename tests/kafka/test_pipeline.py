@@ -116,24 +116,6 @@ def test_tombstones_are_passed_over_if_that_is_wanted(known: bool) -> None:
 # --- what is refused
 
 
-def test_an_output_that_its_topic_does_not_take_becomes_a_dead_letter_in_its_place() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, batch_size=3)
-    wide = json.dumps({"x": 1, "y": 2, "note": "n" * 2000}).encode()
-    delivery.limits["t-scores"] = 2000
-    for offset in range(3):
-        pipeline.receive(record(offset, key=b"k", value=wide if offset == 1 else b""), 0.0)
-    assert [(output.topic, output.source.offset) for output in delivery.outputs if output.source] == [
-        ("t-scores", 0),
-        ("t-dead-letters", 1),
-        ("t-scores", 2),
-    ]
-    (letter,) = delivery.to("t-dead-letters")
-    assert (letter.key, letter.value) == (b"k", wide)
-    assert delivery.reasons() == [(1, "output_refused")]
-    assert commit(pipeline)["t", 0] == 3
-
-
 def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -> None:
     delivery = Recording()
     pipeline = make_pipeline(delivery, batch_size=1)
@@ -146,28 +128,16 @@ def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -
     assert {name: json.loads(tight)[name] for name in fields} == fields
 
 
-def test_the_number_of_attempts_stays_in_dead_letters_and_not_in_scored_records() -> None:
+def test_headers_pass_through_but_the_number_of_attempts_stays_in_dead_letters() -> None:
     delivery = Recording()
     pipeline = make_pipeline(delivery)
-    headers: Headers = [("trace", b"own"), ("fomo-attempts", b"2")]
-    for offset, value in enumerate((b'{"x": 1.0}', b"{")):
-        pipeline.receive(record(offset, value=value)._replace(headers=headers), 0.0)
-    pipeline.finish([0])
-    assert [output.headers for output in delivery.to("t-scores")] == [headers[:1]]
-    (letter,) = delivery.to("t-dead-letters")
-    assert letter.headers[:2] == headers
-
-
-def test_headers_of_traces_pass_through() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery)
-    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    headers: Headers = [("traceparent", trace), ("tracestate", b"a=1"), ("tracestate", b"b=2"), ("baggage", None)]
+    headers: Headers = [("trace", b"own"), ("tracestate", b"a=1"), ("tracestate", b"b=2"), ("baggage", None)]
+    headers.append(("fomo-attempts", b"2"))
     for offset, value in enumerate((b'{"x": 1.0}', b"{")):
         pipeline.receive(record(offset, value=value)._replace(headers=headers), 0.0)
     pipeline.finish([0])
     (scored,), (letter,) = delivery.to("t-scores"), delivery.to("t-dead-letters")
-    assert (scored.headers, letter.headers[: len(headers)]) == (headers, headers)
+    assert (scored.headers, letter.headers[: len(headers)]) == (headers[:-1], headers)
 
 
 def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people() -> None:

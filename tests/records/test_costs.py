@@ -88,14 +88,16 @@ def doubled_proto(levels: int) -> Writer:
 @pytest.mark.parametrize("doubled", [doubled_avro, doubled_json, doubled_proto])
 def test_fields_that_multiply_are_bounded(doubled: Callable[[int], Writer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_schema, "COMPILE_S", 60)  # tracing memory makes a slow machine slower still
-    assert len(doubled(13).leaves) == 2**13
     with cheap(), pytest.raises(RecordError, match="more than 10,000 fields") as caught:
         doubled(19)
     assert caught.value.reason == "unsupported_schema"
 
 
 @pytest.mark.parametrize(("doubled", "leaf"), [(doubled_avro, "null"), (doubled_json, {"type": "object"})])
-def test_types_that_multiply_without_any_leaf_are_bounded(doubled: Callable[..., Writer], leaf: Any) -> None:
+def test_types_that_multiply_without_any_leaf_are_bounded(
+    doubled: Callable[..., Writer], leaf: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_schema, "COMPILE_S", 0.5)
     with cheap(), pytest.raises(RecordError, match="fields"):
         doubled(60, leaf)
 
@@ -165,7 +167,7 @@ def test_few_bytes_of_a_list_become_few_values() -> None:
 
 def test_a_schema_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_schema, "COMPILE_S", 0.05)
-    choices = [{"type": "null"}] * 200_000
+    choices = [{"type": "null"}] * 20_000
     fields = {f"f{i}": {"$ref": "#/definitions/A"} for i in range(5000)}
     slow = {"properties": fields, "definitions": {"A": {"oneOf": choices}}}
     with cheap(), pytest.raises(RecordError, match="fields are not found in") as caught:

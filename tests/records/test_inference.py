@@ -252,11 +252,11 @@ def test_a_record_with_absurdly_many_names_takes_no_features_from_the_others() -
 
 @pytest.mark.parametrize(("value", "same"), [("12", True), ("2026-10-01", True), (0.5, False), (None, False)])
 def test_absurdly_many_names_take_bounded_time(value: Any, same: bool) -> None:
-    batch = [{f"n{i if same else (at, i)}": value for i in range(20_000)} for at in range(50)]
+    batch = [{f"n{i if same else (at, i)}": value for i in range(20_000)} for at in range(10)]
     began = time.process_time()
     with pytest.raises((TooManyFeaturesError, NoFeaturesError)):
         infer_schema(batch)
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 4
 
 
 def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category() -> None:

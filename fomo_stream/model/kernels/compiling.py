@@ -44,7 +44,8 @@ from fomo_stream.model.kernels import compiling
 compiling.compile_into(sys.argv[2])
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.detector.step.warm_up import warm_up
-warm_up(load_model("default", "cpu", "numba"))
+for name in ("default", "fomo"):  # a fusion of evidence, and kernel attention: they have kernels of their own
+    warm_up(load_model(name, "cpu", "numba"))
 """
 FOLDERS = ("model/kernels", "detector/step")  # of the package, with modules that define kernels
 MAX_COMPILE_S = 900.0
