@@ -74,8 +74,8 @@ class FoMoDetector(AnomalyDetector):
         What computes the scores: "numba", "torch" or "auto" (torch with device "cuda" and for models of raw features
         or with attention, else numba). A pickle is continued by the same backend only.
     views
-        What records are compared with: "default" (trimmed, all, recent, movement, key), "fast" (trimmed, all, key), or
-        a sequence of names of views.
+        What records are compared with: "default" (trimmed, all, recent, movement, key), "fast" (trimmed, all, key),
+        "events" (trimmed, all, recent, key_values; for independent records of keys), or a sequence of names of views.
     reasons
         Number of reasons that an explanation has at most, 1 to 10.
     key

@@ -12,7 +12,7 @@ import numpy as np
 
 from fomo_stream.detector.changelog import Document, StoredEntries, check_same
 from fomo_stream.detector.keys import MAX_KEYS
-from fomo_stream.detector.views import DEFAULT, View, named_views
+from fomo_stream.detector.views import DEFAULT, OF_KEYS, View, named_views
 from fomo_stream.errors import ConfigError, StateError
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS, MAX_REASONS
 from fomo_stream.model.architecture import Model
@@ -100,7 +100,7 @@ class DetectorConfig:
         """The views by all settings: with lags also `past`; none that is trimmed where all is admitted."""
         past = ("past",) if self.lags and "past" not in self.views else ()
         views = [view for view in named_views(self.views + past) if view != "trimmed" or self.admit != "all"]
-        return tuple(views) if set(views) - {"key"} else ("all", *views)
+        return tuple(views) if set(views) - set(OF_KEYS) else ("all", *views)
 
     @property
     def window_size(self) -> int:

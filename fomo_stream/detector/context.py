@@ -218,16 +218,16 @@ class Context(State):
                 numbers = np.arange(first, end)
             return self.spec_of_recent(at, number, takes_effect, numbers)
         pool = self._pool_of(view)
-        numbers, rows = pool.numbers, pool.rows
+        numbers, vectors = pool.numbers, pool.rows.reshape(len(pool), -1, self._n_features)
         self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
-        rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
+        rows = self.view_columns(view, vectors)
         quantiles = pool.quantiles if view.input in ("record", "relative") else ()
-        if view.is_of_keys and np.isnan(rows[:, self._n_features :]).all():
+        if view.is_of_keys and np.isnan(vectors[:, 1:]).all():
             # Without keys, only seasons tell usual values. Most rows came before a new season: its values, however
             # usual, would be unlike them
             few = 2 * (~np.isnan(rows)).sum(axis=0) < len(rows)
             rows = np.where(few, np.nan, rows)
-            quantiles = tuple(np.zeros(0) if new else q for q, new in zip(quantiles, few.tolist(), strict=True))
+            quantiles = tuple(np.zeros(0) if few[j] else q for j, q in enumerate(quantiles))
         return replace(
             self.blank_spec(at),
             number=number,

@@ -16,7 +16,7 @@ from fomo_stream.detector.generation import ContextSpec
 from fomo_stream.detector.keys import UNKEYED
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
-from fomo_stream.detector.step.follow import Batch
+from fomo_stream.detector.step.follow import MAX_SPREADS, Batch
 from fomo_stream.detector.view_set import ContextBuilder, ViewSet
 from fomo_stream.detector.views import View
 from fomo_stream.model.architecture import Model
@@ -70,8 +70,9 @@ class Explainer:
         scorers = [(view, builder) for view, builder in builders(i) if view.is_of_keys == (usual is not None)]
         reasons = self._found(batch, i, scorers)
         if usual is not None:
-            values = [builder.spec.rows for view, builder in builders(i) if view.input not in ("movement", "relative")]
-            reasons = tuple(_relative_to_key(reason, batch, i, usual, values) for reason in reasons)
+            values = [builder.spec.rows for view, builder in builders(i) if not view.is_derived]
+            only_values = any(view.input == "key_value" for view, _ in scorers)
+            reasons = tuple(_relative_to_key(reason, batch, i, usual, values, only_values) for reason in reasons)
         # how a value came to what nearly all records have is not a reason if there are others
         ordinary = batch.ordinary[i]
         reasons = tuple(r for r in reasons if r.cause is Cause.VALUE or not ordinary[r.feature]) or reasons
@@ -139,14 +140,18 @@ class Explainer:
         return ContextBuilder(self.model, spec, None)
 
 
-def _relative_to_key(reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float]) -> Reason:
+def _relative_to_key(
+    reason: Reason, batch: Batch, i: int, pooled: Pooled, values: Sequence[Float], only_values: bool
+) -> Reason:
     """Return a reason of the i-th record, whose numbers are relative to its key or its time, in raw units.
 
-    values: contexts (c, w) that begin with raw values: where none of a feature is below 0, no usual value is.
+    values: contexts (c, w) that begin with raw values: where none of a feature is below 0, no usual value is;
+    only_values: whether the numbers are of the view `key_values`.
     """
     level, spread = batch.usual[i, :2, reason.feature].tolist()
     names = ("value", "median", "low", "high", "expected")
     numbers = np.array([getattr(reason, name) for name in names])
+    numbers = MAX_SPREADS * np.sinh(numbers / MAX_SPREADS) if only_values else numbers
     if reason.cause is Cause.SPREAD:
         raw = numbers * pooled.width(level, spread, reason.feature)
     else:

@@ -31,6 +31,7 @@ from fomo_stream.detector.step.judge import SERIES as SERIES_OF_SEAT
 from fomo_stream.detector.step.slots import find, new_table
 from fomo_stream.detector.step.view_columns import PLAN_SIZE
 from fomo_stream.detector.step.work import Visits
+from fomo_stream.detector.views import OF_KEYS
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.architecture import Model
 
@@ -55,7 +56,7 @@ def key_config(config: DetectorConfig) -> DetectorConfig:
         config,
         context_size=rows,
         min_context=min(config.min_context, rows),
-        views=tuple(view for view in config.wanted_views if view != "key"),
+        views=tuple(view for view in config.wanted_views if view not in OF_KEYS),
         feedback_memory=min(config.feedback_memory, FEEDBACK_RECORDS),
         least_history=0,
         keys=1,

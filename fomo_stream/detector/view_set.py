@@ -80,6 +80,7 @@ INPUT_CODES = {
     "past": step.RECORD_INPUT,
     "movement": step.MOVEMENT_INPUT,
     "relative": step.RELATIVE_INPUT,
+    "key_value": step.KEY_VALUE_INPUT,
 }
 
 

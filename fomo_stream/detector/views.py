@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.series import MOVEMENT_VECTORS, flat
-from fomo_stream.detector.step.follow import RELATIVE_VECTORS
+from fomo_stream.detector.step.follow import MAX_SPREADS, RELATIVE_VECTORS
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -28,8 +28,8 @@ class View:
     """
 
     name: str
-    # its input: the "record", the record with the ones before it ("past"), its level and spread ("movement"), or
-    # how far it is from what is usual for its key ("relative")
+    # its input: the "record", the record with the ones before it ("past"), its level and spread ("movement"), how far
+    # its values, level and spread are from what is usual for its key ("relative"), or only the values ("key_value")
     input: str = "record"
     # whose rows: "pool", a uniform sample of all records so far, renewed when a share of it has changed, or
     # "recent", the last records, renewed after a fixed number of records
@@ -42,6 +42,8 @@ class View:
         A view of what is usual for keys has its own: `Batch.relative`. categorical: columns of the record
         that hold category codes; these have no level and no spread.
         """
+        if self.input == "key_value":
+            return compressed(vectors[:, 0])
         shown = vectors[:, -MOVEMENT_VECTORS:] if self.input == "movement" else vectors[:, : self.n_vectors(lags)]
         if self.input == "movement" and categorical:
             shown = shown.copy()
@@ -57,12 +59,12 @@ class View:
     @property
     def is_derived(self) -> bool:
         """Return whether its columns are not values of the record or of records before."""
-        return self.input in ("movement", "relative")
+        return self.input == "movement" or self.is_of_keys
 
     @property
     def is_of_keys(self) -> bool:
         """Return whether it knows only records of known keys."""
-        return self.input == "relative"
+        return self.input in ("relative", "key_value")
 
     @property
     def widest(self) -> int:
@@ -71,7 +73,8 @@ class View:
 
     def n_vectors(self, lags: int) -> int:
         """Return the number of vectors of d columns in its input."""
-        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT_VECTORS, "relative": RELATIVE_VECTORS}[self.input]
+        several = {"past": 1 + lags, "movement": MOVEMENT_VECTORS, "relative": RELATIVE_VECTORS}
+        return several.get(self.input, 1)
 
     def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:
         """The columns of this view that hold category codes."""
@@ -87,11 +90,22 @@ VIEWS = {
         View("recent", sample="recent"),
         View("movement", input="movement"),
         View("past", input="past"),
-        View("key", input="relative"),  # has to be the last one: the compiled step expects it there
+        # those of keys have to be the last ones: the compiled step expects one there
+        View("key", input="relative"),
+        # For records that are independent of each other, as payments: how a key moves says little of them, and the
+        # columns of level and spread hide odd values. Beyond MAX_SPREADS, values count by their logarithm: a few keys
+        # that are off by hundreds of spreads would decide the scale of a feature.
+        View("key_values", input="key_value"),
     )
 }
 DEFAULT = ("trimmed", "all", "recent", "movement", "key")
-GROUPS = {"default": DEFAULT, "fast": ("trimmed", "all", "key")}
+GROUPS = {"default": DEFAULT, "fast": ("trimmed", "all", "key"), "events": ("trimmed", "all", "recent", "key_values")}
+OF_KEYS = tuple(name for name, view in VIEWS.items() if view.is_of_keys)
+
+
+def compressed(distances: Float) -> Float:
+    """Distances in spreads, beyond MAX_SPREADS by their logarithm, with 32 bits: `step.follow.compressed` of each."""
+    return np.asarray((MAX_SPREADS * np.arcsinh(distances / MAX_SPREADS)).astype(np.float32).astype(np.float64))
 
 
 def named_views(names: Iterable[Name]) -> tuple[str, ...]:
@@ -106,6 +120,8 @@ def named_views(names: Iterable[Name]) -> tuple[str, ...]:
         choices = ", ".join([*GROUPS, *VIEWS])
         raise ValueError(f"there is no view {', '.join(map(str, unknown)) or 'named'}; name some of {choices}")
     requested = {view for name in names for view in GROUPS.get(name, (name,))}
+    if requested.issuperset(OF_KEYS):
+        raise ValueError(f"name one of the views {' and '.join(OF_KEYS)}, not both")
     return tuple(view for view in VIEWS if view in requested)
 
 

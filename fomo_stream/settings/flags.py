@@ -233,8 +233,8 @@ class DetectorFlags(BaseFlags):
     """which records may enter the contexts. auto: all but those that feedback calls outliers; the view trimmed also
     leaves out the most outlying. feedback: only those that feedback calls normal. all: as auto, without trimmed"""
     views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
-    """what records are compared with: default (trimmed,all,recent,movement,key), fast (trimmed,all,key), or names of
-    views"""
+    """what records are compared with: default (trimmed,all,recent,movement,key), fast (trimmed,all,key), events
+    (trimmed,all,recent,key_values; for independent records of keys, as payments), or names of views"""
     stuck_values: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
     """what to do when a feature that nearly always changes repeats one value: report an outlier, or ignore it"""
     adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")

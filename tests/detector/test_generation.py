@@ -116,7 +116,7 @@ def test_confidence_is_full_where_all_agree_and_none_where_they_contradict_each_
     np.testing.assert_allclose(confidence([*votes, *(-one for one in votes)]), 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("views", ["default", "fast"])
+@pytest.mark.parametrize("views", ["default", "fast", "events"])
 def test_confidence_is_low_while_the_views_disagree_on_a_shift(views: str) -> None:
     rows = np.random.default_rng(0).normal(size=(2400, 3))
     rows[1200:] += 4

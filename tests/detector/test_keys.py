@@ -151,13 +151,14 @@ def scored(rows: Float, keys: list[str] | None, config: DetectorConfig = CONFIG)
     return one, one.process(rows, keys)
 
 
-def test_a_record_that_is_odd_for_its_key_alone_is_an_outlier_and_its_reason_says_so() -> None:
+@pytest.mark.parametrize("views", ["default", "events"])
+def test_a_record_that_is_odd_for_its_key_alone_is_an_outlier_and_its_reason_says_so(views: str) -> None:
     rows, keys = payments(8000)
     at = np.array(
         [next(i for i in range(first, 8000) if int(keys[i][1:]) in CHEAP) for first in range(5000, 7900, 300)]
     )
     rows[at, 0] *= 10  # usual, for others
-    one, found = scored(rows, keys, DetectorConfig(min_context=200, explain="alerts"))
+    one, found = scored(rows, keys, DetectorConfig(min_context=200, explain="alerts", views=(views,)))
     without = scored(rows, None)[1]
     assert found.outlier[at].mean() >= 0.9
     assert without.outlier[at].mean() <= 0.2
@@ -187,6 +188,22 @@ def test_what_is_usual_for_a_key_is_below_zero_only_where_values_are(shift: floa
         reason.low for some in found.reasons for reason in some or () if (reason.scope, reason.feature) == ("key", 0)
     ]
     assert (min(ranges) < 0) == (shift < 0)
+
+
+def test_values_of_keys_alone_are_compared_alike_by_both_backends_in_parts_and_after_a_recovery() -> None:
+    rows, keys = payments(1500, seed=5)
+    rows[::17, 0], rows[700, 0] = np.nan, -9999.0
+    config = replace(CONFIG, views=("events",), own_contexts=2)
+    whole, torch = (Detector(shared_model(*backend), 2, config) for backend in ((), ("streams", "cpu", "torch")))
+    found = whole.process(rows, keys)
+    np.testing.assert_allclose(torch.process(rows, keys).logit, found.logit, rtol=0, atol=1e-6)
+    assert np.isfinite(found.by_key[-500:]).mean() > 0.9
+    one = Detector(shared_model(), 2, config)
+    parts = [one.process(rows[:1001], keys[:1001])]
+    again = Detector(shared_model(), 2, config)
+    again.recover({name: value for name, value in one.changes().items() if value is not None})
+    parts += [again.process(rows[at : at + 7], keys[at : at + 7]) for at in range(1001, 1500, 7)]
+    assert_same_results(Results.concatenate(parts), found)
 
 
 def test_what_is_odd_for_all_is_odd_for_every_key() -> None:

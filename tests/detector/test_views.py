@@ -42,7 +42,9 @@ def test_names_of_groups_are_taken_apart_and_each_view_comes_once() -> None:
     assert named_views(["recent", "fast", "all", "recent"]) == ("trimmed", "all", "recent", "key")
     assert {view for group in GROUPS.values() for view in group} <= VIEWS.keys()
     for wrong in ([], ["all", "none"], ["ALL"]):
-        with pytest.raises(ValueError, match=r"there is no view .*; name some of default, fast, trimmed, all, recent"):
+        with pytest.raises(
+            ValueError, match=r"there is no view .*; name some of default, fast, events, trimmed, all, recent"
+        ):
             named_views(wrong)
 
 
@@ -54,6 +56,9 @@ def test_views_of_a_configuration() -> None:
     assert DetectorConfig(views=("key",)).wanted_views == ("all", "key")  # new keys have no other
     assert DetectorConfig(admit="all", views=("trimmed",)).wanted_views == ("all",)
     assert DetectorConfig(admit="feedback", views=("fast",)).wanted_views == ("trimmed", "all", "key")
+    assert DetectorConfig(views=("key_values",)).wanted_views == ("all", "key_values")
+    with pytest.raises(ConfigError, match="one of the views key and key_values, not both"):
+        DetectorConfig(views=("default", "events"))
     with pytest.raises(ConfigError, match="the view past needs lags"):
         DetectorConfig(views=("past",))
     with pytest.raises(ConfigError, match="there is no view x"):
@@ -66,7 +71,7 @@ def test_views_that_are_too_wide_are_left_out(d: int, lags: int, limit: int) -> 
     views, left_out = fitting(names, d, lags, limit)
     widths = {name: view.n_vectors(lags) * d for name, view in VIEWS.items()}
     for name in names:
-        widest = 300 if name == "key" else MAX_COLUMNS
+        widest = 300 if VIEWS[name].is_of_keys else MAX_COLUMNS
         most = limit or d if VIEWS[name].input == "record" else min(limit or widest, widest)
         assert (VIEWS[name] in views) == (widths[name] <= most)
     assert {view.view for view in left_out} == set(names) - {view.name for view in views}

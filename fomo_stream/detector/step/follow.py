@@ -149,7 +149,7 @@ class Batch(NamedTuple):
 
     def vectors_for(self, view_input: str) -> Float:
         """Return the vectors that a view with this input compares."""
-        return self.relative if view_input == "relative" else self.vectors
+        return self.relative if view_input in ("relative", "key_value") else self.vectors
 
     def part(self, records: slice | Int) -> Batch:
         """Return some of the records."""
@@ -568,6 +568,12 @@ def _single(x):
     """Limit a number and round it to 32 bits: the history keeps such numbers, and a record has to equal its own row
     there."""
     return np.nan if np.isnan(x) else np.float64(np.float32(min(max(x, -MAX_DEVIATION), MAX_DEVIATION)))
+
+
+@exact_kernel
+def compressed(x):
+    """Return a number of spreads, beyond MAX_SPREADS by its logarithm (asinh): see `views.VIEWS`."""
+    return _single(MAX_SPREADS * math.asinh(x / MAX_SPREADS))
 
 
 @exact_kernel
