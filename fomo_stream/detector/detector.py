@@ -631,7 +631,7 @@ class Detector:
         version of fomo-stream, incomplete or damaged. This detector must not be used then.
         """
         self._converted = changes_since(entries)
-        entries = {**entries, **{name: value for name, value in self._converted.items() if value is not None}}
+        entries = {name: value for name, value in {**entries, **self._converted}.items() if value is not None}
         self._shared.recover(entries, None if reusable is None else reusable._shared)
         own = {name[len(OWN_PREFIX) :]: value for name, value in entries.items() if name.startswith(OWN_PREFIX)}
         self._routes, self._apart, self._shifts, entered = None, 0, 0, 0

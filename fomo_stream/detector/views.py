@@ -43,7 +43,7 @@ class View:
         that hold category codes; these have no level and no spread.
         """
         if self.input == "key_value":
-            return compressed(vectors[:, 0])
+            return compressed_distances(vectors[:, 0])
         shown = vectors[:, -MOVEMENT_VECTORS:] if self.input == "movement" else vectors[:, : self.n_vectors(lags)]
         if self.input == "movement" and categorical:
             shown = shown.copy()
@@ -103,7 +103,7 @@ GROUPS = {"default": DEFAULT, "fast": ("trimmed", "all", "key"), "events": ("tri
 OF_KEYS = tuple(name for name, view in VIEWS.items() if view.is_of_keys)
 
 
-def compressed(distances: Float) -> Float:
+def compressed_distances(distances: Float) -> Float:
     """Distances in spreads, beyond MAX_SPREADS by their logarithm, with 32 bits: `step.follow.compressed` of each."""
     return np.asarray((MAX_SPREADS * np.arcsinh(distances / MAX_SPREADS)).astype(np.float32).astype(np.float64))
 
