@@ -31,7 +31,6 @@ from fomo_stream.detector.changelog import PART_BYTES, BlockTable, Document, Sin
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
-from fomo_stream.detector.views import VIEWS
 from fomo_stream.errors import DamagedStateError, StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 
@@ -475,7 +474,7 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     for start, config in product([0, 180, 250, 410, 470, 900], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
         run_state_machine_as_test(case, settings=settings(max_examples=3, stateful_step_count=30, derandomize=True))
-    wanted = ("deleted", "shifts", "keys with contexts of their own", *VIEWS)
+    wanted = ("deleted", "shifts", "keys with contexts of their own", *CONFIG.wanted_views)
     assert all(Service.seen[what] for what in wanted), Service.seen
 
 
