@@ -16,9 +16,9 @@ from fomo_stream.detector.generation import ContextSpec
 from fomo_stream.detector.keys import UNKEYED
 from fomo_stream.detector.relative import Pooled
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
-from fomo_stream.detector.step.follow import MAX_SPREADS, Batch
+from fomo_stream.detector.step.follow import Batch
 from fomo_stream.detector.view_set import ContextBuilder, ViewSet
-from fomo_stream.detector.views import View
+from fomo_stream.detector.views import View, distances_of
 from fomo_stream.model.architecture import Model
 
 Float = NDArray[np.float64]
@@ -151,7 +151,7 @@ def _relative_to_key(
     level, spread = batch.usual[i, :2, reason.feature].tolist()
     names = ("value", "median", "low", "high", "expected")
     numbers = np.array([getattr(reason, name) for name in names])
-    numbers = MAX_SPREADS * np.sinh(numbers / MAX_SPREADS) if only_values else numbers
+    numbers = distances_of(numbers) if only_values else numbers
     if reason.cause is Cause.SPREAD:
         raw = numbers * pooled.width(level, spread, reason.feature)
     else:

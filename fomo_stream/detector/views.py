@@ -108,6 +108,11 @@ def compressed_distances(distances: Float) -> Float:
     return np.asarray((MAX_SPREADS * np.arcsinh(distances / MAX_SPREADS)).astype(np.float32).astype(np.float64))
 
 
+def distances_of(compressed: Float) -> Float:
+    """Distances in spreads, from those of `compressed_distances`."""
+    return np.asarray(MAX_SPREADS * np.sinh(compressed / MAX_SPREADS))
+
+
 def named_views(names: Iterable[Name]) -> tuple[str, ...]:
     """The names of views, with groups of them taken apart, each once and in order. Raises ValueError for another name.
 

@@ -81,7 +81,9 @@ def test_views_are_named_one_by_one_or_as_a_group() -> None:
         ("default", DEFAULT),
     ):
         assert load(ScoreSettings, {"views": given}).detector_config().views == views
-    with pytest.raises(ConfigError, match=r"--views.* there is no view slow; name some of default, fast, events, trimmed"):
+    with pytest.raises(
+        ConfigError, match=r"--views.* there is no view slow; name some of default, fast, events, trimmed"
+    ):
         load(ScoreSettings, {"views": "slow"})
     with pytest.raises(ConfigError, match="view past needs --lags"):
         load(ScoreSettings, {"views": "past"})
