@@ -47,17 +47,22 @@ class Context(State):
         config: DetectorConfig,
         categorical: tuple[int, ...],
         prior: float = 0.0,
+        has_quantile_map: bool = True,
     ) -> None:
+        """prior: see `History`; has_quantile_map: whether the model needs the quantiles of the reservoirs."""
         self.config, self.views = config, views
         self._n_features, self.categorical = n_features, categorical
+        self._has_quantile_map = has_quantile_map
         vectors = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
-        self.pool = Reservoir(size, vectors * n_features, seed, fitted=n_features)  # of admitted records
+        self.pool = Reservoir(
+            size, vectors * n_features, seed, fitted=n_features * has_quantile_map
+        )  # of admitted records
         self.outliers = Reservoir(MAX_KNOWN_OUTLIERS, n_features, seed + 2)  # of outliers by feedback
         # of admitted records of known keys: how far they are from what is usual for their key
         relative = any(view.is_of_keys for view in views)
         width = RELATIVE_VECTORS * n_features
-        self.relatives = Reservoir(size if relative else MIN_CONTEXT_ROWS, width, seed + 3, fitted=width)
+        self.relatives = Reservoir(size if relative else MIN_CONTEXT_ROWS, width, seed + 3, width * has_quantile_map)
         rows, scores = config.history_rows, config.history_scores
         self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative, prior)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
@@ -221,7 +226,8 @@ class Context(State):
         numbers, vectors = pool.numbers, pool.rows.reshape(len(pool), -1, self._n_features)
         self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
         rows = self.view_columns(view, vectors)
-        quantiles = pool.quantiles if view.input in ("record", "relative") else ()
+        is_fitted = self._has_quantile_map and view.input in ("record", "relative")
+        quantiles = pool.quantiles if is_fitted else ()
         if view.is_of_keys and np.isnan(vectors[:, 1:]).all():
             # Without keys, only seasons tell usual values. Most rows came before a new season: its values, however
             # usual, would be unlike them

@@ -13,8 +13,8 @@ from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.rarity import MAX_FAR_SHARE, far_outside, p_values
 from fomo_stream.model import scoring
 from fomo_stream.model.architecture import Model
-from fomo_stream.model.bulk import Bulk
-from fomo_stream.model.quantile_map import ascending
+from fomo_stream.model.bulk import WIDE_GAP, ends_of
+from fomo_stream.model.quantile_map import SortedColumns, ascending
 
 if TYPE_CHECKING:
     from fomo_stream.model.kernels.handles import Handle
@@ -134,10 +134,8 @@ class Ranges(NamedTuple):
     @classmethod
     def of(cls, rows: Float) -> Ranges:
         """The ranges of rows (n, d), n >= 2, NaN = missing."""
-        unknown = np.isnan(rows) | Bulk.of_rows(rows).far(rows)
-        low = np.partition(np.where(unknown, np.inf, rows), (0, 1), axis=0)[:2]
-        high = np.partition(np.where(unknown, -np.inf, rows), (-2, -1), axis=0)[-2:]
-        return cls(low, high)
+        ends = ends_of(SortedColumns.of(rows), WIDE_GAP)
+        return cls(ends[5:7], ends[7:])
 
     def beyond(self, rows: Float) -> Float:
         """log(1 + the largest distance beyond a feature's range, in widths of that range) of rows (n, d): (n,).
@@ -148,9 +146,12 @@ class Ranges(NamedTuple):
 
     def beyond_others(self, rows: Float) -> Float:
         """The same for the rows of the context themselves, each compared with the others."""
+        out, at = np.zeros(len(rows)), np.flatnonzero(((rows <= self.low[0]) | (rows >= self.high[1])).any(axis=1))
+        rows = rows[at]  # the others are inside
         low = np.where(rows == self.low[0], self.low[1], self.low[0])
         high = np.where(rows == self.high[1], self.high[0], self.high[1])
-        return _beyond(rows, low, high)
+        out[at] = _beyond(rows, low, high)
+        return out
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ class Generation:
             far = far_outside(spec.logits) if len(spec.logits) else far
         keep = trimmed(first if is_first else spec.logits, ~spec.confirmed, spec.trim)
         context = encoded[keep]
-        cache = scoring.encode_rows(model, context, spec.encoded_quantiles(encoded))
+        quantiles = spec.encoded_quantiles(encoded) if model.config.has_quantile_map else None
+        cache = scoring.encode_rows(model, context, quantiles)
         own = scoring.own_logits(cache)
         own = scoring.cross_scores(model, context) if own is None else own
         added = np.zeros(len(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -53,7 +53,7 @@ class Pooled:
     ARRAYS = ("center", "unit", "mean", "deviation", "within", "common", "steady")
 
     @classmethod
-    def fit(cls, columns: tuple[Float, ...], within: Float) -> Pooled:
+    def fit(cls, columns: Sequence[Float], within: Float) -> Pooled:
         """Fit to the values (m,) of each feature in the sample, ascending."""
         table = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]] * len(columns)).reshape(len(columns), 6)
         for j, column in enumerate(columns):

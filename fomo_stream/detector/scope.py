@@ -36,6 +36,7 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.model.architecture import Model
 from fomo_stream.model.bulk import Bulk
 from fomo_stream.model.kernels.handles import Handle
+from fomo_stream.model.quantile_map import SortedColumns
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -77,7 +78,8 @@ class Scope:
         movement = any(view.input == "movement" for view in self.views)
         # what is usual at a time stays as it is, however many records the key has
         self.prior = 0.0 if config.cycles else prior
-        self.context = Context(spec.n_features, self.views, movement, config, spec.categorical, self.prior)
+        of_rows = spec.n_features, self.views, movement, config, spec.categorical
+        self.context = Context(*of_rows, self.prior, model.config.has_quantile_map)
         self.view_set = ViewSet(self.views, model, executor, config.lags, spec.numeric)
         self.alerts = Alerts(config, series.keys)
         self._shifts = Shifts(config.adapt_after)
@@ -300,7 +302,7 @@ class Scope:
         if not self.series.relative or not (len(self.series.keys) or self.series.seasons):
             return
         is_first, history = self.series.pooled is None, self.history
-        sample = self.context.pool.quantiles
+        sample = SortedColumns.of(self.context.pool.rows[:, : self.spec.n_features]).each()
         self.series.learn_scale(sample)
         if is_first:
             numbers = np.arange(history.oldest, self.records)

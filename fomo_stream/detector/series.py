@@ -217,7 +217,7 @@ class Series(changelog.State):
         """Forget the keys that were used least recently, if there are too many."""
         self.keys.forget()
 
-    def learn_scale(self, columns: tuple[Float, ...]) -> None:
+    def learn_scale(self, columns: Sequence[Float]) -> None:
         """Learn what is usual for all keys from the values (m,) of each feature in a sample, ascending."""
         within = np.full(self.n_features, PRIOR_VARIANCE)
         pooled = Pooled.fit(columns, within)

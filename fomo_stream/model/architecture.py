@@ -92,6 +92,11 @@ class ModelConfig:
         return tuple(self.spaces.split(","))
 
     @property
+    def has_quantile_map(self) -> bool:
+        """Return whether rows go through the quantile map."""
+        return "quantile" in self.used_spaces or self.raw_features > 0
+
+    @property
     def channels(self) -> tuple[str, ...]:
         """The evidence channels."""
         return channels_in(self.used_spaces)

@@ -9,12 +9,14 @@ some streams fell by a third.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fomo_stream.model.kernels.column_ends import column_ends
+from fomo_stream.model.quantile_map import SortedColumns
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -36,27 +38,22 @@ class Bulk(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[Float], gap: float = GAP) -> Bulk:
-        """Find the bulk of columns of known values, each ascending (m,). gap: see `_end_and_bound`."""
-        bounds = np.array([[-np.inf, np.inf, -np.inf, np.inf, np.nan]] * len(columns)).reshape(len(columns), 5)
-        for ends, values in zip(bounds, columns, strict=True):
-            if len(values):
-                m = len(values)
-                aside = int(MAX_FAR_SHARE * m)
-                ends[1], ends[3] = _end_and_bound(values, aside, gap)
-                low, least = _end_and_bound(-values[::-1], aside, gap)
-                ends[0], ends[2] = -low, -least
-                middle = values[m // 2]
-                if values[m // 10] == middle == values[m - 1 - m // 10]:  # else far fewer are equal
-                    equal = np.searchsorted(values, middle, "right") - np.searchsorted(values, middle)
-                    ends[4] = middle if equal >= NEARLY_ALL * m else np.nan
-        return cls(*bounds.T.copy())
+        """Find the bulk of columns of known values, each ascending (m,). gap: how wide a gap is."""
+        counts = np.array([len(column) for column in columns], np.int64)
+        values = np.zeros((len(columns), counts.max(initial=0)))
+        for row, column in zip(values, columns, strict=True):
+            row[: len(column)] = column
+        return cls.of_sorted(SortedColumns(values, counts), gap)
+
+    @classmethod
+    def of_sorted(cls, columns: SortedColumns, gap: float = GAP) -> Bulk:
+        """The same of sorted columns."""
+        return cls(*ends_of(columns, gap)[:5])
 
     @classmethod
     def of_rows(cls, rows: Float) -> Bulk:
         """Find the bulk of the columns of rows (n, d), NaN = missing, with WIDE_GAP."""
-        ordered = np.sort(rows, axis=0)
-        counts = (~np.isnan(rows)).sum(axis=0).tolist()
-        return cls.of([column[:m] for column, m in zip(ordered.T, counts, strict=True)], WIDE_GAP)
+        return cls.of_sorted(SortedColumns.of(rows), WIDE_GAP)
 
     def far(self, rows: Float) -> Bool:
         """Which values of rows (n, d) are far; NaN is not."""
@@ -81,21 +78,7 @@ def without_far(values: Float) -> Float:
     return values[(values >= low) & (values <= high)] if has_far else values
 
 
-def _end_and_bound(values: Float, aside: int, gap: float) -> tuple[float, float]:
-    """The largest of ascending values (m,) before a gap, and from where on a value is far; `aside`: those at each side.
-
-    gap: how wide a gap is, in ranges of the values before it. Such a range begins at the smallest value that cannot be
-    far itself; without a range a gap does not exist. The values beyond a gap are at most as far apart as it is wide,
-    except for those beyond a further gap.
-    """
-    last, first = len(values) - 1, values.item(aside)
-    high, before = values.item(last), values.item(last - aside)  # of Python, whose sums may be infinite, too
-    if aside and high - before > gap * (before - first):
-        with np.errstate(over="ignore"):
-            upper = values[last - aside :]
-            ranges, widths, end = upper[:-1] - first, np.diff(upper), aside
-            is_gap = (widths > gap * ranges) & (ranges > 0)
-            while len(nearer := np.flatnonzero((is_gap & (upper[end] - upper[1:] <= widths))[:end])):
-                end = int(nearer[0])
-            high = upper.item(end)
-    return high, high + gap * (high - first) if high > first and aside else math.inf
+def ends_of(columns: SortedColumns, gap: float) -> Float:
+    """The ends (9, d) of columns, see `kernels.column_ends`."""
+    ends: Float = column_ends(*columns, gap, MAX_FAR_SHARE, NEARLY_ALL)
+    return ends

@@ -39,7 +39,7 @@ from fomo_stream.model.kernels.statistics import (
 )
 from fomo_stream.model.kernels.view_scores import score_views
 from fomo_stream.model.layout import Arrays, as_tables, in_blocks
-from fomo_stream.model.quantile_map import ascending, knots_of
+from fomo_stream.model.quantile_map import SortedColumns, knots_of
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -77,18 +77,18 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     if not 2 <= n <= MAX_CONTEXT:
         raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
     finite = np.isfinite(rows)
-    columns = [ascending(column) for column in np.where(finite, rows, np.nan).T]
-    has_values = np.array([len(column) > 0 for column in columns])
-    medians = [column[(len(column) - 1) // 2] if len(column) else 0.0 for column in columns]
-    fill = np.clip(medians, -VALUE_LIMIT, VALUE_LIMIT)
+    columns = SortedColumns.of(np.where(finite, rows, np.nan))
+    has_values = columns.counts > 0
+    medians = columns.values[np.arange(d), np.maximum(columns.counts - 1, 0) // 2]
+    fill = np.clip(np.where(has_values, medians, 0.0), -VALUE_LIMIT, VALUE_LIMIT)
     complete = np.clip(np.where(finite, rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
     uses = np.array([space in model.config.used_spaces for space in SPACES])
-    of_rows = columns if np.array_equal(complete, rows) else [ascending(column) for column in complete.T]
-    bulk = Bulk.of(of_rows)
+    of_rows = columns if np.array_equal(complete, rows) else SortedColumns.of(complete)
+    bulk = Bulk.of_sorted(of_rows)
     if not uses[1]:
         quantiles = [np.empty(0)] * d  # no map: knots would be more than half of what is kept of a context
     else:
-        quantiles = [without_far(column) for column in (of_rows if quantiles is None else quantiles)]
+        quantiles = [without_far(column) for column in (of_rows.each() if quantiles is None else quantiles)]
     far = bulk.far(complete)
     transform = _fit_transform(uses, complete, far, fill, has_values, *knots_of(quantiles))
     views, tails = project_all(complete, transform)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,25 @@ N_KNOTS = 1000
 def ascending(values: Float) -> Float:
     """The known values of a column (n,), NaN = missing: ascending. Without -0.0, which has no place among zeros."""
     return np.sort(values[~np.isnan(values)]) + 0.0
+
+
+class SortedColumns(NamedTuple):
+    """The known values of each of d columns, as `ascending` gives them, side by side."""
+
+    values: Float  # (d, n), after the known ones NaN
+    counts: NDArray[np.int64]  # (d,) known values
+
+    @classmethod
+    def of(cls, rows: Float) -> SortedColumns:
+        """Sort the columns of rows (n, d), NaN = missing."""
+        values = np.array(rows.T, dtype=np.float64, order="C")
+        values.sort(axis=1)  # NaN comes last
+        values += 0.0
+        return cls(values, np.count_nonzero(~np.isnan(rows), axis=0))
+
+    def each(self) -> list[Float]:
+        """The values (m,) of each column."""
+        return [column[:m] for column, m in zip(self.values, self.counts.tolist(), strict=True)]
 
 
 def knots_of(columns: Sequence[Float], n_knots: int = N_KNOTS) -> tuple[Float, Float]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.compiling import ARE_COMPILED, inline_kernel
 
@@ -30,18 +31,25 @@ class Handle:
     def __init__(self, *tree: Any) -> None:
         self._tree = tree
         self._leaves = [leaf if isinstance(leaf, Handle) else np.ascontiguousarray(leaf) for leaf in _leaves(tree)]
-        self._words = np.zeros((len(self._leaves), WORDS), np.int64)
-        for words, leaf in zip(self._words, self._leaves, strict=True):
+        words: list[int] = []
+        for leaf in self._leaves:
             if isinstance(leaf, Handle):
-                words[0] = leaf.address
-            elif leaf.size:
-                words[: 1 + leaf.ndim] = leaf.ctypes.data, *leaf.shape
+                words += leaf.address, 0, 0, 0, 0
             else:
-                words[1 : 1 + leaf.ndim] = leaf.shape
+                words += _address_of(leaf), *leaf.shape, *(0,) * (WORDS - 1 - leaf.ndim)
+        self._words = np.array(words, np.int64)
         self.address: int = self._words.ctypes.data
 
     def __reduce__(self) -> tuple[type[Handle], tuple[Any, ...]]:
         return Handle, self._tree
+
+
+def _address_of(array: NDArray[Any]) -> int:
+    """Return the address of an array's values; 0 if it has none."""
+    if not array.size:
+        return 0
+    # `array.ctypes` takes four times as long, and a context has 70 arrays
+    return ctypes.addressof(ctypes.c_char.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
