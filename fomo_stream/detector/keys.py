@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +27,16 @@ FORGET_DIVISOR = 64  # the part 1 / FORGET_DIVISOR of the keys is forgotten toge
 
 def digest_of(key: bytes | str) -> bytes:
     """16 bytes for a key of any length, so that memory is bounded."""
+    return _digest_of_short(key) if len(key) <= SHORT_KEY else _digest(key)
+
+
+def _digest(key: bytes | str) -> bytes:
     data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+SHORT_KEY = 64  # characters, or bytes: digests of such keys are kept, as the same keys come again
+_digest_of_short = lru_cache(maxsize=2**14)(_digest)
 
 
 class Digests(NamedTuple):

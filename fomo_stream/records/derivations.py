@@ -70,6 +70,8 @@ def parse_derivation(text: str) -> Derivation:
     """
     shown, match = text.strip()[:60], re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
     function = match[1] if match else ""
+    if text.count("(") != text.count(")"):
+        raise ValueError(f"{shown}: a parenthesis is missing")
     if match is None or function not in FUNCTIONS:
         hint = did_you_mean(function, FUNCTIONS) or f"; write {', '.join(form for form, *_ in FUNCTIONS.values())}"
         raise ValueError(f"{shown}: there is no such function{hint}")

@@ -37,7 +37,11 @@ def broker_text(name: str) -> str:
 
 
 def _existing_file(path: Path) -> Path:
-    if not path.is_file():
+    if path.is_dir():
+        raise ValueError("it is a folder; name a file")
+    if path.exists() and not path.is_file():
+        raise ValueError("it is a pipe or a device, and it is read more than once; write it to a file first")
+    if not path.exists():
         raise ValueError(f"no such file: {path}")
     return path
 

@@ -358,7 +358,10 @@ def _named_settings(
             name = ".".join((*place, key))
             text = f"{name}: each topic needs a group of its own: write {PLACEHOLDER} into its name"
             raise ConfigError(f"--config {path}{at_line(path, (*place, key))}: {text}")
-    return {key: value for key, value in values.items() if key in fields}
+    given = {key: value for key, value in values.items() if key in fields}
+    # null: the default, also in a section, where it wins over the setting for all topics
+    defaults = {key: fields[key].get_default(call_default_factory=True) for key, value in given.items() if value is None}
+    return given | {key: value for key, value in defaults.items() if not fields[key].is_required()}
 
 
 def _commands() -> list[type[BaseFlags]]:

@@ -321,7 +321,7 @@ def test_a_ratio_of_few_requests_is_near_the_usual_one() -> None:
         ("count(10)", "10 is not a duration; write a number and a unit: 90s, 30m, 12h, 7d or 2w"),
         ("count(0.5s)", "at least 1s"),
         ("sum(x,99999d)", "at most 366d"),
-        ("sum(x,24h", "there is no such function"),
+        ("sum(x,24h", "a parenthesis is missing"),
         ("", "there is no such function"),
     ],
 )

@@ -56,6 +56,19 @@ def test_client_settings_are_never_shown() -> None:
     assert "hunter2" not in str(error.value)
 
 
+def test_null_in_the_file_is_the_default_also_against_a_setting_for_all_topics(tmp_path: Path) -> None:
+    """As in Helm: a key without a value is not a mistake."""
+    (file := tmp_path / "c.yaml").write_text(
+        "derive:\nalert-rate: ~\nkey: machine\nlags: 3\ntopics: {a: {key: null, lags: null}, b: {}}"
+    )
+    a, b = (load(ServiceSettings, {"config": file, "topic": topic}) for topic in "ab")
+    assert (a.key, a.lags, a.derive, a.alert_rate) == (None, 0, (), DetectorConfig.alert_rate)
+    assert (b.key, b.lags, b.derive) == ("machine", 3, ())
+    file.write_text("topic: null")
+    with pytest.raises(ConfigError, match="topic"):
+        load(ServiceSettings, {"config": file})
+
+
 @pytest.mark.parametrize("topics", [{"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}])
 def test_topics_may_clash_only_where_the_others_are_those_of_a_group(topics: dict[str, Any]) -> None:
     assert load(GroupSettings, {"topic": "t", **topics}).topic == "t"
@@ -118,6 +131,8 @@ OF_SERVICE: list[tuple[dict[str, Any], str]] = [
     ({"features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
     ({"categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
     ({"seed_context": "missing.csv"}, "no such file: missing.csv"),
+    ({"seed_context": "."}, "--seed-context .: it is a folder; name a file"),
+    ({"seed_context": "/dev/null"}, "it is a pipe or a device, and it is read more than once"),
     ({"config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
     *(({"instance_id": name}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),
     *(({"kafka": {"client.id": name}}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),

@@ -60,15 +60,15 @@ def _last_before_gap(ordered, j, m, aside, gap, sign):
     Ranges begin at the smallest value that cannot be far itself, number `aside`; without a range a gap does not exist.
     The values beyond a gap are at most as far apart as it is wide, except for those beyond a further gap.
     """
-    end, first = m - 1, _value(ordered, j, m, aside, sign)
+    end, first = m - 1, _sorted_value(ordered, j, m, aside, sign)
     start = m - 1 - aside
-    before = _value(ordered, j, m, start, sign)
-    if not (aside and _value(ordered, j, m, end, sign) - before > gap * (before - first)):
+    before = _sorted_value(ordered, j, m, start, sign)
+    if not (aside and _sorted_value(ordered, j, m, end, sign) - before > gap * (before - first)):
         return end
     i = start
     while i < end:
-        value, above = _value(ordered, j, m, i, sign), _value(ordered, j, m, i + 1, sign)
-        width, beyond = above - value, _value(ordered, j, m, end, sign) - above
+        value, above = _sorted_value(ordered, j, m, i, sign), _sorted_value(ordered, j, m, i + 1, sign)
+        width, beyond = above - value, _sorted_value(ordered, j, m, end, sign) - above
         if value > first and width > gap * (value - first) and beyond <= width:
             end, i = i, start
         else:
@@ -77,6 +77,6 @@ def _last_before_gap(ordered, j, m, aside, gap, sign):
 
 
 @exact_kernel
-def _value(ordered, j, m, i, sign):
+def _sorted_value(ordered, j, m, i, sign):
     """Return value i of column j, or of its m values' negatives in ascending order."""
     return ordered[j, i] if sign > 0 else -ordered[j, m - 1 - i]
