@@ -23,7 +23,7 @@ PEAK = 7  # over the alert rate: records that the beginning of an incident is ab
 LOW_RATE = 0.001  # alert rate down to which the history need not be longer
 
 
-# Which records enter the history that contexts are drawn from. Feedback counts with all. auto: every record that
+# Which records enter the reservoir that contexts are drawn from. Feedback counts with all. auto: every record that
 # feedback does not call an outlier, and a trimmed view leaves out the most outlying; feedback: after the warm-up only
 # records that feedback calls normal; all: as auto, but no view is trimmed.
 POLICIES = ("auto", "feedback", "all")
@@ -45,7 +45,7 @@ class DetectorConfig:
     feedback_memory: int = 5000  # last records, at least, that feedback can still be about
     least_history: int = 5000  # rows of the history, at least: a stream without feedback can get it later
     adapt_after: int = 1000  # records after which a lasting shift is announced; 0: never
-    refresh: float = 0.1  # share of the history's rows that changed when a view of it is renewed
+    refresh: float = 0.1  # share of the reservoir's rows that changed when a view of it is renewed
     recent_every: int = 256  # records after which the view of recent records is renewed
     lag: int = 32  # records between a trigger and its generation taking effect
     keys: int = MAX_KEYS  # keys that are known at the same time

@@ -31,11 +31,11 @@ class Context(State):
     """The reservoir of one partition, its known outliers, and the history of its last records.
 
     A record enters the reservoir at the next step, if the policy admits it, with the logit that it had in the trimmed
-    view when it came. Contexts of the pool are the whole reservoir; those of recent records are the end of the
-    history. views: those in use.
+    view when it came. A context is the whole reservoir or, in a view of recent records, the end of the history. views:
+    those in use.
     """
 
-    parts: ClassVar = {"history": "history", "pool": "pool", "outliers": "outliers", "relatives": "relatives"}
+    parts: ClassVar = {"history": "history", "reservoir": "pool", "outliers": "outliers", "relatives": "relatives"}
     documents: ClassVar = {"confirmed": "confirmed"}
     scalars: ClassVar = ("history.records", "_changes", "_at_trigger", "_pending")
 
@@ -55,7 +55,7 @@ class Context(State):
         self._has_quantile_map = has_quantile_map
         vectors = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
-        self.pool = Reservoir(
+        self.reservoir = Reservoir(
             size, vectors * n_features, seed, fitted=n_features * has_quantile_map
         )  # of admitted records
         self.outliers = Reservoir(MAX_KNOWN_OUTLIERS, n_features, seed + 2)  # of outliers by feedback
@@ -67,7 +67,7 @@ class Context(State):
         self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative, prior)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
         self._pending: dict[int, int] = {}  # by record with a new verdict: the verdict before it
-        self._changes = [0, 0]  # of slots of the pool, and of the relatives, so far
+        self._changes = [0, 0]  # of slots of the reservoir, and of the relatives, so far
         self._at_trigger = [0] * len(views)  # for each view: these changes, or the number of records
 
     @property
@@ -75,20 +75,20 @@ class Context(State):
         """Views whose logits have a mean: all but that of what is usual for keys."""
         return sum(not view.is_of_keys for view in self.views)
 
-    def _pool_of(self, view: View) -> Reservoir:
-        return self.relatives if view.is_of_keys else self.pool
+    def _reservoir_of(self, view: View) -> Reservoir:
+        return self.relatives if view.is_of_keys else self.reservoir
 
     @property
     def max_rows(self) -> int:
-        """An upper bound on the rows of the pool once the waiting verdicts are applied."""
-        return len(self.pool) + len(self._pending)
+        """An upper bound on the rows of the reservoir once the waiting verdicts are applied."""
+        return len(self.reservoir) + len(self._pending)
 
     def is_due(self, view: int) -> bool:
         """Return whether enough has changed for a new generation of a view, and enough rows are left to make one."""
         if self.views[view].sample == "recent":
             return self.history.records - self._at_trigger[view] >= self.config.recent_every
         of_keys = self.views[view].is_of_keys
-        rows = len(self._pool_of(self.views[view]))
+        rows = len(self._reservoir_of(self.views[view]))
         changed = self._changes[of_keys] - self._at_trigger[view]
         least = min(self.config.min_context, MIN_TIMED_ROWS) if self.config.cycles else self.config.min_context
         return rows >= (least if of_keys else MIN_CONTEXT_ROWS) and changed >= self.config.refresh * rows
@@ -102,12 +102,12 @@ class Context(State):
         """Trusted records (n,), the first ones: all become context, and are confirmed."""
         n = len(batch.vectors)
         self.history.append(batch, Scores.unknown(n, self.n_shared), np.full(n, np.nan), np.zeros(n, dtype=bool))
-        self.pool.admit(np.arange(n), flat(batch.vectors))
+        self.reservoir.admit(np.arange(n), flat(batch.vectors))
         self.confirmed = np.arange(n)
 
     def admit_first(self, numbers: Int) -> None:
         """Records of the warm-up: all become context."""
-        self.pool.admit(numbers, flat(self.history.vectors(numbers)))
+        self.reservoir.admit(numbers, flat(self.history.vectors(numbers)))
 
     def note_relative(self, numbers: Int, relative: Float) -> None:
         """Note how far records of the warm-up (n, RELATIVE_VECTORS, d) are from what is usual for their keys."""
@@ -118,9 +118,9 @@ class Context(State):
         """Note which records of the warm-up (n,) have far values, and how all move (n, MOVEMENT_VECTORS, d) without
         such values."""
         self.history.note_far(numbers, far, moves)
-        kept = np.intersect1d(self.pool.numbers, numbers)
-        self.pool.discard(kept)
-        self.pool.admit(kept, flat(self.history.vectors(kept)))
+        kept = np.intersect1d(self.reservoir.numbers, numbers)
+        self.reservoir.discard(kept)
+        self.reservoir.admit(kept, flat(self.history.vectors(kept)))
 
     def note_first(self, numbers: Int, by_view: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
         """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,), and
@@ -128,13 +128,13 @@ class Context(State):
         """
         self.history.note(numbers, by_view, remembered, outlier)
         if self._trimmed is not None:
-            self.pool.note(numbers, by_view[:, self._trimmed])
+            self.reservoir.note(numbers, by_view[:, self._trimmed])
 
     def end_warm_up(self) -> None:
         """Apply the waiting verdicts. Raises SchemaError, and changes nothing, if too few rows are left."""
         after = self.copy()
         after.apply_verdicts()
-        if (n := len(after.pool)) < MIN_CONTEXT_ROWS:
+        if (n := len(after.reservoir)) < MIN_CONTEXT_ROWS:
             raise SchemaError(f"{n} rows are too few for a context; at least {MIN_CONTEXT_ROWS} are needed")
         self.apply_verdicts()
 
@@ -185,17 +185,17 @@ class Context(State):
         verdict = self.history.verdict(judged)
         outliers, normal = judged[verdict == OUTLIER], judged[verdict == INLIER]
         self.confirmed = np.union1d(np.setdiff1d(self.confirmed, outliers), normal)
-        self._changes[False] += len(self.pool.discard(outliers))
+        self._changes[False] += len(self.reservoir.discard(outliers))
         self._changes[True] += len(self.relatives.discard(outliers))
         self.outliers.discard(normal)
         self._admit(normal)
         self.outliers.admit(outliers, self.history.vectors(outliers)[:, 0])
 
     def _admit(self, numbers: Int) -> None:
-        """Offer records of the history to the pool."""
-        if len(entering := self.pool.may_enter(numbers)):
+        """Offer records of the history to the reservoir."""
+        if len(entering := self.reservoir.may_enter(numbers)):
             logits = None if self._trimmed is None else self.history.logits_in(self._trimmed, entering)
-            self._changes[False] += len(self.pool.admit(entering, flat(self.history.vectors(entering)), logits))
+            self._changes[False] += len(self.reservoir.admit(entering, flat(self.history.vectors(entering)), logits))
         self._admit_relative(numbers)
 
     def _admit_relative(self, numbers: Int) -> None:
@@ -222,12 +222,12 @@ class Context(State):
             if len(numbers) < MIN_CONTEXT_ROWS:
                 numbers = np.arange(first, end)
             return self.spec_of_recent(at, number, takes_effect, numbers)
-        pool = self._pool_of(view)
-        numbers, vectors = pool.numbers, pool.rows.reshape(len(pool), -1, self._n_features)
-        self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
+        reservoir = self._reservoir_of(view)
+        numbers, vectors = reservoir.numbers, reservoir.rows.reshape(len(reservoir), -1, self._n_features)
+        self.confirmed = np.intersect1d(self.confirmed, self.reservoir.numbers)  # the others are forgotten
         rows = self.view_columns(view, vectors)
         is_fitted = self._has_quantile_map and view.input in ("record", "relative")
-        quantiles = pool.quantiles if is_fitted else ()
+        quantiles = reservoir.quantiles if is_fitted else ()
         if view.is_of_keys and np.isnan(vectors[:, 1:]).all():
             # Without keys, only seasons tell usual values. Most rows came before a new season: its values, however
             # usual, would be unlike them
@@ -240,7 +240,7 @@ class Context(State):
             takes_effect=takes_effect,
             numbers=numbers,
             rows=rows,
-            logits=self.pool.logits if view.trim or at == self._adding[0] else np.zeros(0),
+            logits=self.reservoir.logits if view.trim or at == self._adding[0] else np.zeros(0),
             quantiles=quantiles,
             confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),
@@ -287,11 +287,11 @@ class Context(State):
     def _adding(self) -> tuple[int, int]:
         """Positions of the views that add extremes, and likeness to known outliers, for the mean of all; -1: none.
 
-        Both see the record alone, and are untrimmed and of the pool if possible. A trimmed context lacks the
+        Both see the record alone, and are untrimmed and of the reservoir if possible. A trimmed context lacks the
         extremes, and a context of recent records is restored from their numbers, without the outliers of its time.
         """
         views = self.views
         plain = [i for i, view in enumerate(views) if view.input == "record"]
-        of_pool = [i for i in plain if views[i].sample == "pool"]
-        extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].sample != "pool"), default=-1)
-        return extremes, min(of_pool, key=lambda i: views[i].trim > 0, default=-1)
+        of_reservoir = [i for i in plain if views[i].sample == "reservoir"]
+        extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].sample != "reservoir"), default=-1)
+        return extremes, min(of_reservoir, key=lambda i: views[i].trim > 0, default=-1)

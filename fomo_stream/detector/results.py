@@ -248,7 +248,7 @@ class DetectorSummary(NamedTuple):
     """The state of a detector at one moment, in a few numbers."""
 
     records: int  # processed
-    context_rows: int  # rows of the history that contexts are made of
+    context_rows: int  # rows in the reservoir
     trimmed_rows: int  # rows that the newest trimmed contexts have left out
     generation: int  # contexts that took effect so far, from 1; 0 while warming up
     generation_age: int  # records since the newest of them took effect

@@ -48,7 +48,7 @@ MIN_SCORED_RECORDS = 500  # that an encoding has scored before it is written: in
 class Inspection(NamedTuple):
     """The parts of a detector at one moment."""
 
-    pool: Int  # ascending numbers of the records that may become context of the history
+    reservoir: Int  # ascending numbers of the records in the reservoir
     generations: dict[str, Generation]  # by view: the one that scores the next record; none while warming up
     following: tuple[str, ...]  # views that have a next generation, too
     own: Mapping[bytes, bool]  # by digest of each key with contexts of its own: whether they score it already
@@ -98,7 +98,7 @@ class Scope:
     @property
     def context_rows(self) -> int:
         """Rows in the reservoir now; verdicts given since the last record may still change that."""
-        return len(self.context.pool)
+        return len(self.context.reservoir)
 
     @property
     def records(self) -> int:
@@ -170,7 +170,7 @@ class Scope:
         view_contexts = self.view_set.view_contexts
         generations = {each.view.name: each.current.result() for each in view_contexts if each.current is not None}
         following = tuple(each.view.name for each in view_contexts if each.next is not None)
-        return Inspection(self.context.pool.numbers, generations, following, {})
+        return Inspection(self.context.reservoir.numbers, generations, following, {})
 
     def is_ready(self, n: int) -> bool:
         """Return whether the next n records can be processed without waiting for a generation that is being built."""
@@ -302,7 +302,7 @@ class Scope:
         if not self.series.relative or not (len(self.series.keys) or self.series.seasons):
             return
         is_first, history = self.series.pooled is None, self.history
-        sample = SortedColumns.of(self.context.pool.rows[:, : self.spec.n_features]).each()
+        sample = SortedColumns.of(self.context.reservoir.rows[:, : self.spec.n_features]).each()
         self.series.learn_scale(sample)
         if is_first:
             numbers = np.arange(history.oldest, self.records)

@@ -87,7 +87,7 @@ INPUT_CODES = {
 class ViewContexts(Copied):
     """The generation of a view that scores the next record, and, once it is triggered, the one that takes effect later.
 
-    The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the spec, written
+    The log stores a generation of the reservoir as two documents, in slot 0 or 1 by number % 2: the spec, written
     once when it is made, and the generation, written once when it has scored records for a while: in a young stream
     most are replaced before. So nothing is rewritten when the next generation becomes the current one, and a detector
     that recovers from the log encodes only few contexts again. Of a generation of recent records the log has only
@@ -153,7 +153,7 @@ class ViewContexts(Copied):
 
     @property
     def _is_stored(self) -> bool:
-        return self.view.sample == "pool"
+        return self.view.sample == "reservoir"
 
     @property
     def _builders(self) -> list[ContextBuilder]:
@@ -321,9 +321,9 @@ class ViewSet(Copied):
         return [builder for contexts in self.view_contexts for builder in contexts.needed(stop)]
 
     def _choose_bulk_view(self) -> None:
-        """Choose the view whose context tells which values are far: of the pool if possible, untrimmed."""
+        """Choose the view whose context tells which values are far: of the reservoir if possible, untrimmed."""
         plain = [contexts for contexts in self.view_contexts if contexts.view.input == "record"]
-        self._bulk_view = min(plain, key=lambda each: (each.view.sample != "pool", each.view.trim), default=None)
+        self._bulk_view = min(plain, key=lambda each: (each.view.sample != "reservoir", each.view.trim), default=None)
 
     def plan(self, plan: Int, stop: int) -> None:
         """Write the plans of all views, which `step.view_columns` reads, for the records before number `stop` into plan
@@ -390,7 +390,7 @@ class ViewSet(Copied):
         None without a view of each. Odd: the logit is above those of most of the context's own rows.
         """
         views = list(enumerate(self.views))
-        history = next((i for i, view in views if view.sample == "pool" and view.input == "record"), None)
+        history = next((i for i, view in views if view.sample == "reservoir" and view.input == "record"), None)
         recent = next((i for i, view in views if view.sample == "recent"), None)
         if history is None or recent is None:
             return None

@@ -31,9 +31,9 @@ class View:
     # its input: the "record", the record with the ones before it ("past"), its level and spread ("movement"), how far
     # its values, level and spread are from what is usual for its key ("relative"), or only the values ("key_value")
     input: str = "record"
-    # whose rows: "pool", a uniform sample of all records so far, renewed when a share of it has changed, or
+    # whose rows: "reservoir", a uniform sample of all records so far, renewed when a share of it has changed, or
     # "recent", the last records, renewed after a fixed number of records
-    sample: str = "pool"
+    sample: str = "reservoir"
     trim: float = 0.0  # share of the context's unconfirmed rows, the most outlying ones, to leave out
 
     def columns(self, vectors: Float, lags: int, categorical: tuple[int, ...]) -> Float:

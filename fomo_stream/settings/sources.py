@@ -360,7 +360,9 @@ def _named_settings(
             raise ConfigError(f"--config {path}{at_line(path, (*place, key))}: {text}")
     given = {key: value for key, value in values.items() if key in fields}
     # null: the default, also in a section, where it wins over the setting for all topics
-    defaults = {key: fields[key].get_default(call_default_factory=True) for key, value in given.items() if value is None}
+    defaults = {
+        key: fields[key].get_default(call_default_factory=True) for key, value in given.items() if value is None
+    }
     return given | {key: value for key, value in defaults.items() if not fields[key].is_required()}
 
 

@@ -40,7 +40,7 @@ def test_a_label_takes_the_record_out_of_every_view_and_leaves_its_neighbours() 
     one.process(rng.normal(size=(700, 3)))
     one.feedback(np.arange(600, 700, 2), np.ones(50, dtype=bool))
     one.process(rng.normal(size=(1, 3)))
-    assert not np.isin(np.arange(600, 700, 2), one.inspect().pool).any()
+    assert not np.isin(np.arange(600, 700, 2), one.inspect().reservoir).any()
     one.process(rng.normal(size=(250, 3)))  # all views are renewed
     for view in ("trimmed", "all", "recent", "movement"):
         held = one.inspect().generations[view].numbers
@@ -55,12 +55,12 @@ def test_feedback_admits_and_what_somebody_vouches_for_is_not_trimmed() -> None:
     rows[700:800] += 15
     one = Detector(shared_model(), 3, DetectorConfig(context_size=2500, admit="feedback"))
     one.process(rows)
-    assert not np.isin(np.arange(700, 800), one.inspect().pool).any()
+    assert not np.isin(np.arange(700, 800), one.inspect().reservoir).any()
     assert one.feedback(np.arange(700, 800), np.zeros(100, dtype=bool)) == 100
     probe = rng.normal(size=(1, 3)) + 15
     one.process(rng.normal(size=(1, 3)))
     before = one.score_rows(probe).by_view[0]
-    assert np.isin(np.arange(700, 800), one.inspect().pool).all()
+    assert np.isin(np.arange(700, 800), one.inspect().reservoir).all()
     one.process(rng.normal(size=(300, 3)))  # generations later
     after = one.score_rows(probe).by_view[0]
     for view in (0, 1):
@@ -110,7 +110,7 @@ def test_verdicts_during_the_warm_up_prolong_it_and_can_be_revoked() -> None:
     assert one.context_rows == 4  # the three and the new one
     status += one.process(rows[20:]).status
     assert [s is Status.WARMING_UP for s in status] == [True] * 17 + [False] * 24
-    assert {0, 1, 2} <= set(one.inspect().pool.tolist())
+    assert {0, 1, 2} <= set(one.inspect().reservoir.tolist())
 
 
 # --- verdicts

@@ -71,7 +71,7 @@ def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
 def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth() -> None:
     one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
     one.process(np.random.default_rng(0).normal(size=(4000, 3)))
-    held = one.inspect().pool
+    held = one.inspect().reservoir
     assert len(held) == 200
     assert np.abs(np.histogram(held, bins=4, range=(0, 4000))[0] - 50).max() < 4 * np.sqrt(200 * 0.25 * 0.75)
     assert len(one.inspect().generations["all"].numbers) == 200
@@ -97,13 +97,13 @@ def test_policies_admit_what_their_names_say(admit: str) -> None:
     rows[400:500] += 15
     one = Detector(shared_model(), 3, DetectorConfig(context_size=1000, admit=admit))
     one.process(rows)
-    learned = one.inspect().pool
+    learned = one.inspect().reservoir
     stepped = 200 + (900 - 200) // STEP * STEP
     assert learned.tolist() == list(range(200 if admit == "feedback" else stepped))
     assert ("trimmed" in [view.name for view in one.views]) == (admit != "all")
     one.feedback(np.arange(300, 600), np.arange(300, 600) >= 450)
     one.process(rng.normal(size=(64, 3)))
-    learned = one.inspect().pool
+    learned = one.inspect().reservoir
     assert np.isin(np.arange(300, 450), learned).all()  # feedback is heeded by each of them
     assert not np.isin(np.arange(450, 600), learned).any()
     if admit == "feedback":

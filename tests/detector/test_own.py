@@ -87,12 +87,12 @@ def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
         assert one.feedback(found, np.array([True])) == 0
     (found,) = one.numbers_of(rows[[100]])
     assert not len(found)
-    pool = {tuple(row) for own in one._key_scopes for row in own.scope.context.pool.rows.tolist()}
+    held = {tuple(row) for own in one._key_scopes for row in own.scope.context.reservoir.rows.tolist()}
     one.process(rows[1000:1001], keys[1000:1001])
     one.process(rows[1001:], keys[1001:])
-    after = {tuple(row) for own in one._key_scopes for row in own.scope.context.pool.rows.tolist()}
+    after = {tuple(row) for own in one._key_scopes for row in own.scope.context.reservoir.rows.tolist()}
     told = {tuple(rows[i].tolist()) for i in (998, 700, 401, 402)}
-    assert told & pool
+    assert told & held
     assert not told & after
 
 
