@@ -54,7 +54,7 @@ def _prepare_kernels() -> None:
     from fomo_stream.model.kernels import compiling
 
     if compiling.are_missing():
-        log.warning(kv("compiling_kernels", effect="it takes about a minute, and is done once"))
+        log.warning(kv("compiling_kernels", effect="it takes one to three minutes, and is done once"))
     if reason := compiling.prepare():
         effect = "it takes about a minute at each start, and last digits of scores may differ between processes"
         log.warning(kv("compiling_kernels", effect=effect, reason=reason))

@@ -8,14 +8,15 @@ read-only. Where that is not possible, the process compiles for itself and keeps
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -128,23 +129,42 @@ def prepare() -> str:
     return _compile_in_other_process(_ThisProcess.folder)
 
 
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in this block with the folder, if its file system has locks."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _compile_in_other_process(folder: Path) -> str:
-    """Make the folder, complete; of several processes that do, the first one's stays. Returns why it is not there."""
+    """Make the folder, complete, unless another process has made it meanwhile. Returns why it is not there."""
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(unfinished)]
-    try:
-        unfinished.mkdir(exist_ok=True)
-        subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=MAX_COMPILE_S
-        )
-        unfinished.rename(folder)
-    except subprocess.CalledProcessError as error:
-        last = error.stderr.strip().rpartition("\n")[2] or f"exit status {error.returncode}"
-        return f"another process that compiled them failed: {last}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "" if folder.is_dir() else f"another process that compiled them failed: {error}"
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with _alone_in(folder.parent):
+        if folder.is_dir():
+            return ""
+        try:
+            unfinished.mkdir(exist_ok=True)
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=MAX_COMPILE_S
+            )
+            unfinished.rename(folder)
+        except subprocess.CalledProcessError as error:
+            last = error.stderr.strip().rpartition("\n")[2] or f"exit status {error.returncode}"
+            return f"another process that compiled them failed: {last}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return "" if folder.is_dir() else f"another process that compiled them failed: {error}"
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
     return ""
 
 
