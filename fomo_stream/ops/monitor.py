@@ -21,8 +21,8 @@ from fomo_stream.ops.metrics import Metrics, exposition, merged
 from fomo_stream.ops.status import StatusBoard, topic_overview
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.settings.flags import HttpFlags
-from fomo_stream.settings.otlp import push_interval_s
 from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.telemetry import push_interval_s
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.service import Service

@@ -77,7 +77,7 @@ class OtlpSender:
     def _send(self) -> None:
         try:
             now_ns = time.time_ns()
-            metrics = [_metric(family, self._began_ns, now_ns) for family in self._read() if family.samples]
+            metrics = [_converted(family, self._began_ns, now_ns) for family in self._read() if family.samples]
             scope = export.ScopeMetrics(InstrumentationScope("fomo_stream", __version__), metrics, "")
             self._exporter.export(export.MetricsData([export.ResourceMetrics(self._resource, [scope], "")]))
         except Exception as error:  # a defect of this program; the next push may succeed
@@ -98,7 +98,7 @@ class _TroubleLog(logging.Handler):
             log.warning(kv("otlp_trouble", reason=record.getMessage()[:MAX_REASON], suppressed=suppressed))
 
 
-def _metric(family: Family, began_ns: int, now_ns: int) -> export.Metric:
+def _converted(family: Family, began_ns: int, now_ns: int) -> export.Metric:
     """Return a metric of Prometheus as one of OpenTelemetry.
 
     A counter keeps its `_total`. No unit is given, as it is in the name, where backends would add it.

@@ -29,7 +29,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.ops import otlp
 from fomo_stream.ops.metrics import Metrics, exposition, merged
 from fomo_stream.ops.otlp import OtlpSender
-from fomo_stream.settings.otlp import push_interval_s
+from fomo_stream.settings.telemetry import push_interval_s
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # by name and labels

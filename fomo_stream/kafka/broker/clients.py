@@ -216,6 +216,8 @@ def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
         return kind({**config, **callbacks}, logger=ClientLog(name))
     except KafkaException as error:
         raise ConfigError(f"--kafka: {error.args[0].str()}") from None
+    except ImportError as error:  # a setting for which the client needs more; the message says what to install
+        raise ConfigError(f"--kafka: {' '.join(str(error).split())}") from None
     except (TypeError, AttributeError, ValueError) as error:  # a setting for Python code, such as error_cb
         raise ConfigError(f"--kafka: {error}; it cannot be set here") from None
 
