@@ -129,6 +129,9 @@ class Monitors:
         return merged(families, service.has_one_topic)
 
     def _endpoints(self, service: Service | TopicServices) -> Endpoints:
+        def metrics() -> bytes:
+            return exposition(self._families(service))
+
         def status(topic: str) -> bytes | None:
             present = service.services
             if service.has_one_topic and not topic:
@@ -138,9 +141,4 @@ class Monitors:
             topics = [topic_overview(self._monitors[name].status(own)) for name, own in present.items()]
             return orjson.dumps({"version": __version__, "time": time.time(), "topics": topics})
 
-        return Endpoints(
-            live=service.not_live,
-            ready=service.not_ready,
-            metrics=lambda: exposition(self._families(service)),
-            status=status,
-        )
+        return Endpoints(live=service.not_live, ready=service.not_ready, metrics=metrics, status=status)

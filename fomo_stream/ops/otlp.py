@@ -43,19 +43,15 @@ class OtlpSender:
         self._read, self._interval_s = read, interval_s
         self._began_ns = time.time_ns()
         self._throttle = Throttle(TROUBLE_S)
-        library = logging.getLogger("opentelemetry")
-        # Other lines of the library may hold a header with a password.
+        library = logging.getLogger("opentelemetry")  # its other lines may hold a header with a password
         library.handlers[:], library.propagate = [logging.NullHandler()], False
         logging.getLogger("opentelemetry.exporter").handlers[:] = [_TroubleLog(self._throttle)]
         try:
             self._exporter = OTLPMetricExporter()
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             raise ConfigError(f"--otlp: {error}", "correct the variables OTEL_*") from None
-        own = {
-            "service.name": "fomo-stream",
-            "service.version": __version__,
-            "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
-        }
+        own = {"service.name": "fomo-stream", "service.version": __version__}
+        own["service.instance.id"] = f"{socket.gethostname()}:{os.getpid()}"
         self._resource = Resource(own).merge(OTELResourceDetector().detect())
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fomo-otlp", daemon=True)
@@ -98,35 +94,26 @@ class _TroubleLog(logging.Handler):
             log.warning(kv("otlp_trouble", reason=record.getMessage()[:MAX_REASON], suppressed=suppressed))
 
 
-def _converted(family: Family, began_ns: int, now_ns: int) -> export.Metric:
+def _converted(family: Family, *times: int) -> export.Metric:
     """Return a metric of Prometheus as one of OpenTelemetry.
 
-    A counter keeps its `_total`. No unit is given, as it is in the name, where backends would add it.
+    A counter keeps its `_total`. No unit is given, as it is in the name, where backends would add it. times: of the
+    first value and of this one, in nanoseconds since 1970.
     """
     if family.type == "histogram":
         labelled = groupby(family.samples, lambda sample: {**sample.labels, "le": ""})
-        points = [_histogram_point(labels, list(own), began_ns, now_ns) for labels, own in labelled]
+        points = [_histogram_point(list(own), *times) for _, own in labelled]
         return export.Metric(family.name, family.documentation, "", export.Histogram(points, SUMS))
-    numbers = [export.NumberDataPoint(one.labels, began_ns, now_ns, one.value) for one in family.samples]
+    numbers = [export.NumberDataPoint(one.labels, *times, one.value) for one in family.samples]
     if family.type == "counter":
         return export.Metric(f"{family.name}_total", family.documentation, "", export.Sum(numbers, SUMS, True))
     return export.Metric(family.name, family.documentation, "", export.Gauge(numbers))
 
 
-def _histogram_point(
-    labels: dict[str, str], samples: list[Sample], began_ns: int, now_ns: int
-) -> export.HistogramDataPoint:
-    """Return the samples of one series of a histogram: buckets in the order of their bounds, the count, the sum."""
-    buckets = [sample for sample in samples if sample.name.endswith("_bucket")]
-    until = [0, *(int(sample.value) for sample in buckets)]  # Prometheus counts in a bucket also all smaller values
-    return export.HistogramDataPoint(
-        {name: label for name, label in labels.items() if name != "le"},
-        began_ns,
-        now_ns,
-        count=until[-1],
-        sum=next(sample.value for sample in samples if sample.name.endswith("_sum")),
-        bucket_counts=[after - before for before, after in pairwise(until)],
-        explicit_bounds=[float(sample.labels["le"]) for sample in buckets[:-1]],  # the last one is infinite
-        min=None,
-        max=None,
-    )
+def _histogram_point(samples: list[Sample], *times: int) -> export.HistogramDataPoint:
+    """Return a series of a histogram, from its samples: buckets in the order of their bounds, the count, the sum."""
+    *buckets, count, total = samples
+    until = [0, *(int(bucket.value) for bucket in buckets)]  # Prometheus counts in a bucket also all smaller values
+    counts = [after - before for before, after in pairwise(until)]
+    bounds = [float(bucket.labels["le"]) for bucket in buckets[:-1]]  # the last one is infinite
+    return export.HistogramDataPoint(count.labels, *times, int(count.value), total.value, counts, bounds, None, None)

@@ -8,6 +8,7 @@ import re
 from fomo_stream.errors import ConfigError
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
+HTTP = "http/protobuf"
 INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"  # milliseconds
 
 
@@ -20,14 +21,10 @@ def push_interval_s() -> float:
     for name in (f"{PREFIX}METRICS_ENDPOINT", f"{PREFIX}ENDPOINT"):
         if not re.match("https?://.", variables.get(name, "http://localhost")):
             raise ConfigError(f"{name} is not an address of HTTP", "write it as http://collector:4318")
-    for name in (f"{PREFIX}METRICS_PROTOCOL", f"{PREFIX}PROTOCOL"):
-        if (protocol := variables.get(name, "http/protobuf")) != "http/protobuf":
-            remedy = (
-                f"set {PREFIX}METRICS_PROTOCOL=http/protobuf and {PREFIX}METRICS_ENDPOINT=http://HOST:4318/v1/metrics"
-            )
-            raise ConfigError(f"{name} is {protocol[:60]!r}, and --otlp sends by http/protobuf only", remedy)
-        if name in variables:
-            break  # the first one decides
+    protocol = variables.get(f"{PREFIX}METRICS_PROTOCOL") or variables.get(f"{PREFIX}PROTOCOL", HTTP)
+    if protocol != HTTP:
+        remedy = f"set {PREFIX}METRICS_PROTOCOL={HTTP} and {PREFIX}METRICS_ENDPOINT=http://HOST:4318/v1/metrics"
+        raise ConfigError(f"{PREFIX}PROTOCOL is {protocol[:60]!r}, and --otlp sends by {HTTP} only", remedy)
     text = variables.get(INTERVAL, "60000")
     if not re.fullmatch("[1-9][0-9]{0,8}", text):
         raise ConfigError(f"{INTERVAL} must be a number of milliseconds, not {text[:60]!r}", "write 60000 for a minute")
