@@ -208,13 +208,17 @@ class Kafka(Broker):
                 [self._home / "bin" / "kafka-start", self._folder / "data", str(self._port), *options],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "KAFKA_HEAP": "384m"},
+                env={**os.environ, "KAFKA_HEAP": "384m", **self.environment()},
             )
         self.process_id = self._process.pid
         wait_for(self._answers, "Kafka to start", 90)
 
     def options(self) -> dict[str, Any]:
         """What its configuration has besides."""
+        return {}
+
+    def environment(self) -> dict[str, str]:
+        """The variables that it has besides."""
         return {}
 
     def kill(self) -> None:

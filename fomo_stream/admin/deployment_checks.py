@@ -237,7 +237,8 @@ def own_settings(settings: DoctorSettings) -> Iterator[Finding]:
         what = "no --instance-id: after a crash, partitions wait for the session timeout and then move"
         yield Finding(what, "give each instance a name that it keeps, for example that of its pod")
     if settings.health_port is None:
-        what = "no --health-port: an instance that hangs is not noticed, and there are no metrics"
+        lacks = "" if settings.otlp else ", and there are no metrics"
+        what = f"no --health-port: an instance that hangs is not noticed{lacks}"
         yield Finding(what, "--health-port 8080, and probes on /livez and /readyz")
     if settings.reset_state:
         what = "--reset-state is set: every start deletes what was learned"

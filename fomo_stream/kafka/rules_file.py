@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-from pathlib import Path
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.kafka.watched_files import WatchedFiles
 from fomo_stream.logs import kv
 from fomo_stream.partition.rules import Rules
 from fomo_stream.settings.service_settings import ServiceSettings
@@ -23,16 +22,15 @@ class RulesFile:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        self._paths = files_of(settings)
-        self._last_states = self._file_states()
+        self._files = WatchedFiles(files_of(settings))
         self._checked_at = 0.0
 
     def changed(self, now: float) -> Rules | None:
         """Return the rules in the files if these have changed since the last call. now: seconds, monotonic."""
-        if not self._paths or now < self._checked_at + CHECK_S:
+        if not self._files or now < self._checked_at + CHECK_S:
             return None
-        before, self._checked_at, self._last_states = self._last_states, now, self._file_states()
-        if self._last_states == before:
+        self._checked_at = now
+        if not self._files.changed():
             return None
         try:
             settings = reload_settings(self._settings)
@@ -46,15 +44,3 @@ class RulesFile:
             effect = "restart the instances to use them"
             log.warning(kv("settings_changed", names=",".join(others), effect=effect))
         return rules
-
-    def _file_states(self) -> list[tuple[int, int, int]]:
-        return list(map(_state_of, self._paths))
-
-
-def _state_of(path: Path) -> tuple[int, int, int]:
-    """Return numbers that differ if a file has changed. The inode is one, as a volume of Kubernetes replaces files."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0, 0, 0
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
-from fomo_stream.errors import BrokerError, FencedError, FomoError
+from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError
+from fomo_stream.kafka.certificates import Certificates
 from fomo_stream.kafka.member import GroupMember
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.snapshot import Snapshot, not_ready_reasons, partition_snapshots
@@ -16,6 +17,7 @@ from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.sources import reload_settings
 from fomo_stream.settings.topic_flags import NO_TOPIC
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,8 @@ class Service:
         """Return reasons to restart the process; empty while the main loop turns, and while the model loads."""
         if self.is_loading:  # compiling its kernels takes minutes where a container has little CPU time
             return []
-        stalled = time.monotonic() - (self._began if self.member is None else self.member.turned_at)
+        turned_at = self._began if self.member is None else max(self._began, self.member.turned_at)
+        stalled = time.monotonic() - turned_at
         return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
 
     def snapshot(self) -> Snapshot:
@@ -103,21 +106,32 @@ class Service:
             raise
 
     def _run(self) -> None:
-        with ExitStack() as stack:
-            for hint in without_effect(self._settings):
-                log.warning(kv("check_settings", hint=hint.what))
-            if self._model is None:
-                from fomo_stream.loading import load_ready
+        for hint in without_effect(self._settings):
+            log.warning(kv("check_settings", hint=hint.what))
+        if self._model is None:
+            from fomo_stream.loading import load_ready
 
-                settings = self._settings
-                self._model = load_ready(settings.model, settings.device, settings.backend)
-            self.member = self._start(self._model, stack)
-            if self.member is None:
-                return
-            self._state = "running"
-            self.member.run(self._stopping.is_set)
-            self._state = "stopping"
-            self.member.finish()
+            settings = self._settings
+            self._model = load_ready(settings.model, settings.device, settings.backend)
+        while not self._stopping.is_set():
+            self._state = "starting"
+            with ExitStack() as stack:
+                self._work(self._model, stack)
+            self._settings = settings_again(self._settings, resets=False)
+
+    def _work(self, model: Model, stack: ExitStack) -> None:
+        """Be a member of the group until `stop`, or until the clients have to read new certificates."""
+        certificates = Certificates(self._settings)
+        stack.callback(certificates.stop)
+        self.member = self._start(model, stack)
+        if self.member is None:
+            return
+        self._state = "running"
+        self.member.run(lambda: self._stopping.is_set() or certificates.are_renewed)
+        if not self._stopping.is_set():
+            log.info(kv("certificates_renewed", topic=self._settings.topic, effect="joining the group again with them"))
+        self._state = "stopping"
+        self.member.finish()
 
     def _start(self, model: Model, stack: ExitStack) -> GroupMember | None:
         """Return a member that is ready to run; with --wait, as soon as it can start. None: stopped before."""
@@ -138,3 +152,13 @@ class Service:
                     log.warning(kv("waiting", reason=error, effect="trying again"))
             self._stopping.wait(WAIT_S)
         return None
+
+
+def settings_again(settings: ServiceSettings, resets: bool) -> ServiceSettings:
+    """Return the settings that are in the file now, as the rules in it may have changed while the service ran.
+
+    resets: whether `reset_state` stays; never after something was learned.
+    """
+    with suppress(ConfigError):  # the service has logged it, or it is the reason of a failure
+        settings = reload_settings(settings)
+    return settings.model_copy(update={"reset_state": resets})

@@ -18,12 +18,11 @@ from confluent_kafka.admin import AdminClient
 from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError
 from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.service import Service
+from fomo_stream.kafka.service import Service, settings_again
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import Throttle, kv, raised_at
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import reload_settings
 from fomo_stream.settings.topic_selection import TopicCatalog
 
 log = logging.getLogger(__name__)
@@ -95,16 +94,8 @@ class TopicService:
             if self._stopping.wait(pause):
                 return
             pause = min(2 * pause, MAX_RETRY_S)
-            self._read_settings_again()
-
-    def _read_settings_again(self) -> None:
-        """Take the settings that are in the file now, as the rules in it may have changed while the service ran."""
-        try:
-            settings = reload_settings(self.settings)
-        except ConfigError:  # the service has logged it, or it is the reason of the failure
-            settings = self.settings
-        resets = self.settings.reset_state and not self.had_member  # never what was learned since the start
-        self.settings = settings.model_copy(update={"reset_state": resets})
+            resets = self.settings.reset_state and not self.had_member  # never what was learned since the start
+            self.settings = settings_again(self.settings, resets)
 
     def _fail(self, error: Exception, pause: float) -> None:
         if isinstance(error, FomoError):
@@ -125,7 +116,8 @@ class TopicServices:
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._loading = threading.Lock()
         self._load = lru_cache(load_ready)  # topics with the same model share it
-        self._admin: AdminClient | None = None
+        self._admin: AdminClient | None = None  # made again after an error: its certificates may be old
+        self._has_listed = False
         self._refused: dict[str, ConfigError] = {}  # topics with wrong settings
         self._missing_since: dict[str, float] = {}  # topics that the broker has not listed lately: seconds, monotonic
         self._known: set[str] = set()  # topics that had a service
@@ -189,9 +181,11 @@ class TopicServices:
             if self._admin is not None:
                 return list(self._admin.list_topics(timeout=ANSWER_S).topics)
             self._admin, answer = connect(self._catalog.process)
+            self._has_listed = True
             return list(answer.topics)
         except (BrokerError, KafkaException) as error:
-            if self._admin is None and not self._catalog.process.wait:
+            self._admin = None
+            if not (self._has_listed or self._catalog.process.wait):
                 raise
             if self._throttle.allow("list") is not None:
                 log.warning(kv("topics_not_listed", reason=error, effect="no topics come or go"))

@@ -97,25 +97,27 @@ REALISED_RATE_RECORDS = 10_000  # calibrated records over which the realised ale
 MIN_REALISED_RATE_RECORDS = 1_000  # calibrated records for a meaningful rate
 
 
-def exposition(topics: Mapping[str, Sequence[Family]], has_one_topic: bool) -> bytes:
-    """Return the metrics of all topics, and of the process, in the text format of Prometheus.
+def merged(topics: Mapping[str, Sequence[Family]], has_one_topic: bool) -> list[Family]:
+    """Return the metrics of the process, and those of all topics.
 
     has_one_topic: then samples keep their labels; else each has the label `topic`, also while there is only one.
     """
-    merged: dict[str, Family] = {}
-    for topic, families in topics.items():
+    families: dict[str, Family] = {}
+    for topic, own in topics.items():
         label = {} if has_one_topic else {"topic": topic}
-        for family in families:
+        for family in own:
             samples = [sample._replace(labels={**label, **sample.labels}) for sample in family.samples]
-            if family.name in merged:
-                merged[family.name].samples += samples
+            if family.name in families:
+                families[family.name].samples += samples
             else:
                 family.samples = samples
-                merged[family.name] = family
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(_Merged(list(merged.values())))
-    return generate_latest(registry)
+                families[family.name] = family
+    return [*ProcessCollector(registry=None).collect(), *families.values()]
+
+
+def exposition(families: list[Family]) -> bytes:
+    """Return metrics in the text format of Prometheus."""
+    return generate_latest(_Merged(families))
 
 
 class _Merged(Collector):
@@ -233,7 +235,7 @@ class Metrics(Observer):
 
     def exposition(self, snapshot: Snapshot) -> bytes:
         """Return all metrics of a process with one topic, in the text format of Prometheus."""
-        return exposition({snapshot.topic: self.families(snapshot)}, has_one_topic=True)
+        return exposition(merged({snapshot.topic: self.families(snapshot)}, has_one_topic=True))
 
     def families(self, snapshot: Snapshot) -> list[Family]:
         """Return the metrics of one topic. Safe from any thread."""

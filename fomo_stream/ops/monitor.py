@@ -1,25 +1,28 @@
-"""Watches a service: its progress in the log, and with `--health-port` all that is served over HTTP."""
+"""Watches a service: its progress in the log, all that `--health-port` serves, and the metrics that `--otlp` sends."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from prometheus_client.metrics_core import Metric as Family
 
 from fomo_stream import __version__
+from fomo_stream.errors import needs_extra
 from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.logs import kv
 from fomo_stream.ops.http import Endpoints, HttpServer
-from fomo_stream.ops.metrics import Metrics, exposition
+from fomo_stream.ops.metrics import Metrics, exposition, merged
 from fomo_stream.ops.status import StatusBoard, topic_overview
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.settings.flags import HttpFlags
 from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.telemetry import push_interval_s
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.service import Service
@@ -80,12 +83,12 @@ class ProgressLog(Observer):
 
 
 class Monitor(Observers):
-    """Observes the service of one topic, for the log and over HTTP."""
+    """Observes the service of one topic, for the log, and for what is served and sent."""
 
-    def __init__(self, settings: ServiceSettings, is_served: bool) -> None:
+    def __init__(self, settings: ServiceSettings, is_read: bool) -> None:
         named = [table.name for table in (*settings.all_rules, *settings.windows)]
         self.metrics, self._board = Metrics(named), StatusBoard(show_keys=settings.show_keys)
-        super().__init__([ProgressLog(settings.topic), *([self.metrics, self._board] if is_served else [])])
+        super().__init__([ProgressLog(settings.topic), *([self.metrics, self._board] if is_read else [])])
 
     def status(self, service: Service) -> dict[str, Any]:
         """Return the data of the page of this topic."""
@@ -93,27 +96,41 @@ class Monitor(Observers):
 
 
 class Monitors:
-    """The monitors of all topics of a process, and what it serves of them over HTTP."""
+    """The monitors of all topics of a process, and what it serves and sends of them."""
 
     def __init__(self, settings: HttpFlags) -> None:
-        self._host, self._port = settings.http_host, settings.health_port
+        self._settings = settings
         self._monitors: dict[str, Monitor] = {}
 
     def of_topic(self, settings: ServiceSettings) -> Monitor:
         """Return the monitor of a topic: the same one for all services that the topic has had."""
         if settings.topic not in self._monitors:
-            self._monitors[settings.topic] = Monitor(settings, is_served=self._port is not None)
+            is_read = self._settings.health_port is not None or self._settings.otlp
+            self._monitors[settings.topic] = Monitor(settings, is_read)
         return self._monitors[settings.topic]
 
-    def serve(self, service: Service | TopicServices) -> AbstractContextManager[HttpServer | None]:
-        """Answer requests, if there is a --health-port. Raises ConfigError when it cannot listen."""
-        if self._port is None:
-            return nullcontext()
+    @contextmanager
+    def serve(self, service: Service | TopicServices) -> Iterator[HttpServer | None]:
+        """Answer requests, if there is a --health-port, and send metrics with --otlp. Raises ConfigError."""
+        server = None
+        with ExitStack() as stack:
+            if self._settings.health_port is not None:
+                server = HttpServer(self._settings.http_host, self._settings.health_port, self._endpoints(service))
+                stack.enter_context(server)
+            if self._settings.otlp:
+                with needs_extra("--otlp", "otel"):
+                    from fomo_stream.ops.otlp import OtlpSender
+                stack.enter_context(OtlpSender(lambda: self._families(service), push_interval_s()))
+            yield server
 
+    def _families(self, service: Service | TopicServices) -> list[Family]:
+        present = service.services.items()
+        families = {name: self._monitors[name].metrics.families(own.snapshot()) for name, own in present}
+        return merged(families, service.has_one_topic)
+
+    def _endpoints(self, service: Service | TopicServices) -> Endpoints:
         def metrics() -> bytes:
-            present = service.services.items()
-            families = {name: self._monitors[name].metrics.families(own.snapshot()) for name, own in present}
-            return exposition(families, service.has_one_topic)
+            return exposition(self._families(service))
 
         def status(topic: str) -> bytes | None:
             present = service.services
@@ -124,5 +141,4 @@ class Monitors:
             topics = [topic_overview(self._monitors[name].status(own)) for name, own in present.items()]
             return orjson.dumps({"version": __version__, "time": time.time(), "topics": topics})
 
-        endpoints = Endpoints(live=service.not_live, ready=service.not_ready, metrics=metrics, status=status)
-        return HttpServer(self._host, self._port, endpoints)
+        return Endpoints(live=service.not_live, ready=service.not_ready, metrics=metrics, status=status)

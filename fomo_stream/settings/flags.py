@@ -156,7 +156,7 @@ class BrokerFlags(BaseFlags):
 
 
 class HttpFlags(BaseFlags):
-    """Settings of what a process of the service serves over HTTP."""
+    """Settings of what a process of the service serves and sends over HTTP, for those who watch it."""
 
     health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, scope="running")
     """serve /livez, /readyz, /metrics and a status page on this port (default: off)"""
@@ -164,6 +164,8 @@ class HttpFlags(BaseFlags):
     """address that --health-port is served on; 0.0.0.0: all addresses of this machine"""
     show_keys: bool = flag("General", False, scope="running")
     """the status page shows the keys of incidents (default: no keys)"""
+    otlp: bool = flag("General", False, scope="running")
+    """send the metrics to an OpenTelemetry collector, as the variables OTEL_* say"""
 
 
 class DeliveryFlags(BrokerFlags):

@@ -1,6 +1,6 @@
 """Reads settings from flags, environment and configuration file, and explains mistakes in them.
 
-This module is the only reader of the environment and of configuration files.
+This module is the only reader of configuration files and of the variables FOMO_*.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ ENV_PREFIX = "FOMO_"
 TABLES = ("kafka", "registry")  # settings of clients: each is a table of the client's own settings
 PLACEHOLDER = "{topic}"  # in names of topics and groups
 SECTIONS = "topics"  # the table of the configuration file with a section for each topic
-OF_PROCESS = ("topic", "log_level", "health_port", "http_host", "show_keys", "threads", "wait")  # not in such a section
+# Not in such a section.
+OF_PROCESS = ("topic", "log_level", "health_port", "http_host", "show_keys", "otlp", "threads", "wait")
 
 # Kubernetes sets such variables in every pod for each Service; these are of a Service whose name begins with `fomo`.
 _SERVICE_VARIABLE = re.compile(

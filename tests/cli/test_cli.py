@@ -124,6 +124,10 @@ def test_a_log_line_is_one_line_without_terminal_codes() -> None:
 def test_a_client_setting_that_only_code_can_give_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^--kafka: .*error_cb.*cannot be set here"):
         make_admin(ServiceSettings(topic="t", kafka={"error_cb": "x"}))
+    aws = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc", "security.protocol": "SASL_SSL"}
+    aws |= {"sasl.oauthbearer.metadata.authentication.type": "aws_iam", "sasl.oauthbearer.config": "region=a"}
+    with pytest.raises(ConfigError, match=r"^--kafka: [^\n]*'oauthbearer-aws' extra[^\n]*pip install [^\n]*$"):
+        make_admin(ServiceSettings(topic="t", kafka=aws))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,9 @@ def numbers(messages: list[Any]) -> list[int]:
 def test_scored_records_keep_key_headers_timestamp_partition_and_order(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic, partitions=3, config={"retention.ms": "-1"})
-    broker.produce(topic, readings(360), headers=[("trace", b"\x00\xff"), ("empty", None)], timestamp=1_700_000_000_000)
+    traceparent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    headers = [("trace", b"\x00\xff"), ("empty", None), ("traceparent", traceparent), ("tracestate", b"a=1,b=2")]
+    broker.produce(topic, readings(360), headers=headers, timestamp=1_700_000_000_000)
     with Running(make_settings(broker, topic)):
         outputs = broker.read(f"{topic}-scores", at_least=360)
     sources = {(message.partition(), message.offset()): message for message in broker.read(topic)}

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
+import os
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "notify"))
 
 import pytest
 from brokers import Kafka, free_ports, kafka_home, wait_for
@@ -21,11 +29,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from documents import listed_acls
-from services import CLIENT, Command, command, readings, refusal
+from receivers import Reply, Request, certificate, receiving, server_context
+from services import CLIENT, Command, Running, command, readings, refusal, results
 
 from fomo_stream.admin.redrive import send_dead_letters
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
+from fomo_stream.kafka import certificates
 from fomo_stream.settings.commands import RedriveSettings
 from fomo_stream.settings.service_settings import ServiceSettings
 
@@ -33,14 +43,94 @@ pytestmark = pytest.mark.slow
 
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
 USER, PASSWORD = "fomo", "correct-horse"
-PRINCIPAL = f"User:{USER}"
+
+
+RENEWED = "fomo-renewed"  # another user, whom a renewed certificate names
+OAUTH = "org.apache.kafka.common.security.oauthbearer"
+LIFE_S = 5  # of a token
+
+
+class IdentityProvider:
+    """Gives out signed tokens over HTTPS, and the key that checks them; calls itself `url`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.secret = "hunter2-secret"
+        self.tokens: list[str] = []
+        self._key, self.certificate = os.urandom(32), certificate(folder)
+
+    def __enter__(self) -> IdentityProvider:
+        self._keys, self._endpoint = receiving(), receiving(server_context(self.certificate))
+        keys, endpoint = self._keys.__enter__(), self._endpoint.__enter__()
+        key = {"kty": "oct", "kid": "a", "alg": "HS256", "use": "sig", "k": _base64(self._key)}
+        keys.firing = lambda _request: Reply(body=json.dumps({"keys": [key]}).encode())
+        endpoint.answer = self._token
+        self.keys_url, self.token_url = f"{keys.url}/keys", f"{endpoint.url}/token"
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._endpoint.__exit__(*error)
+        self._keys.__exit__(*error)
+
+    def _token(self, request: Request) -> Reply:
+        login = f"Basic {base64.b64encode(f'{USER}-client:{self.secret}'.encode()).decode()}"
+        if request.headers["Authorization"] != login or b"grant_type=client_credentials" not in request.body:
+            return Reply(401, body=b'{"error": "invalid_client"}')
+        now = int(time.time())
+        claims = {"sub": USER, "aud": "kafka", "iat": now, "exp": now + LIFE_S, "scope": "stream"}
+        text = ".".join(_base64(json.dumps(part).encode()) for part in ({"alg": "HS256", "kid": "a"}, claims))
+        self.tokens.append(f"{text}.{_base64(hmac.digest(self._key, text.encode(), hashlib.sha256))}")
+        answer = {"access_token": self.tokens[-1], "token_type": "Bearer", "expires_in": LIFE_S}
+        return Reply(headers=(("Content-Type", "application/json"),), body=json.dumps(answer).encode())
+
+    def client(self) -> dict[str, str]:
+        """Settings of a client that logs in with a token."""
+        return {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": f"{USER}-client",
+            "sasl.oauthbearer.client.secret": self.secret,
+            "sasl.oauthbearer.scope": "stream",
+            "sasl.oauthbearer.token.endpoint.url": self.token_url,
+        }
+
+
+def _base64(part: bytes) -> str:
+    return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
+
+
+class Authority:
+    """Signs the certificates of clients."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificate, self._key = folder / "authority.pem", folder / "authority-key.pem"
+        self._run("-x509", "-days", "2", "-subj", "/CN=authority", "-keyout", self._key, "-out", self.certificate)
+
+    def sign(self, user: str, folder: Path) -> tuple[bytes, bytes]:
+        """A new certificate of this user, and its key."""
+        key, request = folder / "new-key.pem", folder / "request.pem"
+        self._run("-subj", f"/CN={user}", "-keyout", key, "-out", request)
+        by: list[Any] = ["-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial", "-days", "2"]
+        signed = subprocess.run(["openssl", "x509", "-req", "-in", request, *by], check=True, capture_output=True)
+        return signed.stdout, key.read_bytes()
+
+    def _run(self, *arguments: Any) -> None:
+        command = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 class SecureKafka(Kafka):
-    """Besides the open listener, whose clients may do anything, one with TLS, SASL and access control."""
+    """Besides the open listener, whose clients may do anything, two with TLS and access control: with SASL, and mutual.
+
+    provider: its tokens are accepted.
+    """
+
+    def __init__(self, home: Path, provider: IdentityProvider) -> None:
+        self._provider = provider
+        super().__init__(home)
 
     def options(self) -> dict[str, Any]:
-        self.address = f"127.0.0.1:{free_ports()}"
+        port = free_ports()
+        self.address, self.mutual_address = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
         self.certificate = self._folder / "certificate.pem"
         files = ["-keyout", str(self._folder / "key.pem"), "-out", str(self.certificate)]
         subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -48,18 +138,34 @@ class SecureKafka(Kafka):
         subprocess.run([*openssl, *files, *subject], check=True, capture_output=True)
         store = self._folder / "store.pem"
         store.write_text((self._folder / "key.pem").read_text() + self.certificate.read_text())
+        self.authority = Authority(self._folder)
         login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        listeners = f"PLAINTEXT://{self.bootstrap},SECURE://{self.address},MUTUAL://{self.mutual_address}"
+        tokens = "listener.name.secure.oauthbearer"
         return {
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._port + 1},SECURE://{self.address}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},SECURE://{self.address}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._port + 1}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": ("PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL"),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": store,
-            "sasl.enabled.mechanisms": "PLAIN",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.authority.certificate,
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.mutual.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+            "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
             "listener.name.secure.plain.sasl.jaas.config": f'{login} user_{USER}="{PASSWORD}";',
+            f"{tokens}.sasl.jaas.config": f"{OAUTH}.OAuthBearerLoginModule required;",
+            f"{tokens}.sasl.server.callback.handler.class": f"{OAUTH}.OAuthBearerValidatorCallbackHandler",
+            f"{tokens}.sasl.oauthbearer.jwks.endpoint.url": self._provider.keys_url,
+            f"{tokens}.sasl.oauthbearer.expected.audience": "kafka",
+            f"{tokens}.connections.max.reauth.ms": 3_600_000,  # a connection ends with its token
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
+
+    def environment(self) -> dict[str, str]:
+        """The address of an identity provider must be allowed."""
+        return {"JAVA_TOOL_OPTIONS": f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._provider.keys_url}"}
 
     def permit(self, acls: list[AclBinding]) -> None:
         """Permit these, and nothing else."""
@@ -80,15 +186,15 @@ class SecureKafka(Kafka):
         }
 
 
-def binding(kind: str, name: str, pattern: str, operation: str) -> AclBinding:
-    """The permission of our user."""
+def binding(kind: str, name: str, pattern: str, operation: str, user: str = USER) -> AclBinding:
+    """The permission of a user."""
     resource = ResourceType[kind.replace("-", "_").upper()], name, ResourcePatternType[pattern.upper()]
-    return AclBinding(*resource, PRINCIPAL, "*", AclOperation[operation.upper()], AclPermissionType.ALLOW)
+    return AclBinding(*resource, f"User:{user}", "*", AclOperation[operation.upper()], AclPermissionType.ALLOW)
 
 
-FOR_SERVICE, FOR_REDRIVE = (
-    [binding(*acl) for acl in listed_acls(part)] for part in GUIDE.read_text().split("fomo-stream redrive", 1)
-)
+PARTS = GUIDE.read_text().split("fomo-stream redrive", 1)
+FOR_SERVICE, FOR_REDRIVE = ([binding(*acl) for acl in listed_acls(part)] for part in PARTS)
+FOR_RENEWED = [binding(*acl, RENEWED) for acl in listed_acls(PARTS[0])]
 
 
 def named(acl: AclBinding) -> str:
@@ -96,14 +202,21 @@ def named(acl: AclBinding) -> str:
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[SecureKafka]:
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IdentityProvider]:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl, which a secure broker needs")
+    with IdentityProvider(tmp_path_factory.mktemp("provider")) as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def kafka(provider: IdentityProvider) -> Iterator[SecureKafka]:
     home = kafka_home()
     if home is None:
         pytest.skip("KAFKA_HOME does not say where Apache Kafka is: access is controlled by nobody else here")
-    for needed in ("java", "openssl"):
-        if shutil.which(needed) is None:
-            pytest.skip(f"there is no {needed}, which a secure broker needs")
-    kafka = SecureKafka(home)
+    if shutil.which("java") is None:
+        pytest.skip("there is no java, which a secure broker needs")
+    kafka = SecureKafka(home, provider)
     try:
         for topic in ("sensors", "sensors-scores", "sensors-alerts", "sensors-dead-letters"):
             kafka.create_topic(topic, 2)
@@ -181,9 +294,9 @@ def test_a_wrong_password_and_an_unknown_certificate_are_refused(kafka: SecureKa
     assert "certificate" in of_broker
 
 
-def diagnosis(kafka: SecureKafka, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str]]:
-    """Exit code of the doctor, and its findings with their levels by check."""
-    secrets = [f"--kafka.{key}={value}" for key, value in kafka.secrets().items()]
+def diagnosis(kafka: SecureKafka, capsys: pytest.CaptureFixture[str], **changes: str) -> tuple[int, dict[str, str]]:
+    """Exit code of the doctor, and its findings with their levels by check. changes: of the settings of the client."""
+    secrets = [f"--kafka.{key}={value}" for key, value in {**kafka.secrets(), **changes}.items()]
     capsys.readouterr()
     topics = ["--topic", "sensors", "--alerts", "sensors-alerts"]
     code = main(["doctor", "--json", *topics, "--bootstrap", kafka.address, *secrets])
@@ -227,3 +340,85 @@ def test_a_group_can_be_looked_at_by_a_user_who_may_only_look(
         assert named(missing) in shown.err
         assert shown.err.count("\n") == 1
         assert PASSWORD not in shown.err
+
+
+# --- tokens of an identity provider
+
+
+def wait_until_scored(kafka: SecureKafka, start: int) -> None:
+    """Send ten records, numbered from `start`, and wait for their scores."""
+    kafka.produce("sensors", readings(10, start))
+    sent = set(range(start, start + 10))
+    wait_for(lambda: sent <= {one["n"] for one in results(kafka.read("sensors-scores"))}, "the scores", every=0.5)
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_tokens_are_enough_for_all_clients_and_are_renewed(
+    kafka: SecureKafka,
+    provider: IdentityProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """The authority of the token endpoint is one that this machine trusts, as that of a public one would be."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(provider.certificate))
+    kafka.permit(FOR_SERVICE)
+    code, found = diagnosis(kafka, capsys, **provider.client())
+    assert code == 0, found
+    options = {**provider.client(), "debug": "security,conf"}
+    with command(tmp_path / "service", settings(kafka, **options)) as service:
+        wait_until_scored(kafka, 1000)
+        first = len(provider.tokens)
+        wait_for(lambda: len(provider.tokens) > 3 * first, "each client to need another token, and a third one")
+        wait_until_scored(kafka, 2000)
+        assert service.terminate() == 0
+    text = service.text()
+    assert "lost" not in text
+    signatures = [token.rsplit(".", 1)[1] for token in provider.tokens]
+    assert not [secret for secret in (provider.secret, *signatures) if secret in text]
+
+
+def test_a_login_that_the_identity_provider_refuses_is_named_without_the_secret(
+    kafka: SecureKafka, provider: IdentityProvider
+) -> None:
+    wrong = {"sasl.oauthbearer.client.secret": "wrong-horse", "https.ca.location": str(provider.certificate)}
+    error = refusal(settings(kafka, **{**provider.client(), **wrong}))
+    assert isinstance(error, BrokerError)
+    assert "invalid_client" in str(error)
+    assert "wrong-horse" not in str(error)
+
+
+# --- renewed certificates
+
+
+def test_renewed_certificates_are_used_without_a_restart(
+    kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The broker reads the name of the user from the certificate: here the renewed one names another user."""
+    monkeypatch.setattr(certificates, "CHECK_S", 0.2)
+    place, key_place = tmp_path / "tls.crt", tmp_path / "tls.key"
+    client = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(kafka.certificate),
+        "ssl.certificate.location": str(place),
+        "ssl.key.location": str(key_place),
+    }
+    for path, content in zip((place, key_place), kafka.authority.sign(USER, tmp_path), strict=True):
+        path.write_bytes(content)
+    kafka.permit([*FOR_SERVICE, *FOR_RENEWED])
+    base = settings(kafka)
+    mutual = {**base.model_dump(exclude_unset=True), "bootstrap": kafka.mutual_address, "kafka": {**CLIENT, **client}}
+    with Running(ServiceSettings(**mutual)) as running:
+        wait_until_scored(kafka, 3000)
+        member = running.member
+        certificate, key = kafka.authority.sign(RENEWED, tmp_path)
+        place.write_bytes(certificate)  # and not yet its key
+        wait_for(lambda: "certificates_not_used" in caplog.text, "the watch to see it")
+        wait_until_scored(kafka, 3100)
+        key_place.write_bytes(key)
+        wait_for(lambda: running.service.ready and running.service.member is not member, "new clients")
+        kafka.permit(FOR_RENEWED)
+        wait_until_scored(kafka, 3200)
+    assert "defect" not in caplog.text
+    places = [(one["fomo"]["partition"], one["fomo"]["offset"]) for one in results(kafka.read("sensors-scores"))]
+    assert len(places) == len(set(places))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from brokers import Broker, wait_for
-from services import Command, Running, changed, make_settings, readings, refusal, results, sensors, unique
+from services import CLIENT, Command, Running, changed, make_settings, readings, refusal, results, sensors, unique
 
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, SchemaError
+from fomo_stream.kafka import certificates
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_producer
 from fomo_stream.kafka.group.agreed_schema import KIND, GroupSchema
@@ -204,3 +205,28 @@ def test_members_that_read_another_topic_do_not_keep_settings_from_being_changed
             broker.read(one.out, at_least=70)
             assert "has 1 member" in str(refusal(one))  # that one reads the topic
         assert running.service.ready
+
+
+@pytest.mark.usefixtures("real_kafka")
+def test_an_instance_that_joins_again_with_new_certificates_keeps_what_it_has_learned(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Without TLS the client does not read the file, but it is watched."""
+    monkeypatch.setattr(certificates, "CHECK_S", 0.1)
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text("old")
+    settings = sensors(broker, partitions=2, reset_state=True, kafka={**CLIENT, "ssl.ca.location": str(authorities)})
+    broker.create_topic(settings.state_topic, 2, {"cleanup.policy": "compact"})
+    broker.produce(settings.topic, readings(200), keys=(f"k{i}" for i in range(200)))
+    with Running(settings) as running:
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == 200, "all to be committed")
+        for text in ("new", "newer"):
+            members = {running.member}
+            authorities.write_text(text)
+            wait_for(lambda: running.service.ready and running.member not in members, "new clients")  # noqa: B023
+        broker.produce(settings.topic, readings(50, start=200), keys=(f"k{i}" for i in range(50)))
+        outputs = broker.read(f"{settings.topic}-scores", at_least=250)
+    assert caplog.text.count("state_reset") == 1
+    found = results(outputs)
+    assert sorted(one["n"] for one in found) == list(range(250))
+    assert all(one["fomo"]["status"] != "warming_up" for one in found if one["n"] >= 200)

@@ -131,8 +131,8 @@ def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -
 def test_headers_pass_through_but_the_number_of_attempts_stays_in_dead_letters() -> None:
     delivery = Recording()
     pipeline = make_pipeline(delivery)
-    headers: Headers = [("trace", b"own"), ("tracestate", b"a=1"), ("tracestate", b"b=2"), ("baggage", None)]
-    headers.append(("fomo-attempts", b"2"))
+    headers: Headers = [("traceparent", b"00-4bf9-00f0-01"), ("tracestate", b"a=1"), ("tracestate", b"b=2")]
+    headers += [("baggage", None), ("fomo-attempts", b"2")]
     for offset, value in enumerate((b'{"x": 1.0}', b"{")):
         pipeline.receive(record(offset, value=value)._replace(headers=headers), 0.0)
     pipeline.finish([0])

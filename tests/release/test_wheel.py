@@ -260,6 +260,7 @@ EXTRAS = {
     "score rows.avro": "registry",
     "--topic t --registry http://127.0.0.1:1": "registry",
     "--topic t --schema-file rows.avsc": "registry",
+    "--topic t --otlp": "otel",
     "doctor --topic t --registry http://127.0.0.1:1": "registry",
     **dict.fromkeys((".metrics", ".plot()", ".incidents()"), "notebook"),
 }

@@ -176,7 +176,7 @@
 "adapt-after" "admit" "alert-rate" "alerts" "backend" "batch-size" "bootstrap" "categorical" "context-size" "counters"
 "dead-letters" "delivery" "derive" "explain" "features" "feedback" "feedback-memory" "group"
 "incident-quiet" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-values" "model" "mute-key"
-"on-lost-offset" "out" "output-format" "own-contexts" "reference" "exclude" "time" "timezone" "tombstones" "rules" "maintenance" "calendar" "min-severity" "only-rises" "only-falls" "ignore" "valid" "result-field" "schema-file" "schema-wait" "scores-only"
+"on-lost-offset" "otlp" "out" "output-format" "own-contexts" "reference" "exclude" "time" "timezone" "tombstones" "rules" "maintenance" "calendar" "min-severity" "only-rises" "only-falls" "ignore" "valid" "result-field" "schema-file" "schema-wait" "scores-only"
 "seed" "seed-context" "show-keys" "silence" "silence-min" "silence-of" "start" "still" "stuck-values" "subject-strategy" "threads" "time-features" "topic" "topics" "views" "wait" "warm" -}}
 {{- $tables := dict "settings" .Values.settings -}}
 {{- range $topic, $section := .Values.settings.topics }}{{ $_ := set $tables (printf "settings.topics.%s" $topic) (default dict $section) }}{{ end -}}

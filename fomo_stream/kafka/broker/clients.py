@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -32,6 +34,8 @@ MAX_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, with imports
 REFRESH_MS = 10_000  # a client sees new partitions within this time
 HEARTBEAT_MS = 1000  # members learn of a rebalance by the answer to a heartbeat
+# Files with the certificates of authorities. To fetch a token over HTTPS, the client itself looks only for the second.
+AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 MIN_FETCH_MS, MAX_FETCH_MS = 10, 500  # between requests; the second is the client's own default
 # The client may return a value and also set an exception. A method call in a Python loop does not check for that; this
 # call always does.
@@ -40,13 +44,18 @@ HEADERS = methodcaller("headers")
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:
     """Return the settings that every client needs to reach the broker."""
-    return {
+    usual = {
         "bootstrap.servers": settings.bootstrap,
         "client.id": "fomo-stream",
         "topic.metadata.refresh.interval.ms": REFRESH_MS,
         "receive.message.max.bytes": 512 << 20,  # a zstd batch that is larger, decompressed, is never read
-        **settings.kafka,
     }
+    endpoint = settings.kafka.get("sasl.oauthbearer.token.endpoint.url", "")
+    if endpoint.startswith("https:") and "https.ca.pem" not in settings.kafka:
+        found = [file for file in (ssl.get_default_verify_paths().cafile, *AUTHORITIES) if file and Path(file).exists()]
+        if found:
+            usual["https.ca.location"] = found[0]
+    return usual | settings.kafka
 
 
 def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
@@ -207,6 +216,8 @@ def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
         return kind({**config, **callbacks}, logger=ClientLog(name))
     except KafkaException as error:
         raise ConfigError(f"--kafka: {error.args[0].str()}") from None
+    except ImportError as error:  # a setting for which the client needs more; the message says what to install
+        raise ConfigError(f"--kafka: {' '.join(str(error).split())}") from None
     except (TypeError, AttributeError, ValueError) as error:  # a setting for Python code, such as error_cb
         raise ConfigError(f"--kafka: {error}; it cannot be set here") from None
 

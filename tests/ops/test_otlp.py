@@ -1,0 +1,307 @@
+"""Metrics for an OpenTelemetry collector: what arrives is what `/metrics` has, and no collector disturbs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import urllib.request
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "integration"))
+sys.path.append(str(Path(__file__).parents[1] / "notify"))
+
+import pytest
+from brokers import Broker, free_ports, wait_for
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
+from receivers import Receiver, Reply, Request, certificate, receiving, server_context
+from services import Command, Running, make_settings, readings, sensors, unique
+from test_metrics import BUSY, RESULTS, SILENT, WAITING, batch, snapshot
+
+from fomo_stream.cli.main import main
+from fomo_stream.errors import ConfigError
+from fomo_stream.ops import otlp
+from fomo_stream.ops.metrics import Metrics, exposition, merged
+from fomo_stream.ops.otlp import OtlpSender
+from fomo_stream.settings.telemetry import push_interval_s
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # by name and labels
+
+
+@pytest.fixture(autouse=True)
+def _restored_library() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in ("opentelemetry", "opentelemetry.exporter")]
+    before = [(one.handlers[:], one.propagate) for one in loggers]
+    yield
+    for one, (handlers, propagate) in zip(loggers, before, strict=True):
+        one.handlers[:], one.propagate = handlers, propagate
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    with receiving() as receiver:
+        monkeypatch.setenv(ENDPOINT, receiver.url)
+        yield receiver
+
+
+def decoded(request: Request) -> tuple[dict[str, str], Samples]:
+    """The attributes of the sender, and its metrics as samples of Prometheus."""
+    (sent,) = ExportMetricsServiceRequest.FromString(request.body).resource_metrics
+    samples: Samples = {}
+    for metric in sent.scope_metrics[0].metrics:
+        kind = metric.WhichOneof("data")
+        assert not metric.unit
+        assert metric.description
+        assert kind == "gauge" or getattr(metric, kind).aggregation_temporality == 2  # cumulative
+        assert (kind == "sum") == metric.name.endswith("_total")
+        for point in getattr(metric, kind).data_points:
+            labels = {one.key: one.value.string_value for one in point.attributes}
+            values = {"": point.as_double} if kind != "histogram" else {"_sum": point.sum, "_count": point.count}
+            if kind == "histogram":
+                bounds = [*point.explicit_bounds, float("inf")]
+                for bound, count in zip(bounds, accumulate(point.bucket_counts), strict=True):
+                    samples[metric.name + "_bucket", (("le", str(bound)), *sorted(labels.items()))] = count
+            samples |= {(metric.name + end, tuple(sorted(labels.items()))): value for end, value in values.items()}
+    return {one.key: one.value.string_value for one in sent.resource.attributes}, samples
+
+
+def scraped(text: str) -> Samples:
+    """The samples of an answer of `/metrics`."""
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            labels = {**one.labels, **({"le": str(float(one.labels["le"]))} if "le" in one.labels else {})}
+            first = [("le", labels.pop("le"))] if "le" in labels else []
+            samples[one.name, (*first, *sorted(labels.items()))] = one.value
+    return samples
+
+
+def own(samples: Samples) -> Samples:
+    """Without those of the process, which differ from one moment to the next."""
+    return {key: value for key, value in samples.items() if key[0].startswith("fomo_")}
+
+
+# --- what arrives
+
+
+@given(st.lists(st.lists(RESULTS, max_size=5), max_size=4), st.lists(st.floats(0, 1e5), max_size=5), st.booleans())
+def test_what_arrives_is_what_a_scrape_has(
+    batches: list[list[dict[str, Any]]], ages: list[float], has_one_topic: bool
+) -> None:
+    topics = {"a": Metrics()} if has_one_topic else {"a": Metrics(), 'b"\n\\é': Metrics(), "empty": Metrics()}
+    for metrics in list(topics.values())[:2]:
+        for results in batches:
+            metrics.scored(batch(*results, opened=1))
+        metrics.committed([], ages, 0.25)
+        metrics.silence(*SILENT)
+
+    def read() -> list[Family]:
+        now = snapshot(BUSY, WAITING)
+        return merged({name: metrics.families(now) for name, metrics in topics.items()}, has_one_topic)
+
+    with pytest.MonkeyPatch.context() as patch, receiving() as collector:
+        patch.setenv(ENDPOINT, collector.url + "/")
+        with OtlpSender(read, 3600):
+            pass
+    (request,) = collector.requests
+    assert request.path == "/v1/metrics"
+    found = decoded(request)[1]
+    assert own(found) == own(scraped(exposition(read()).decode()))
+    assert found["process_cpu_seconds_total", ()] > 0
+
+
+def test_an_instance_has_a_name_and_variables_win(collector: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    with OtlpSender(list, 3600):
+        pass
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "scorer")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=fomo-0,deployment.environment=test,nonsense")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=1")
+    with OtlpSender(list, 3600):
+        pass
+    (first, _), (second, _) = map(decoded, collector.requests)
+    assert first["service.name"] == "fomo-stream"
+    assert first["service.instance.id"]
+    assert (second["service.name"], second["service.instance.id"]) == ("scorer", "fomo-0")
+    assert second["deployment.environment"] == "test"
+    assert collector.requests[1].headers["api-key"] == "1"
+
+
+def test_a_collector_with_tls_of_its_own_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = certificate(tmp_path)
+    with receiving(server_context(path)) as collector:
+        monkeypatch.setenv(ENDPOINT, collector.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(path))
+        for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # the library lets them win
+            monkeypatch.delenv(name, raising=False)
+        with OtlpSender(list, 3600):
+            pass
+    assert len(collector.requests) == 1
+
+
+# --- collectors that do not take it
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.message.startswith("otlp_")]
+
+
+@pytest.mark.parametrize("status", [500, 503, 401, 0])
+def test_a_collector_that_refuses_is_logged_once_and_asked_again(
+    collector: Receiver, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    body = b"hunter2 " * 1000
+    collector.replies = [Reply(status, body=body)] * 4
+    with OtlpSender(list, 0.02):
+        requests = collector.wait_for(lambda requests: len(requests) >= 6)
+    assert all(decoded(request)[1] == {} for request in requests)
+    (line,) = lines(caplog)
+    assert line.startswith("otlp_trouble reason=")
+    assert len(line) < 500
+
+
+def test_without_a_collector_the_reason_is_logged_and_a_collector_that_comes_gets_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiving() as closed:
+        pass
+    monkeypatch.setenv(ENDPOINT, closed.url)
+    with OtlpSender(list, 0.01):
+        wait_for(lambda: lines(caplog), "the line")
+    assert "refused" in lines(caplog)[0]
+
+
+def test_a_defect_is_logged_and_the_next_push_succeeds(collector: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([ValueError("marker"), ValueError("marker")])
+
+    def read() -> list[Family]:
+        for error in answers:
+            raise error
+        return []
+
+    with OtlpSender(read, 0.01):
+        collector.wait_for(len)
+    (line,) = lines(caplog)
+    assert line.startswith("otlp_failed error=ValueError at=test_otlp.py")
+    assert "marker" not in caplog.text
+
+
+def test_a_collector_that_never_answers_holds_neither_the_scoring_nor_the_end(
+    broker: Broker, collector: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1")
+    monkeypatch.setattr(otlp, "LAST_S", 0.2)
+    collector.answer = lambda _request: Reply(-1)
+    settings = sensors(broker, otlp=True)
+    broker.produce(settings.topic, readings(300))
+    with Running(settings) as running:
+        collector.wait_for(len)
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == 300, "all to be committed")
+        broker.produce(settings.topic, readings(20))
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == 320, "all to be committed")
+        running.service.stop()
+        wait_for(lambda: running.has_ended, "the end", 8)
+    assert not collector.released.is_set()
+
+
+# --- variables
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({ENDPOINT: "user:hunter2@collector:4318"}, f"{ENDPOINT} is not an address of HTTP; write it as http://"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "grpc://hunter2"}, "OTLP_METRICS_ENDPOINT is not an address"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', and --otlp sends by http"),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "1m"}, "OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds"),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "0"}, "write 60000 for a minute"),
+    ],
+)
+@pytest.mark.usefixtures("restored_logging")
+def test_a_variable_that_is_wrong_ends_the_start_with_what_to_write(
+    variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--topic", "t", "--bootstrap", "127.0.0.1:1", "--otlp"]) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert shown.count("\n") == 1
+    assert "hunter2" not in shown
+
+
+def test_the_interval_is_that_of_the_variable_and_the_protocol_of_metrics_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert push_interval_s() == 60
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1500")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with pytest.raises(ConfigError):
+        push_interval_s()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/protobuf")
+    assert push_interval_s() == 1.5
+
+
+def test_a_header_that_is_wrong_is_not_shown(
+    collector: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "hunter2")
+    logging.getLogger("opentelemetry").propagate = True
+    with OtlpSender(list, 3600):
+        pass
+    assert len(collector.requests) == 1
+    assert "hunter2" not in caplog.text
+
+
+# --- the service
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_service_sends_what_it_serves_and_its_last_values_at_the_end(
+    broker: Broker, collector: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+    topics = [unique("sensors") for _ in range(count)]
+    for topic in topics:
+        broker.create_topic(topic, 1)
+        broker.produce(topic, [*readings(60), b"{"])
+    port = free_ports()
+    plain = make_settings(broker, topics[0])
+    flags = ["--topic", ",".join(topics), "--group", "group-{topic}", "--bootstrap", broker.bootstrap, "--otlp"]
+    flags += ["--health-port", str(port), "--features", "temperature,motor.rpm", "--delivery", plain.delivery]
+    command = Command(tmp_path / "log", *flags, *[f"--kafka.{key}={value}" for key, value in plain.kafka.items()])
+
+    def total(samples: Samples, name: str) -> float:
+        return sum(value for (found, _), value in samples.items() if found == name)
+
+    def settled() -> bool:
+        """Whether all was scored, and a push has the same values as the scrapes before and after it."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            served = own(scraped(answer.read().decode()))
+        sent = own(decoded(collector.requests[-1])[1]) if collector.requests else {}
+        idle = ("fomo_decode_seconds", "fomo_generation_age_seconds", "fomo_context_late_seconds")
+        moved = {key[0] for key in served.keys() | sent.keys() if served.get(key) != sent.get(key)}
+        return total(sent, "fomo_records_total") == 60 * count and all(name.startswith(idle) for name in moved)
+
+    try:
+        command.wait_for_log("restored")
+        wait_for(settled, "a push with what is served")
+        broker.produce(topics[0], readings(7))
+        wait_for(lambda: broker.committed(f"group-{topics[0]}", topics[0]) == 68, "the last records")
+    finally:
+        code = command.terminate()
+    assert code == 0, command.text()
+    resource, last = decoded(collector.requests[-1])
+    assert total(last, "fomo_records_total") == 60 * count + 7
+    assert total(last, "fomo_dead_letters_total") == count
+    assert total(last, "fomo_ready") == 0
+    assert resource["service.name"] == "fomo-stream"
+    assert ({dict(labels).get("topic") for (name, labels) in last if name == "fomo_records_total"} == {None}) == (
+        count == 1
+    )
+    assert "otlp_" not in command.text()
