@@ -34,6 +34,8 @@ from fomo_stream.settings.service_settings import ServiceSettings
 log = logging.getLogger(__name__)
 
 TURN_SHARE = 1 / 20  # of the requested latency: more turns would only take time from the scoring of all topics
+REST = 2.0  # between two times that all waiting records are scored, in times of the first one: so they come together
+POLL_S = 0.05  # to take the records of one poll
 IDLE_POLL_S = 0.1  # at most the commit interval, as the offsets of labels are committed without outputs
 MIN_POLL_S, MIN_IDLE_POLL_S = 0.001, 0.01  # the client does not wait at all for less than a millisecond
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
@@ -154,12 +156,14 @@ class GroupMember:
         self.assignment = Assignment(consumer, settings.topic, settings.feedback)
         self.turned_at = time.monotonic()
         self.membership = Membership(consumer, settings.kafka.get("group.protocol") == "consumer")
-        interval_s = settings.commit_interval_ms / 1000
+        interval_s = settings.least_commit_interval_ms / 1000, settings.commit_interval_ms / 1000
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
         self._turn_s = min(IDLE_POLL_S, TURN_SHARE * settings.max_latency_ms / 1000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, MIN_IDLE_POLL_S))
-        self._poller = Poller(consumer, self._turn_s)
+        self._rested_at = 0.0  # seconds, monotonic: since then records need not wait for others
+        self._has_too_many = False  # records that wait, in some partition, so that it is not read
+        self._poller = Poller(consumer, POLL_S)
         self._rules_file = RulesFile(settings)
         # By partition: the last answer about the ends of the input, and the answer whose end is not reached yet.
         self._newest: dict[int, InputEnd] = {}
@@ -197,6 +201,8 @@ class GroupMember:
                     self._observer.received(len(messages), now - polled_at)
                 if now >= self.turned_at + self._turn_s:
                     self.turn(now)
+                else:
+                    self._score_and_commit(now)
         except BaseException:
             self._has_failed = True
             raise
@@ -214,9 +220,7 @@ class GroupMember:
             self.pipeline.set_rules(rules)
         if self.pipeline.schema is None:
             self.search.proceed(now)
-        self.pipeline.score_due(now)
-        if self.commits.turn(now, bool(self._poller.is_behind)):
-            self._poller.is_behind = None
+        self._score_and_commit(now)
         if now - self._membership_checked_at >= MEMBERSHIP_S:
             self._check_membership(now)
         self.activate()
@@ -229,6 +233,22 @@ class GroupMember:
             self._measure_stalls(now)
         self._observer.turned(now)
         self._errors.check()
+
+    def _score_and_commit(self, now: float) -> None:
+        """Score the records that wait, if a commit is due or after a rest, and take the next step of the commit.
+
+        The rest grows with the time that scoring took, up to the longest wait for a batch: where there is little to do,
+        a record does not wait, and where there is much, records are scored together, which takes less time.
+        """
+        longest_s, is_behind = self.settings.batch_age_ms / 1000, self._has_too_many or bool(self._poller.is_behind)
+        if now < self._rested_at and not self.commits.is_due(now, is_behind):
+            self.pipeline.score_due(now)
+        else:
+            self.pipeline.score_due(now + longest_s)
+            ended = time.monotonic()
+            self._rested_at = ended + min(REST * (ended - now), longest_s)
+        if self.commits.turn(now, is_behind):
+            self._poller.is_behind = None
 
     def _follow_silence(self) -> None:
         """Pass each answer of the broker about the ends of the input on once: as soon as a partition was read up to the
@@ -357,6 +377,7 @@ class GroupMember:
         max_waiting = float("inf") if self.pipeline.schema is None else max(MAX_AHEAD_RECORDS, settings.batch_size)
         must_wait = is_full or has_sample
         behind = {number for number, own in partitions.items() if must_wait or len(own.waiting) > max_waiting}
+        self._has_too_many = bool(behind)
         places = {(settings.topic, number) for number in behind | decoder.to_pause}
         if settings.feedback is not None:
             full = {number for number, partition in partitions.items() if is_full or partition.labels.is_full}

@@ -29,8 +29,10 @@ class Record(NamedTuple):
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     def size(self) -> int:
-        of_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
-        return len(self.value or b"") + len(self.key or b"") + of_headers
+        size = len(self.value or b"") + len(self.key or b"")
+        for name, value in self.headers:
+            size += len(name) + len(value or b"")
+        return size
 
     @property
     def timestamp_or_now(self) -> int:

@@ -16,6 +16,8 @@ from fomo_stream.wording import seconds_of
 
 MAX_LATENCY_MS = 100.0
 COMMIT_SHARE = 1 / 2  # of the latency target; the rest is for scoring and for the answers of the broker
+LEAST_COMMIT_SHARE = 1 / 20
+LEAST_OFFSETS_MS = 250.0  # at least once: outputs do not wait for the commit of offsets
 BATCH_SHARE = 1 / 4
 
 
@@ -85,8 +87,15 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
 
     @property
     def commit_interval_ms(self) -> float:
-        """Time between commits; with exactly-once, readers see scores after the commit."""
-        return self.max_latency_ms * COMMIT_SHARE
+        """Longest time between commits; with exactly-once, readers see scores after the commit."""
+        longest = self.max_latency_ms * COMMIT_SHARE
+        return longest if self.delivery == "exactly-once" else max(longest, LEAST_OFFSETS_MS)
+
+    @property
+    def least_commit_interval_ms(self) -> float:
+        """Shortest time between commits."""
+        is_exactly_once = self.delivery == "exactly-once"
+        return self.max_latency_ms * LEAST_COMMIT_SHARE if is_exactly_once else self.commit_interval_ms
 
     @property
     def batch_age_ms(self) -> float:
