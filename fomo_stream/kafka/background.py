@@ -18,7 +18,8 @@ class BackgroundExecutor(Executor):
 
     It is the number of the record that needs the task's context, among those of the same partition or key. Where more
     records have come, the next ones come sooner: so the contexts of a partition come before those of its keys. Tasks of
-    any other kind run first. Only MAX_REORDERED_TASKS consecutive tasks are ordered, so that none waits for long. done: called in the thread after each task, with its seconds.
+    any other kind run first. Only MAX_REORDERED_TASKS consecutive tasks are ordered, so that none waits for long.
+    done: called in the thread after each task, with its seconds.
 
     >>> with BackgroundExecutor("sums") as thread:
     ...     thread.submit(sum, [1, 2]).result()

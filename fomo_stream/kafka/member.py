@@ -86,12 +86,16 @@ class Poller:
         self._most = 1
         self.is_behind: bool | None = None  # whether all calls since it was None gave as many as were asked for
 
-    def poll(self, patience: float) -> list[Message]:
-        """Wait up to `patience` seconds for a message; returns it and others that are there. Some may be errors."""
+    def poll(self, patience: float, collects_until: float = 0.0) -> list[Message]:
+        """Wait up to `patience` seconds for a message; returns it and others that are there. Some may be errors.
+
+        collects_until: wait for others until then, seconds, monotonic, as none is needed before.
+        """
         first = self._consumer.poll(patience)
         if first is None:
             return []
-        return [first, *self._consumer.consume(self._most - 1, 0)] if self._most > 1 else [first]
+        seconds = max(0.0, collects_until - time.monotonic())
+        return [first, *self._consumer.consume(self._most - 1, seconds)] if self._most > 1 else [first]
 
     def handled(self, n: int, seconds: float) -> None:
         """The caller has handled the n messages of the last call in `seconds`."""
@@ -191,7 +195,7 @@ class GroupMember:
         log.info(kv("started", topic=settings.topic, out=settings.out, **alerts, group=settings.group))
         try:
             while not is_stopping():
-                messages = self._poller.poll(self._patience())
+                messages = self._poller.poll(self._patience(), self._rested_at)
                 polled_at = time.monotonic()
                 for message in messages:
                     self._receive(message, polled_at)

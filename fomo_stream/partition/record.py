@@ -147,7 +147,8 @@ class MicroBatch(Generic[Element]):
         """Take the first items, all or at most `max_items`, in order of arrival; the rest remains due."""
         max_items = len(self.items) if max_items is None else max_items
         items, self.items = self.items[:max_items], self.items[max_items:]
-        self.bytes -= sum(map(self._measure, items))
-        if not self.items:
-            self._deadline = float("inf")
+        if self.items:
+            self.bytes -= sum(map(self._measure, items))
+        else:
+            self.bytes, self._deadline = 0, float("inf")
         return items
