@@ -166,7 +166,6 @@ class GroupMember:
         self._turn_s = min(IDLE_POLL_S, TURN_SHARE * settings.max_latency_ms / 1000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, MIN_IDLE_POLL_S))
         self._rested_at = 0.0  # seconds, monotonic: since then records need not wait for others
-        self._has_too_many = False  # records that wait, in some partition, so that it is not read
         self._poller = Poller(consumer, POLL_S)
         self._rules_file = RulesFile(settings)
         # By partition: the last answer about the ends of the input, and the answer whose end is not reached yet.
@@ -244,7 +243,7 @@ class GroupMember:
         The rest grows with the time that scoring took, up to the longest wait for a batch: where there is little to do,
         a record does not wait, and where there is much, records are scored together, which takes less time.
         """
-        longest_s, is_behind = self.settings.batch_age_ms / 1000, self._has_too_many or bool(self._poller.is_behind)
+        longest_s, is_behind = self.settings.batch_age_ms / 1000, bool(self._poller.is_behind)
         if now < self._rested_at and not self.commits.is_due(now, is_behind):
             self.pipeline.score_due(now)
         else:
@@ -381,7 +380,6 @@ class GroupMember:
         max_waiting = float("inf") if self.pipeline.schema is None else max(MAX_AHEAD_RECORDS, settings.batch_size)
         must_wait = is_full or has_sample
         behind = {number for number, own in partitions.items() if must_wait or len(own.waiting) > max_waiting}
-        self._has_too_many = bool(behind)
         places = {(settings.topic, number) for number in behind | decoder.to_pause}
         if settings.feedback is not None:
             full = {number for number, partition in partitions.items() if is_full or partition.labels.is_full}
