@@ -89,9 +89,9 @@ class Commits:
     1. **Open.** Scores and dead letters are sent as records are scored. With exactly-once,
        readers of committed records do not see them yet.
     2. **Stage.** When a commit is due or the delivery is full, every partition sends the changes of its state, and its
-       offsets are noted (`Pipeline.stage`). The sooner the broker has answered the last commit, the sooner the next one
-       is due (`PERIOD`), within the bounds `interval_s`. While the service is behind, its records are late anyway:
-       commits are then rare, so that it catches up sooner.
+       offsets are noted (`Pipeline.stage`). The less time the last commit took, the sooner the next one is due
+       (`PERIOD`, `interval_s`). While the service is behind, its records are late anyway: commits are then rare, so
+       that it catches up sooner.
     3. **Commit.** The delivery commits outputs, state and offsets: with exactly-once in one transaction, with
        at-least-once the offsets last. The broker may take many turns to answer; outputs sent meanwhile belong to the
        next commit.
@@ -105,8 +105,8 @@ class Commits:
 
     So state is never kept if its records may be scored again.
 
-    interval_s: the shortest and the longest time between the beginnings of two commits. restore: called with the
-    partitions to restore and a delay in seconds.
+    interval_s: shortest time between the beginnings of two commits, seconds. restore: called with the partitions to
+    restore and a delay in seconds.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Commits:
         consumer: Any,
         membership: Membership,
         topics: TopicReport,
-        interval_s: tuple[float, float],
+        interval_s: float,
         restore: Callable[[list[Waiting], float], None],
     ) -> None:
         self._pipeline, self._delivery = pipeline, delivery
@@ -158,7 +158,7 @@ class Commits:
         elif self._delivery.has_failed:
             self._conclude(CommitOutcome.FAILED)
         elif self.is_due(now, is_behind):
-            self._turned, self._due = now, now + self._interval_s[1]
+            self._turned, self._due = now, now + self._interval_s
             if not self.begin():
                 self._due = now
             return True
@@ -222,8 +222,7 @@ class Commits:
     def _conclude(self, outcome: CommitOutcome) -> None:
         if outcome is CommitOutcome.COMMITTED:
             self._failures, now = 0, time.monotonic()
-            least_s, most_s = self._interval_s
-            self._due = self._turned + min(max(PERIOD * (now - self._began), least_s), most_s)
+            self._due = self._turned + max(min(PERIOD * (now - self._began), BEHIND_S), self._interval_s)
             self._pipeline.committed(self._staged, self._began, now, time.time())
         elif outcome is not CommitOutcome.PENDING:
             if outcome is CommitOutcome.REFUSED:

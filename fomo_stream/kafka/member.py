@@ -160,11 +160,11 @@ class GroupMember:
         self.assignment = Assignment(consumer, settings.topic, settings.feedback)
         self.turned_at = time.monotonic()
         self.membership = Membership(consumer, settings.kafka.get("group.protocol") == "consumer")
-        interval_s = settings.least_commit_interval_ms / 1000, settings.commit_interval_ms / 1000
+        interval_s = settings.commit_interval_ms / 1000
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
         self._turn_s = min(IDLE_POLL_S, TURN_SHARE * settings.max_latency_ms / 1000)
-        self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, MIN_IDLE_POLL_S))
+        self._idle_s = min(IDLE_POLL_S, max(2 * interval_s, MIN_IDLE_POLL_S))
         self._rested_at = 0.0  # seconds, monotonic: since then records need not wait for others
         self._poller = Poller(consumer, POLL_S)
         self._rules_file = RulesFile(settings)
@@ -241,7 +241,8 @@ class GroupMember:
         """Score the records that wait, if a commit is due or after a rest, and take the next step of the commit.
 
         The rest grows with the time that scoring took, up to the longest wait for a batch: where there is little to do,
-        a record does not wait, and where there is much, records are scored together, which takes less time.
+        a record does not wait, and where there is much, records are scored together, which takes less time. With
+        exactly-once, a record that is scored before a commit is due would only wait for the commit.
         """
         longest_s, is_behind = self.settings.batch_age_ms / 1000, bool(self._poller.is_behind)
         if now < self._rested_at and not self.commits.is_due(now, is_behind):
@@ -249,7 +250,8 @@ class GroupMember:
         else:
             self.pipeline.score_due(now + longest_s)
             ended = time.monotonic()
-            self._rested_at = ended + min(REST * (ended - now), longest_s)
+            rest_s = longest_s if self.settings.delivery == "exactly-once" else REST * (ended - now)
+            self._rested_at = ended + min(rest_s, longest_s)
         if self.commits.turn(now, is_behind):
             self._poller.is_behind = None
 

@@ -15,10 +15,9 @@ from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 from fomo_stream.wording import seconds_of
 
 MAX_LATENCY_MS = 100.0
-COMMIT_SHARE = 1 / 2  # of the latency target; the rest is for scoring and for the answers of the broker
-LEAST_COMMIT_SHARE = 1 / 20
-LEAST_OFFSETS_MS = 250.0  # at least once: outputs do not wait for the commit of offsets
+COMMIT_SHARE = 1 / 4  # of the latency target; the rest is for scoring and for the answers of the broker
 BATCH_SHARE = 1 / 4
+OFFSETS_MS = 250.0  # at least once: no output waits for the commit of offsets
 
 
 class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
@@ -38,7 +37,7 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
     """first delete everything that the group has learned, including its choice of features"""
     max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, scope="running")
     """target for the time from the producer of a record to the commit of its score: a quarter of it is the longest wait
-    for a batch, half of it the time between commits"""
+    for a batch, and the shortest time between commits; a lower one takes more CPU time, also of the brokers"""
 
     tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
     """records without a value, such as those of change data capture: skipped, or a dead letter"""
@@ -79,7 +78,7 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
         limit_ms = int(timeout) / 3 if timeout.isdigit() else float("inf")
         if self.delivery == "exactly-once" and self.commit_interval_ms > limit_ms:
             raise ValueError(
-                f"--max-latency-ms must be at most {limit_ms / COMMIT_SHARE:g}: half of it is the time between "
+                f"--max-latency-ms must be at most {limit_ms / COMMIT_SHARE:g}: a quarter of it is the time between "
                 f"commits, which is at most a third of {name or 'session.timeout.ms'}: the broker aborts a "
                 "transaction that stays open too long"
             )
@@ -87,15 +86,9 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
 
     @property
     def commit_interval_ms(self) -> float:
-        """Longest time between commits; with exactly-once, readers see scores after the commit."""
-        longest = self.max_latency_ms * COMMIT_SHARE
-        return longest if self.delivery == "exactly-once" else max(longest, LEAST_OFFSETS_MS)
-
-    @property
-    def least_commit_interval_ms(self) -> float:
-        """Shortest time between commits."""
-        is_exactly_once = self.delivery == "exactly-once"
-        return self.max_latency_ms * LEAST_COMMIT_SHARE if is_exactly_once else self.commit_interval_ms
+        """Shortest time between commits; with exactly-once, readers see scores after the commit."""
+        shortest = self.max_latency_ms * COMMIT_SHARE
+        return shortest if self.delivery == "exactly-once" else max(shortest, OFFSETS_MS)
 
     @property
     def batch_age_ms(self) -> float:
