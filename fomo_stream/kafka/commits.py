@@ -125,7 +125,8 @@ class Commits:
         self._member: Any = None  # membership of the last commit that began
         self._postponed_since: float | None = None  # seconds, monotonic: since then the membership is not certain
         self.must_abort = False
-        self._turned = self._due = 0.0  # when the last commit was due, and when the next one is, seconds, monotonic
+        self._turned = 0.0  # when the last commit was due, seconds, monotonic
+        self.due = 0.0  # when the next one is
         self._staged: list[TopicPartition] = []  # offsets in the commit under way
         self._began = 0.0  # when it began, seconds, monotonic
         self._failures = 0  # commits that failed one after the other
@@ -147,7 +148,7 @@ class Commits:
         """
         if self._delivery.is_committing or self.must_abort or self._delivery.has_failed:
             return False
-        return self._delivery.is_full or (now >= self._due and not (is_behind and now < self._began + BEHIND_S))
+        return self._delivery.is_full or (now >= self.due and not (is_behind and now < self._began + BEHIND_S))
 
     def turn(self, now: float, is_behind: bool = False) -> bool:
         """Take the next step, if its time has come. Returns whether a commit was due."""
@@ -158,9 +159,9 @@ class Commits:
         elif self._delivery.has_failed:
             self._conclude(CommitOutcome.FAILED)
         elif self.is_due(now, is_behind):
-            self._turned, self._due = now, now + self._interval_s
+            self._turned, self.due = now, now + self._interval_s
             if not self.begin():
-                self._due = now
+                self.due = now
             return True
         return False
 
@@ -222,7 +223,7 @@ class Commits:
     def _conclude(self, outcome: CommitOutcome) -> None:
         if outcome is CommitOutcome.COMMITTED:
             self._failures, now = 0, time.monotonic()
-            self._due = self._turned + max(min(PERIOD * (now - self._began), BEHIND_S), self._interval_s)
+            self.due = self._turned + max(min(PERIOD * (now - self._began), BEHIND_S), self._interval_s)
             self._pipeline.committed(self._staged, self._began, now, time.time())
         elif outcome is not CommitOutcome.PENDING:
             if outcome is CommitOutcome.REFUSED:

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 TURN_SHARE = 1 / 20  # of the requested latency: more turns would only take time from the scoring of all topics
 REST = 2.0  # between two times that all waiting records are scored, in times of the first one: so they come together
 POLL_S = 0.05  # to take the records of one poll
+TURN_S = 0.01  # the shortest time between two turns; scoring and commits have their own times
 IDLE_POLL_S = 0.1  # at most the commit interval, as the offsets of labels are committed without outputs
 MIN_POLL_S, MIN_IDLE_POLL_S = 0.001, 0.01  # the client does not wait at all for less than a millisecond
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
@@ -202,7 +203,7 @@ class GroupMember:
                 self._poller.handled(len(messages), now - polled_at)
                 if messages:
                     self._observer.received(len(messages), now - polled_at)
-                if now >= self.turned_at + self._turn_s:
+                if now >= self.turned_at + max(self._turn_s, TURN_S):
                     self.turn(now)
                 else:
                     self._score_and_commit(now)
@@ -322,11 +323,12 @@ class GroupMember:
     def _patience(self) -> float:
         """Return the seconds that a poll may wait for a record without delaying other work."""
         partitions = self.pipeline.partitions.values()
-        busy = self.delivery.sent or any(
-            len(partition.waiting) or not partition.is_active or partition.position != partition.committed
-            for partition in partitions
-        )
-        return max(self._turn_s, MIN_POLL_S) if busy else self._idle_s
+        soon_s = max(self._turn_s, MIN_POLL_S)
+        if self.commits.is_under_way or any(len(own.waiting) or not own.is_active for own in partitions):
+            return soon_s
+        if self.delivery.sent or any(own.position != own.committed for own in partitions):
+            return min(max(self.commits.due - time.monotonic(), soon_s), self._idle_s)
+        return self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
 
