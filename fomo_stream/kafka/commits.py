@@ -22,7 +22,7 @@ POSTPONE_S = 2.0  # less than the shortest session timeout
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
 MAX_RETRY_S = 10.0
 BEHIND_S = 0.5  # between commits while records have piled up: a commit costs as much as many records
-PERIOD = 1.5  # time between the beginnings of two commits, in times of the last one: the rest is left to other work
+PERIOD = 1.0  # time between the beginnings of two commits, in times of the last one: the rest is left to other work
 
 
 class Membership:

@@ -34,7 +34,9 @@ from fomo_stream.settings.service_settings import ServiceSettings
 log = logging.getLogger(__name__)
 
 TURN_SHARE = 1 / 20  # of the requested latency: more turns would only take time from the scoring of all topics
-REST = 2.0  # between two times that all waiting records are scored, in times of the first one: so they come together
+# Between two times that all waiting records are scored, in times of the first one. With exactly-once, readers see
+# scores only after the commit.
+REST = {"at-least-once": 2.0, "exactly-once": 4.0}
 POLL_S = 0.05  # to take the records of one poll
 TURN_S = 0.01  # the shortest time between two turns; scoring and commits have their own times
 IDLE_POLL_S = 0.1  # at most the commit interval, as the offsets of labels are committed without outputs
@@ -242,8 +244,7 @@ class GroupMember:
         """Score the records that wait, if a commit is due or after a rest, and take the next step of the commit.
 
         The rest grows with the time that scoring took, up to the longest wait for a batch: where there is little to do,
-        a record does not wait, and where there is much, records are scored together, which takes less time. With
-        exactly-once, a record that is scored before a commit is due would only wait for the commit.
+        a record does not wait, and where there is much, records are scored together, which takes less time.
         """
         longest_s, is_behind = self.settings.batch_age_ms / 1000, bool(self._poller.is_behind)
         if now < self._rested_at and not self.commits.is_due(now, is_behind):
@@ -251,8 +252,7 @@ class GroupMember:
         else:
             self.pipeline.score_due(now + longest_s)
             ended = time.monotonic()
-            rest_s = longest_s if self.settings.delivery == "exactly-once" else REST * (ended - now)
-            self._rested_at = ended + min(rest_s, longest_s)
+            self._rested_at = ended + min(REST[self.settings.delivery] * (ended - now), longest_s)
         if self.commits.turn(now, is_behind):
             self._poller.is_behind = None
 

@@ -16,7 +16,7 @@ from fomo_stream.wording import seconds_of
 
 MAX_LATENCY_MS = 100.0
 COMMIT_SHARE = 1 / 4  # of the latency target; the rest is for scoring and for the answers of the broker
-BATCH_SHARE = 1 / 4
+BATCH_SHARE = {"at-least-once": 1 / 4, "exactly-once": 1 / 2}
 OFFSETS_MS = 250.0  # at least once: no output waits for the commit of offsets
 
 
@@ -93,7 +93,7 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
     @property
     def batch_age_ms(self) -> float:
         """Longest time that a record waits for its batch to fill."""
-        return self.max_latency_ms * BATCH_SHARE
+        return self.max_latency_ms * BATCH_SHARE[self.delivery]
 
     @property
     def warm_s(self) -> float | None:

@@ -199,7 +199,7 @@ def test_a_transaction_may_not_be_open_for_longer_than_the_broker_lets_it() -> N
     with pytest.raises(ConfigError, match=r"^--max-latency-ms must be at most 8000: .* third of session\.timeout\.ms"):
         load(ServiceSettings, {**quick, "max_latency_ms": 8001})
     settings = load(ServiceSettings, {**quick, "max_latency_ms": 8000})
-    assert (settings.commit_interval_ms, settings.batch_age_ms) == (2000, 2000)
+    assert (settings.commit_interval_ms, settings.batch_age_ms) == (2000, 4000)
 
 
 # --- names of environment variables

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 ASLEEP_S = 5.0  # a call that lasted longer means that this process was suspended, not that the broker failed
 HUNG_S = 4.0  # the wait for a call that does not end
-MARKERS = 0.5  # time for the markers of a commit after its answer, in times of the commit
+MARKERS = 0.25  # time for the markers of a commit after its answer, in times of the commit
 
 
 class ExactlyOnce(Delivery):
