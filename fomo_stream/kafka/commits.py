@@ -22,7 +22,6 @@ POSTPONE_S = 2.0  # less than the shortest session timeout
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
 MAX_RETRY_S = 10.0
 BEHIND_S = 0.5  # between commits while records have piled up: a commit costs as much as many records
-PERIOD = 1.0  # time between the beginnings of two commits, in times of the last one: the rest is left to other work
 
 
 class Membership:
@@ -89,9 +88,8 @@ class Commits:
     1. **Open.** Scores and dead letters are sent as records are scored. With exactly-once,
        readers of committed records do not see them yet.
     2. **Stage.** When a commit is due or the delivery is full, every partition sends the changes of its state, and its
-       offsets are noted (`Pipeline.stage`). The less time the last commit took, the sooner the next one is due
-       (`PERIOD`, `interval_s`). While the service is behind, its records are late anyway: commits are then rare, so
-       that it catches up sooner.
+       offsets are noted (`Pipeline.stage`). While the service is behind, its records are late anyway: commits are then
+       rare, so that it catches up sooner.
     3. **Commit.** The delivery commits outputs, state and offsets: with exactly-once in one transaction, with
        at-least-once the offsets last. The broker may take many turns to answer; outputs sent meanwhile belong to the
        next commit.
@@ -125,8 +123,7 @@ class Commits:
         self._member: Any = None  # membership of the last commit that began
         self._postponed_since: float | None = None  # seconds, monotonic: since then the membership is not certain
         self.must_abort = False
-        self._turned = 0.0  # when the last commit was due, seconds, monotonic
-        self.due = 0.0  # when the next one is
+        self.due = 0.0  # when the next commit begins, seconds, monotonic
         self._staged: list[TopicPartition] = []  # offsets in the commit under way
         self._began = 0.0  # when it began, seconds, monotonic
         self._failures = 0  # commits that failed one after the other
@@ -159,9 +156,7 @@ class Commits:
         elif self._delivery.has_failed:
             self._conclude(CommitOutcome.FAILED)
         elif self.is_due(now, is_behind):
-            self._turned, self.due = now, now + self._interval_s
-            if not self.begin():
-                self.due = now
+            self.due = now + (self._interval_s if self.begin() else 0)
             return True
         return False
 
@@ -222,9 +217,8 @@ class Commits:
 
     def _conclude(self, outcome: CommitOutcome) -> None:
         if outcome is CommitOutcome.COMMITTED:
-            self._failures, now = 0, time.monotonic()
-            self.due = self._turned + max(min(PERIOD * (now - self._began), BEHIND_S), self._interval_s)
-            self._pipeline.committed(self._staged, self._began, now, time.time())
+            self._failures = 0
+            self._pipeline.committed(self._staged, self._began, time.monotonic(), time.time())
         elif outcome is not CommitOutcome.PENDING:
             if outcome is CommitOutcome.REFUSED:
                 self._membership.refuse(self._member)
