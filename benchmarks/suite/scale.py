@@ -15,8 +15,8 @@ class Load:
     established: int = 100_000  # of each partition, before the measured stretch
     stretch: int = 60_000
     warm: int = 40_000  # before latencies are measured
-    rate: float = 1000.0  # records/s ...
-    seconds: float = 30.0  # ... for so long
+    rates: tuple[float, ...] = (100.0, 1000.0)  # records/s ...
+    seconds: float = 30.0  # ... each for so long
 
 
 @dataclass(frozen=True)

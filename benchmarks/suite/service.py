@@ -7,7 +7,7 @@ The broker runs on the same cores. Exactly once and at least once, 10 features, 
 - pass-through: a program that decodes the same records and writes them again, with the same client (`pass_through.py`).
   The rate of a service is also given as a share of its rate.
 - latency: from the time at which a record was due at the producer until a reader of committed records has its score, at
-  a steady rate, after 10,000 records of each partition; builds included.
+  steady rates, after 10,000 records of each partition; builds included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from services import Command, command, unique
 
 from fomo_stream.settings.service_settings import ServiceSettings
 
-from .load import FEATURES, KEYS, Encode, Progress, fill, names, stretch
+from .load import FEATURES, KEYS, Encode, Progress, cpu_seconds, fill, names, stretch
 from .memory import contexts, peak_mib
 from .report import Absent, Measurement, Sizes
 from .scale import Load, Scale
@@ -62,7 +62,8 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
         for views in VIEWS:
             for delivery in DELIVERIES:
                 yield from _throughput(broker, folder, load, load.partitions, load.established, views, delivery, rate)
-                yield from _latency(broker, folder, load, views, delivery)
+                for rate_of_input in load.rates:
+                    yield from _latency(broker, folder, load, views, delivery, rate_of_input)
         for partitions in load.other_partitions:
             yield from _throughput(broker, folder, load, partitions, 0, VIEWS[0])
         yield from _memory(broker, folder, scale)
@@ -179,27 +180,34 @@ def _throughput(
             yield Measurement("service CPU", {"process": process, **sizes}, 1e6 * seconds / count, "us/record")
 
 
-def _latency(broker: Broker, folder: Path, load: Load, views: str, delivery: Delivery) -> Iterator[Measurement]:
-    """Median and 99th percentile at a steady rate."""
-    partitions, count = load.partitions, int(load.rate * load.seconds)
+def _latency(
+    broker: Broker, folder: Path, load: Load, views: str, delivery: Delivery, rate: float
+) -> Iterator[Measurement]:
+    """Median and 99th percentile at a steady rate, and how much of a core the service takes meanwhile."""
+    partitions, count = load.partitions, int(rate * load.seconds)
     changes: dict[str, Any] = {"max_latency_ms": 20.0, "views": (views,), "delivery": delivery}
     with service_with(broker, folder, partitions, load.warm, **changes) as service:
         service.until(load.warm)
         reader = _reader_at_end(broker, f"{service.topic}-scores", partitions)
-        arguments = [broker.bootstrap, service.topic, str(partitions), str(count), str(load.rate)]
+        arguments = [broker.bootstrap, service.topic, str(partitions), str(count), str(rate)]
+        process, began = service.running.process.pid, time.monotonic()
+        spent = -cpu_seconds(process)
         program = [sys.executable, "-m", "suite.load", *arguments]
         with subprocess.Popen(program, cwd=Path(__file__).parents[1]) as producer:
             try:
                 found, builds = _latencies(reader, count)
+                spent += cpu_seconds(process)
+                elapsed = time.monotonic() - began
             finally:
                 reader.close()
                 producer.kill()
-    sizes: Sizes = {"rate": int(load.rate), "partitions": partitions, "context": 1000, "features": FEATURES}
+    sizes: Sizes = {"rate": int(rate), "partitions": partitions, "context": 1000, "features": FEATURES}
     sizes |= {"views": views, "delivery": delivery}
     for of, share in (("median", 0.5), ("99th percentile", 0.99), ("maximum", 1.0)):
         value = 1000 * float(np.quantile(found, share))
         yield Measurement("service latency", {"of": of, **sizes}, value, "ms")
     yield Measurement("service latency", {"of": "builds meanwhile", **sizes}, builds, "builds")
+    yield Measurement("service CPU at a steady rate", sizes, 100 * spent / elapsed, "% of a core")
 
 
 def _reader_at_end(broker: Broker, topic: str, partitions: int) -> Any:

@@ -14,11 +14,12 @@ MAX_REORDERED_TASKS = 64  # consecutive tasks that are ordered; fewer than that 
 
 
 class BackgroundExecutor(Executor):
-    """Run one task at a time in a thread, in the order of `needed_at` (see `detector.view_set`), then as submitted.
+    """Run one task at a time in a thread: those with the highest `needed_at` (see `detector.view_set`) first.
 
-    So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
-    Only MAX_REORDERED_TASKS consecutive tasks are ordered. Else young partitions, which need many generations, would
-    delay an old one for long. done: called in the thread after each task, with its seconds.
+    It is the number of the record that needs the task's context, among those of the same partition or key. Where more
+    records have come, the next ones come sooner: so the contexts of a partition come before those of its keys. Tasks of
+    any other kind run first. Only MAX_REORDERED_TASKS consecutive tasks are ordered, so that none waits for long.
+    done: called in the thread after each task, with its seconds.
 
     >>> with BackgroundExecutor("sums") as thread:
     ...     thread.submit(sum, [1, 2]).result()
@@ -27,7 +28,7 @@ class BackgroundExecutor(Executor):
 
     def __init__(self, name: str, done: Callable[[float], None] = lambda seconds: None) -> None:
         self._done = done
-        self._queue: queue.PriorityQueue[tuple[float, int, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._queue: queue.PriorityQueue[tuple[float, float, int, Callable[[], None]]] = queue.PriorityQueue()
         self._count = itertools.count()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -49,7 +50,7 @@ class BackgroundExecutor(Executor):
                 self._done(time.perf_counter() - began)
 
         number = next(self._count)
-        self._queue.put((number // MAX_REORDERED_TASKS, getattr(fn, "needed_at", -1), number, work))
+        self._queue.put((number // MAX_REORDERED_TASKS, -getattr(fn, "needed_at", float("inf")), number, work))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

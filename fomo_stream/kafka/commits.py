@@ -87,9 +87,9 @@ class Commits:
 
     1. **Open.** Scores and dead letters are sent as records are scored. With exactly-once,
        readers of committed records do not see them yet.
-    2. **Stage.** When the commit interval is over or the delivery is full, every partition sends the changes of
-       its state, and its offsets are noted (`Pipeline.stage`). While the service is behind, its records are late
-       anyway: commits are then rare, so that it catches up sooner.
+    2. **Stage.** When a commit is due or the delivery is full, every partition sends the changes of its state, and its
+       offsets are noted (`Pipeline.stage`). While the service is behind, its records are late anyway: commits are then
+       rare, so that it catches up sooner.
     3. **Commit.** The delivery commits outputs, state and offsets: with exactly-once in one transaction, with
        at-least-once the offsets last. The broker may take many turns to answer; outputs sent meanwhile belong to the
        next commit.
@@ -103,7 +103,8 @@ class Commits:
 
     So state is never kept if its records may be scored again.
 
-    interval_s: seconds between commits. restore: called with the partitions to restore and a delay in seconds.
+    interval_s: shortest time between the beginnings of two commits, seconds. restore: called with the partitions to
+    restore and a delay in seconds.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Commits:
         self._member: Any = None  # membership of the last commit that began
         self._postponed_since: float | None = None  # seconds, monotonic: since then the membership is not certain
         self.must_abort = False
-        self._due = 0.0  # when the next commit begins, seconds, monotonic
+        self.due = 0.0  # when the next commit begins, seconds, monotonic
         self._staged: list[TopicPartition] = []  # offsets in the commit under way
         self._began = 0.0  # when it began, seconds, monotonic
         self._failures = 0  # commits that failed one after the other
@@ -137,19 +138,25 @@ class Commits:
         """Return whether reading must pause until the commit, or the abort, is done."""
         return self._delivery.is_full or self.must_abort
 
-    def turn(self, now: float, is_behind: bool = False) -> bool:
-        """Take the next step, if its time has come. Returns whether a commit was due.
+    def is_due(self, now: float, is_behind: bool = False) -> bool:
+        """Return whether the next `turn` begins a commit.
 
         is_behind: since a commit was due, there were always more records than were read.
         """
+        if self._delivery.is_committing or self.must_abort or self._delivery.has_failed:
+            return False
+        return self._delivery.is_full or (now >= self.due and not (is_behind and now < self._began + BEHIND_S))
+
+    def turn(self, now: float, is_behind: bool = False) -> bool:
+        """Take the next step, if its time has come. Returns whether a commit was due."""
         if self._delivery.is_committing:
             self._conclude(self._delivery.proceed())
         elif self.must_abort:
             self._abort()
         elif self._delivery.has_failed:
             self._conclude(CommitOutcome.FAILED)
-        elif self._delivery.is_full or (now >= self._due and not (is_behind and now < self._began + BEHIND_S)):
-            self._due = now + (self._interval_s if self.begin() else 0)
+        elif self.is_due(now, is_behind):
+            self.due = now + (self._interval_s if self.begin() else 0)
             return True
         return False
 

@@ -23,19 +23,19 @@ class Decoder:
         self._codec, self._key = codec, key
         self._waiting: defaultdict[int, deque[tuple[Record, float]]] = defaultdict(deque)  # by partition
 
-    def receive(self, record: Record, now: float) -> Iterator[Pending]:
-        """Yield the next record of its partition, decoded, if it does not have to wait. now: seconds, monotonic.
+    def receive(self, record: Record, now: float) -> Pending | None:
+        """Return the next record of its partition, decoded; None if it has to wait. now: seconds, monotonic.
 
         A record behind waiting ones is decoded twice: now to request its schema early, and later for its fields.
         """
         try:
             item = self._decoded(record, now)
             if record.partition not in self._waiting:
-                yield item
-                return
+                return item
         except SchemaPendingError:
             pass
         self._waiting[record.partition].append((record, now))
+        return None
 
     def ready(self, partition: int) -> Iterator[Pending]:
         """Yield the records that have waited and can be decoded now."""

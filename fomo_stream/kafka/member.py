@@ -34,6 +34,11 @@ from fomo_stream.settings.service_settings import ServiceSettings
 log = logging.getLogger(__name__)
 
 TURN_SHARE = 1 / 20  # of the requested latency: more turns would only take time from the scoring of all topics
+# Between two times that all waiting records are scored, in times of the first one. With exactly-once, readers see
+# scores only after the commit.
+REST = {"at-least-once": 2.0, "exactly-once": 4.0}
+POLL_S = 0.05  # to take the records of one poll
+TURN_S = 0.01  # the shortest time between two turns; scoring and commits have their own times
 IDLE_POLL_S = 0.1  # at most the commit interval, as the offsets of labels are committed without outputs
 MIN_POLL_S, MIN_IDLE_POLL_S = 0.001, 0.01  # the client does not wait at all for less than a millisecond
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
@@ -84,12 +89,16 @@ class Poller:
         self._most = 1
         self.is_behind: bool | None = None  # whether all calls since it was None gave as many as were asked for
 
-    def poll(self, patience: float) -> list[Message]:
-        """Wait up to `patience` seconds for a message; returns it and others that are there. Some may be errors."""
+    def poll(self, patience: float, collects_until: float = 0.0) -> list[Message]:
+        """Wait up to `patience` seconds for a message; returns it and others that are there. Some may be errors.
+
+        collects_until: wait for others until then, seconds, monotonic, as none is needed before.
+        """
         first = self._consumer.poll(patience)
         if first is None:
             return []
-        return [first, *self._consumer.consume(self._most - 1, 0)] if self._most > 1 else [first]
+        seconds = max(0.0, collects_until - time.monotonic())
+        return [first, *self._consumer.consume(self._most - 1, seconds)] if self._most > 1 else [first]
 
     def handled(self, n: int, seconds: float) -> None:
         """The caller has handled the n messages of the last call in `seconds`."""
@@ -158,8 +167,9 @@ class GroupMember:
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
         self._turn_s = min(IDLE_POLL_S, TURN_SHARE * settings.max_latency_ms / 1000)
-        self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, MIN_IDLE_POLL_S))
-        self._poller = Poller(consumer, self._turn_s)
+        self._idle_s = min(IDLE_POLL_S, max(2 * interval_s, MIN_IDLE_POLL_S))
+        self._rested_at = 0.0  # seconds, monotonic: since then records need not wait for others
+        self._poller = Poller(consumer, POLL_S)
         self._rules_file = RulesFile(settings)
         # By partition: the last answer about the ends of the input, and the answer whose end is not reached yet.
         self._newest: dict[int, InputEnd] = {}
@@ -187,7 +197,7 @@ class GroupMember:
         log.info(kv("started", topic=settings.topic, out=settings.out, **alerts, group=settings.group))
         try:
             while not is_stopping():
-                messages = self._poller.poll(self._patience())
+                messages = self._poller.poll(self._patience(), self._rested_at)
                 polled_at = time.monotonic()
                 for message in messages:
                     self._receive(message, polled_at)
@@ -195,8 +205,10 @@ class GroupMember:
                 self._poller.handled(len(messages), now - polled_at)
                 if messages:
                     self._observer.received(len(messages), now - polled_at)
-                if now >= self.turned_at + self._turn_s:
+                if now >= self.turned_at + max(self._turn_s, TURN_S):
                     self.turn(now)
+                else:
+                    self._score_and_commit(now)
         except BaseException:
             self._has_failed = True
             raise
@@ -214,9 +226,7 @@ class GroupMember:
             self.pipeline.set_rules(rules)
         if self.pipeline.schema is None:
             self.search.proceed(now)
-        self.pipeline.score_due(now)
-        if self.commits.turn(now, bool(self._poller.is_behind)):
-            self._poller.is_behind = None
+        self._score_and_commit(now)
         if now - self._membership_checked_at >= MEMBERSHIP_S:
             self._check_membership(now)
         self.activate()
@@ -229,6 +239,22 @@ class GroupMember:
             self._measure_stalls(now)
         self._observer.turned(now)
         self._errors.check()
+
+    def _score_and_commit(self, now: float) -> None:
+        """Score the records that wait, if a commit is due or after a rest, and take the next step of the commit.
+
+        The rest grows with the time that scoring took, up to the longest wait for a batch: where there is little to do,
+        a record does not wait, and where there is much, records are scored together, which takes less time.
+        """
+        longest_s, is_behind = self.settings.batch_age_ms / 1000, bool(self._poller.is_behind)
+        if now < self._rested_at and not self.commits.is_due(now, is_behind):
+            self.pipeline.score_due(now)
+        else:
+            self.pipeline.score_due(now + longest_s)
+            ended = time.monotonic()
+            self._rested_at = ended + min(REST[self.settings.delivery] * (ended - now), longest_s)
+        if self.commits.turn(now, is_behind):
+            self._poller.is_behind = None
 
     def _follow_silence(self) -> None:
         """Pass each answer of the broker about the ends of the input on once: as soon as a partition was read up to the
@@ -297,11 +323,12 @@ class GroupMember:
     def _patience(self) -> float:
         """Return the seconds that a poll may wait for a record without delaying other work."""
         partitions = self.pipeline.partitions.values()
-        busy = self.delivery.sent or any(
-            len(partition.waiting) or not partition.is_active or partition.position != partition.committed
-            for partition in partitions
-        )
-        return max(self._turn_s, MIN_POLL_S) if busy else self._idle_s
+        soon_s = max(self._turn_s, MIN_POLL_S)
+        if self.commits.is_under_way or any(len(own.waiting) or not own.is_active for own in partitions):
+            return soon_s
+        if self.delivery.sent or any(own.position != own.committed for own in partitions):
+            return min(max(self.commits.due - time.monotonic(), soon_s), self._idle_s)
+        return self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
 

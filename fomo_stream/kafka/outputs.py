@@ -106,7 +106,7 @@ class Outputs:
     def _output(self, item: Pending, result: Result, topic: str) -> Output | DeadLetter:
         """Return the output of a record to one topic, or its dead letter."""
         record = item.record
-        headers = [header for header in without_ids(record.headers) if header[0] != ATTEMPTS]  # it was scored
+        headers = record.headers and [header for header in without_ids(record.headers) if header[0] != ATTEMPTS]
         partition = self.partition_of(topic, record.partition, record.key)
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
         try:

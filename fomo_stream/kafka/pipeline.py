@@ -176,8 +176,8 @@ class Pipeline:
         self._staged, self._finished = self._finished, []
         for partition in self.partitions.values():
             changes, uncommitted = partition.changes(), list(self._uncommitted(partition, answer.partitions))
-            for name, value in changes.items():
-                self._delivery.send(to_output(self._settings.state_topic, partition.number, name, value))
+            topic, number = self._settings.state_topic, partition.number
+            self._delivery.send(*(to_output(topic, number, name, value) for name, value in changes.items()))
             if changes and not uncommitted and partition.position is not None:
                 # Labels took effect, but no offset moved. The broker checks the membership only with the offsets of a
                 # transaction. So without one, it would accept the state of a former owner of the partition.
@@ -301,7 +301,7 @@ class Pipeline:
         partition = self.partitions.get(record.partition)
         if partition is None or not partition.is_active:
             return  # the partition was given up, or is restored again, since the fetch
-        for item in self.decoder.receive(record, now):
+        if (item := self.decoder.receive(record, now)) is not None:
             self._take(record.partition, item, now)
 
     def _take(self, number: int, item: Pending, now: float) -> None:
@@ -565,4 +565,6 @@ def _bad_label(error: RecordError) -> RecordError:
 
 def _after_warm_up(partition: Partition, items: list[Pending]) -> list[Pending]:
     """Return the items, in order, that come after the warm-up of their partition."""
+    if not items or items[0].offset >= partition.warm.stop:
+        return items
     return [item for item in items if item.offset >= partition.warm.stop]

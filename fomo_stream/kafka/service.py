@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -23,6 +25,8 @@ from fomo_stream.settings.topic_flags import NO_TOPIC
 log = logging.getLogger(__name__)
 
 STALLED_AFTER_S = 120.0  # without a turn of the main loop
+SWITCH_S = 0.0005  # the longest time for which another thread keeps the loop waiting; Python's own is ten times longer
+GARBAGE_OBJECTS = 10_000  # new objects between two searches for unused cycles; Python's own number is 700
 WAIT_S = 2.0  # with --wait: until the next attempt to start
 
 
@@ -127,6 +131,7 @@ class Service:
         if self.member is None:
             return
         self._state = "running"
+        _let_the_loop_run()
         self.member.run(lambda: self._stopping.is_set() or certificates.are_renewed)
         if not self._stopping.is_set():
             log.info(kv("certificates_renewed", topic=self._settings.topic, effect="joining the group again with them"))
@@ -162,3 +167,15 @@ def settings_again(settings: ServiceSettings, resets: bool) -> ServiceSettings:
     with suppress(ConfigError):  # the service has logged it, or it is the reason of a failure
         settings = reload_settings(settings)
     return settings.model_copy(update={"reset_state": resets})
+
+
+def _let_the_loop_run() -> None:
+    """Keep Python itself from stopping the loop for long: other threads, and searches for unused cycles of objects.
+
+    A search among everything that the start has made takes 0.1 s, so all that is left out of later searches.
+    """
+    sys.setswitchinterval(SWITCH_S)
+    if not gc.get_freeze_count():  # else for another topic
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GARBAGE_OBJECTS)

@@ -162,6 +162,8 @@ class StatusBoard(Observer):
             waits, ages = (latencies.quantiles(present) for latencies in (self._waits, self._ages))
         complete = [(second, records) for second, records, _ in counts if second < now]
         seconds = min(RATE_S, max(1, now - self._began))
+        rate = sum(records for second, records in complete if second >= now - seconds) / seconds
+        lag = sum(partition.lag or 0 for partition in snapshot.partitions)
         return {
             "version": __version__,
             "time": time.time(),
@@ -171,11 +173,12 @@ class StatusBoard(Observer):
                 for partition in snapshot.partitions
             ],
             "rate": {
-                "per_second": sum(records for second, records in complete if second >= now - seconds) / seconds,
+                "per_second": rate,
                 "over_s": seconds,
                 "step_s": STEP_S,
                 "series": self._series(now, complete),
             },
+            "catch_up_s": lag / rate if rate else None,  # at this rate; records that arrive meanwhile come on top
             "latency": {"over_s": LATENCY_S, "end_to_end": ages, "poll_to_commit": waits},
             "alerts": {
                 "over_s": STEP_S * STEPS,

@@ -29,8 +29,10 @@ class Record(NamedTuple):
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     def size(self) -> int:
-        of_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
-        return len(self.value or b"") + len(self.key or b"") + of_headers
+        size = len(self.value or b"") + len(self.key or b"")
+        for name, value in self.headers:
+            size += len(name) + len(value or b"")
+        return size
 
     @property
     def timestamp_or_now(self) -> int:
@@ -145,7 +147,8 @@ class MicroBatch(Generic[Element]):
         """Take the first items, all or at most `max_items`, in order of arrival; the rest remains due."""
         max_items = len(self.items) if max_items is None else max_items
         items, self.items = self.items[:max_items], self.items[max_items:]
-        self.bytes -= sum(map(self._measure, items))
-        if not self.items:
-            self._deadline = float("inf")
+        if self.items:
+            self.bytes -= sum(map(self._measure, items))
+        else:
+            self.bytes, self._deadline = 0, float("inf")
         return items

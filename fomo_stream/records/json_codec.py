@@ -13,7 +13,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -137,8 +136,10 @@ def encode(
     raw: the bytes that `decode` read as `record`; they stay unchanged if possible.
     """
     if raw is not None and not scores_only and _can_be_copied(raw, record, field):
-        with suppress(TypeError):  # the name of the field has a lone surrogate
+        try:
             return raw[:-1] + b"," + orjson.dumps({field: result})[1:]
+        except TypeError:  # the name of the field has a lone surrogate
+            pass
     output = {field: result} if scores_only else {**record, field: result}
     try:
         return orjson.dumps(output)

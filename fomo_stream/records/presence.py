@@ -20,6 +20,7 @@ SHARE_RECORDS = 10_000  # records over which that share is computed
 MIN_NEW_FIELD_RECORDS = 100  # records that have a new field when it is reported
 MAX_KNOWN_NAMES = 10 * MAX_FEATURES  # names
 MIN_NOTED_RECORDS = 20  # records with numbers in an unused field when it is reported
+NONE = np.zeros(0, np.intp)
 MAX_FALL_SHARE = 0.2  # falling steps: a field with a larger share is not a counter
 
 
@@ -29,6 +30,7 @@ class Presence:
     def __init__(self) -> None:
         zeros = np.zeros(1)  # (n_features,) from the first records on
         self._values, self._records, self._lacking = zeros, zeros, zeros  # lacking: records since the last value
+        self._is_whole = False  # whether the last records had values of all features
         self.gone: NDArray[np.bool_] = np.zeros(1, bool)  # (n_features,)
         self._known: set[str] = set()
         self._counts: Counter[str] = Counter()
@@ -38,7 +40,12 @@ class Presence:
 
         rows: (n, n_features) of the next records, NaN = missing; n_empty: how many more have no feature at all.
         """
-        values, n = np.count_nonzero(~np.isnan(rows), axis=0), len(rows) + n_empty
+        is_missing, n = np.isnan(rows), len(rows) + n_empty
+        if self._is_whole and not n_empty and not is_missing.any() and self._records[0] + n <= SHARE_RECORDS:
+            self._records += n  # all else would stay as it is
+            self._values += n
+            return NONE
+        values = np.count_nonzero(~is_missing, axis=0)
         gap = np.where(self.gone, 0.0, self._lacking)  # the share does not count the records after a loss was reported
         self._records = np.where(values > 0, self._records + gap + n, self._records)
         self._lacking = np.where(values > 0, 0.0, self._lacking + n)
@@ -46,6 +53,7 @@ class Presence:
         self._records, self._values = fade * self._records, fade * (self._values + values)
         share = np.where(self._values > 0, self._values / np.maximum(self._records, 1.0), MIN_EXPECTED_SHARE)
         before, self.gone = self.gone, self._lacking * share >= MIN_LOST_VALUES
+        self._is_whole = not self._lacking.any() and np.ptp(self._records) == 0
         return np.flatnonzero(before != self.gone)
 
     def learn(self, records: Iterable[Mapping[str, Any]]) -> None:

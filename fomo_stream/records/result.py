@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -36,7 +35,9 @@ def results_of(
     the records; None if they do not come from a topic. keys: (n,) of the records. An explained record gets its
     reasons, an empty list if it has none, and an explanation in words.
     """
+    places = dict(zip(("topic", "partition", "offset", "timestamp"), zip(*sources or (), strict=True), strict=False))
     columns: dict[str, Iterable[Any]] = {
+        **places,
         "score": _finite_or_none(scored.score),
         "remembered_logit": _finite_or_none(scored.remembered_logit),
         "logit": _finite_or_none(scored.logit),
@@ -47,7 +48,7 @@ def results_of(
         "missing": missing,
         "model": repeat(model, len(missing)),
         "generation": scored.generation.tolist(),
-        "status": map(str, scored.status),
+        "status": [status.value for status in scored.status],
     }
     names = tuple(columns)
     results: list[Result] = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -61,12 +62,7 @@ def results_of(
             if reasons is not None:
                 result["reasons"] = reasons_of(reasons, schema, record)
                 result["explanation"] = explanation_of(reasons, schema, record, excess, result["outlier"], key)
-    if sources is None:
-        return results
-    return [
-        {"topic": topic, "partition": partition, "offset": offset, "timestamp": timestamp, **result}
-        for (topic, partition, offset, timestamp), result in zip(sources, results, strict=True)
-    ]
+    return results
 
 
 def unscored_result(missing: int | None, model: str | None = None, source: Source | None = None) -> Result:
@@ -78,4 +74,8 @@ def unscored_result(missing: int | None, model: str | None = None, source: Sourc
 
 
 def _finite_or_none(numbers: NDArray[Any]) -> list[float | None]:
-    return [number if math.isfinite(number) else None for number in numbers.tolist()]
+    is_finite = np.isfinite(numbers)
+    values: list[float | None] = numbers.tolist()
+    if is_finite.all():
+        return values
+    return [value if finite else None for value, finite in zip(values, is_finite.tolist(), strict=True)]

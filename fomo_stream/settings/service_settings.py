@@ -15,8 +15,9 @@ from fomo_stream.settings.topic_flags import InputFlags, OutputFlags
 from fomo_stream.wording import seconds_of
 
 MAX_LATENCY_MS = 100.0
-COMMIT_SHARE = 1 / 2  # of the latency target; the rest is for scoring and for the answers of the broker
-BATCH_SHARE = 1 / 4
+COMMIT_SHARE = 1 / 4  # of the latency target; the rest is for scoring and for the answers of the broker
+BATCH_SHARE = {"at-least-once": 1 / 4, "exactly-once": 1 / 2}
+OFFSETS_MS = 250.0  # at least once: no output waits for the commit of offsets
 
 
 class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
@@ -36,7 +37,7 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
     """first delete everything that the group has learned, including its choice of features"""
     max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, scope="running")
     """target for the time from the producer of a record to the commit of its score: a quarter of it is the longest wait
-    for a batch, half of it the time between commits"""
+    for a batch, and the shortest time between commits; a lower one takes more CPU time, also of the brokers"""
 
     tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
     """records without a value, such as those of change data capture: skipped, or a dead letter"""
@@ -77,7 +78,7 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
         limit_ms = int(timeout) / 3 if timeout.isdigit() else float("inf")
         if self.delivery == "exactly-once" and self.commit_interval_ms > limit_ms:
             raise ValueError(
-                f"--max-latency-ms must be at most {limit_ms / COMMIT_SHARE:g}: half of it is the time between "
+                f"--max-latency-ms must be at most {limit_ms / COMMIT_SHARE:g}: a quarter of it is the time between "
                 f"commits, which is at most a third of {name or 'session.timeout.ms'}: the broker aborts a "
                 "transaction that stays open too long"
             )
@@ -85,13 +86,14 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
 
     @property
     def commit_interval_ms(self) -> float:
-        """Time between commits; with exactly-once, readers see scores after the commit."""
-        return self.max_latency_ms * COMMIT_SHARE
+        """Shortest time between commits; with exactly-once, readers see scores after the commit."""
+        shortest = self.max_latency_ms * COMMIT_SHARE
+        return shortest if self.delivery == "exactly-once" else max(shortest, OFFSETS_MS)
 
     @property
     def batch_age_ms(self) -> float:
         """Longest time that a record waits for its batch to fill."""
-        return self.max_latency_ms * BATCH_SHARE
+        return self.max_latency_ms * BATCH_SHARE[self.delivery]
 
     @property
     def warm_s(self) -> float | None:

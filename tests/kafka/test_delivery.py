@@ -378,7 +378,8 @@ def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
         setup.commit()
     assert (setup.out(), setup.broker.offsets) == ([], {})
     other.send(output(b"2"))
-    assert other.commit([], *setup.as_member) is CommitOutcome.COMMITTED
+    other.commit([], *setup.as_member)
+    assert other.proceed(1.0) is CommitOutcome.COMMITTED
     assert setup.out() == [b"2"]
 
 

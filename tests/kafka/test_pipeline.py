@@ -274,7 +274,7 @@ class Task:
     st.lists(st.integers(0, 5), max_size=20)
     | st.lists(st.integers(0, 5), min_size=MAX_REORDERED_TASKS, max_size=4 * MAX_REORDERED_TASKS)
 )
-def test_the_task_that_is_needed_first_runs_first_and_none_is_overtaken_for_ever(numbers: list[int]) -> None:
+def test_the_task_that_is_needed_soonest_runs_first_and_none_is_overtaken_for_ever(numbers: list[int]) -> None:
     done: list[int] = []
     with BackgroundExecutor("tasks") as thread:
         begin = threading.Event()
@@ -283,7 +283,7 @@ def test_the_task_that_is_needed_first_runs_first_and_none_is_overtaken_for_ever
             thread.submit(Task(partial(done.append, i), number))
         begin.set()
     assert sorted(done) == list(range(len(numbers)))
-    assert len(numbers) >= MAX_REORDERED_TASKS or done == sorted(done, key=lambda i: (numbers[i], i))
+    assert len(numbers) >= MAX_REORDERED_TASKS or done == sorted(done, key=lambda i: (-numbers[i], i))
     assert all(place < i + MAX_REORDERED_TASKS for place, i in enumerate(done))
 
 

@@ -69,7 +69,7 @@ def status(board: StatusBoard, snapshot: Snapshot = EMPTY) -> Any:
 # --- rates
 
 
-def test_the_rate_is_over_the_last_complete_seconds() -> None:
+def test_the_rate_is_over_the_last_complete_seconds_and_says_how_long_the_lag_takes() -> None:
     board, clock = board_and_clock()
     assert status(board)["rate"]["per_second"] == 0
     for second in range(30):
@@ -81,9 +81,13 @@ def test_the_rate_is_over_the_last_complete_seconds() -> None:
         before = range(max(0, second - 10), second)
         assert rate["per_second"] == pytest.approx(sum(20 + n for n in before) / rate["over_s"])
     clock.now += 10
-    assert status(board)["rate"]["per_second"] == pytest.approx((20 + 29) / 10)
+    late = replace(EMPTY, partitions=tuple(PartitionSnapshot(number, lag=lag) for number, lag in enumerate((49, None))))
+    shown = status(board, late)
+    assert shown["rate"]["per_second"] == pytest.approx((20 + 29) / 10)
+    assert shown["catch_up_s"] == pytest.approx(10)
     clock.now += 1
-    assert status(board)["rate"]["per_second"] == 0
+    shown = status(board, late)
+    assert (shown["rate"]["per_second"], shown["catch_up_s"]) == (0, None)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 90), st.integers(0, 50)), max_size=60), st.floats(0, 700))

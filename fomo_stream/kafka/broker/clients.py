@@ -107,7 +107,8 @@ def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **
     after transaction.timeout.ms; by default that is when the group gives the partitions to others.
     """
     config = {
-        "linger.ms": 5,  # a commit does not wait for it
+        # Readers of transactions wait for the commit, which does not wait for this; other readers get outputs at once.
+        "linger.ms": 1 if transactional_id is None else 5,
         # A new transaction waits until the broker has recorded the end of the last one.
         "retry.backoff.ms": 10,
         "partitioner": "murmur2_random",  # the same partition for a key as with a Java client

@@ -177,7 +177,7 @@ class Delivery(ABC):
                     output.key,
                     partition=output.partition,
                     timestamp=output.timestamp,
-                    headers=output.headers,
+                    headers=output.headers or None,  # an empty list would cost the client more
                     on_delivery=partial(self._failed, self._round, output),
                 )
                 return

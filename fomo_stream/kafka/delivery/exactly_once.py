@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 ASLEEP_S = 5.0  # a call that lasted longer means that this process was suspended, not that the broker failed
 HUNG_S = 4.0  # the wait for a call that does not end
+MARKERS = 0.25  # time for the markers of a commit after its answer, in times of the commit
 
 
 class ExactlyOnce(Delivery):
@@ -68,11 +69,18 @@ class ExactlyOnce(Delivery):
             log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
             self._use_new_producer()
             return CommitOutcome.FAILED
-        self._call = None
         try:
             call.result()
         except KafkaException as error:
+            self._call = None
             return self._outcome_of(error.args[0], call)
+        # The broker now writes markers, which let readers go on. It would refuse a transaction that begins before they
+        # are written, and librdkafka repeats that request only after 20 ms.
+        if (early := call.ended_at + MARKERS * call.took - monotonic()) > 0:
+            sleep(min(early, seconds))
+            if seconds < early:
+                return CommitOutcome.PENDING
+        self._call = None
         if self._failure is not None:
             return CommitOutcome.FAILED
         self._is_open = self._outage = False

@@ -51,7 +51,7 @@ class BlockingCall:
     def __init__(self, function: Callable[[], None]) -> None:
         self._done = threading.Event()
         self._error: Exception | None = None
-        self._began = self._checked_at = monotonic()
+        self._began = self._checked_at = self.ended_at = monotonic()
         self.waited = 0.0  # seconds, without the time during which this process was suspended
         threading.Thread(target=self._run, args=[function], name="fomo-commit", daemon=True).start()
 
@@ -60,11 +60,17 @@ class BlockingCall:
             function()
         except Exception as error:
             self._error = error
+        self.ended_at = monotonic()
         self._done.set()
 
     @property
     def seconds(self) -> float:
         return monotonic() - self._began
+
+    @property
+    def took(self) -> float:
+        """Return the seconds that the call has taken; it has ended."""
+        return self.ended_at - self._began
 
     def wait(self, seconds: float) -> bool:
         """Wait at most `seconds`, and return whether the call has ended."""

@@ -277,7 +277,8 @@ function show(status) {
   put("lag-unit", lag === 1 ? "record" : "records");
   put("oldest", ages.length ? age(Math.max(...ages)) : NONE);
   const behind = partitions.filter((p) => p.lag).length;
-  put("lag-note", !partitions.length ? "no partitions" : behind ? `in ${number(behind)} of ${number(partitions.length)} partitions` : "no partition is behind");
+  const catchUp = status.catch_up_s >= 10 ? `; at this rate ${duration(status.catch_up_s)}, without new records` : "";
+  put("lag-note", !partitions.length ? "no partitions" : behind ? `in ${number(behind)} of ${number(partitions.length)} partitions${catchUp}` : "no partition is behind");
   put("outliers", number(alerts.outliers));
   put("realised", share(alerts.realised_rate));
   put("realised-unit", alerts.realised_rate == null ? "of records: too few yet" : "of records");
