@@ -220,10 +220,14 @@ def test_an_instance_that_joins_again_with_new_certificates_keeps_what_it_has_le
     broker.produce(settings.topic, readings(200), keys=(f"k{i}" for i in range(200)))
     with Running(settings) as running:
         wait_for(lambda: broker.committed(settings.group, settings.topic) == 200, "all to be committed")
-        for text in ("new", "newer"):
-            members = {running.member}
+
+        def renew(text: str) -> None:
+            before = running.member
             authorities.write_text(text)
-            wait_for(lambda: running.service.ready and running.member not in members, "new clients")  # noqa: B023
+            wait_for(lambda: running.service.ready and running.member is not before, "new clients")
+
+        renew("new")
+        renew("newer")
         broker.produce(settings.topic, readings(50, start=200), keys=(f"k{i}" for i in range(50)))
         outputs = broker.read(f"{settings.topic}-scores", at_least=250)
     assert caplog.text.count("state_reset") == 1
