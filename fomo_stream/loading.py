@@ -31,7 +31,7 @@ log = logging.getLogger("fomo_stream.loading")  # not __name__: the module also 
 def load_ready(name_or_path: str = "default", device: str = "auto", backend: str = "auto") -> Model:
     """Load a model, and score once, so that all kernels are compiled before the first record.
 
-    Where the cache lacks the kernels, another process compiles them, which takes about a minute of a processor.
+    Where the cache lacks the kernels, another process compiles them, which takes one to two minutes of a processor.
     """
     # Garbage collection over all modules would take 100 ms while they load, and later stop every thread for 80 ms.
     # The modules live as long as the process, so they are frozen.
@@ -42,7 +42,7 @@ def load_ready(name_or_path: str = "default", device: str = "auto", backend: str
 
         model = load_model(name_or_path, device, backend)
         if model.kernel == "numba":
-            _prepare_kernels()
+            _prepare_kernels(model)
         warm_up(model)
     finally:
         gc.freeze()
@@ -50,13 +50,14 @@ def load_ready(name_or_path: str = "default", device: str = "auto", backend: str
     return model
 
 
-def _prepare_kernels() -> None:
+def _prepare_kernels(model: Model) -> None:
     from fomo_stream.model.kernels import compiling
 
-    if compiling.are_missing():
-        log.warning(kv("compiling_kernels", effect="it takes one to three minutes, and is done once"))
-    if reason := compiling.prepare():
-        effect = "it takes about a minute at each start, and last digits of scores may differ between processes"
+    name = compiling.ATTENTION if model.config.attention == "kernel" else compiling.DEFAULT
+    if compiling.are_missing(name):
+        log.warning(kv("compiling_kernels", effect="it takes one to two minutes, and is done once"))
+    if reason := compiling.prepare(name):
+        effect = "it takes one to two minutes at each start, and last digits of scores may differ between processes"
         log.warning(kv("compiling_kernels", effect=effect, reason=reason))
 
 
@@ -153,4 +154,5 @@ def _seed_rows(settings: InputFlags, schema: Schema) -> np.ndarray | None:
 
 if __name__ == "__main__":
     configure_logging("info")
-    load_ready()
+    for shipped in ("default", "fomo"):
+        load_ready(shipped)

@@ -23,11 +23,11 @@ from fomo_stream.model.bulk import Bulk, without_far
 from fomo_stream.model.compiled_attention import encode_by_attention, weights_of_attention
 from fomo_stream.model.completion import NEAREST, Completion
 from fomo_stream.model.kernels import statistics as kernels
-from fomo_stream.model.kernels.fusion import FUSES, FusionWeights, describe_rows, fuse
-from fomo_stream.model.kernels.handles import Handle
+from fomo_stream.model.kernels.fusion import FusionWeights, describe_rows, fuse, fuse_at
+from fomo_stream.model.kernels.handles import Handle, address_of
 from fomo_stream.model.kernels.lanes import LANES
 from fomo_stream.model.kernels.neighbours import FAR, LIMIT
-from fomo_stream.model.kernels.router_attention import AttentionContext, AttentionWeights
+from fomo_stream.model.kernels.router_attention import AttentionContext, AttentionWeights, attend_at
 from fomo_stream.model.kernels.row_completion import CompletionRows, complete
 from fomo_stream.model.kernels.statistics import (
     MAX_FEATURES,
@@ -98,7 +98,9 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     described, own = _describe(
         views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1))
     )
-    return CompiledContext(n, transform, described, np.zeros((0, 0), np.float32), fuse(own, weights))
+    logits = np.empty(n)
+    fuse(own, weights, logits)
+    return CompiledContext(n, transform, described, np.zeros((0, 0), np.float32), logits)
 
 
 def score_queries(model: Model, context: CompiledContext, rows: Float) -> Float:
@@ -118,8 +120,8 @@ def score_queries(model: Model, context: CompiledContext, rows: Float) -> Float:
 
 def score_in_views_compiled(model: Model, rows: Float, without: Float, views: Int, contexts: Int) -> Float:
     """Logits and votes (2, v, q), see `kernels.view_scores.score_views`. contexts: addresses of `context_handle`."""
-    weights_of(model)
-    scored: Float = score_views(rows, without, views, contexts, model.compiled[1].address)
+    score = address_of(fuse_at if isinstance(weights_of(model), FusionWeights) else attend_at)
+    scored: Float = score_views(rows, without, views, contexts, model.compiled[1].address, score)
     return scored
 
 
@@ -249,4 +251,4 @@ def weights_of(model: Model) -> FusionWeights | AttentionWeights:
 def _fusion(arrays: Arrays) -> FusionWeights:
     # softplus, by `math`: the last digits of libraries depend on the processor
     channels = np.array([math.log1p(math.exp(raw)) for raw in arrays["fusion_raw"].tolist()])
-    return FusionWeights(FUSES, channels, float(arrays["fusion_bias"]))
+    return FusionWeights(channels, float(arrays["fusion_bias"]))

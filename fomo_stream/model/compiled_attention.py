@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from fomo_stream.model.architecture import BANDWIDTHS, COORDINATES, MESSAGE_KEYS, TIE, VALUES, ModelConfig
 from fomo_stream.model.kernels.neighbours import LIMIT
 from fomo_stream.model.kernels.router_attention import (
-    ATTENDS,
     AttentionContext,
     AttentionWeights,
     keys_of_layer,
@@ -84,7 +83,6 @@ def weights_of_attention(config: ModelConfig, arrays: Arrays) -> AttentionWeight
     precision = [np.exp(arrays[f"{layer}.log_router_precision"].reshape(1))[0] for layer in routed]
     last = arrays["network.head.2.weight"][0]
     return AttentionWeights(
-        ATTENDS,
         # by `math`: the last digits of libraries depend on the processor
         np.array([[math.exp(x) for x in arrays[f"{layer}.log_precision"].tolist()] for layer in layers]),
         stacked([mix[-2 * heads :] for mix in mixes], 3),

@@ -200,7 +200,7 @@ import numpy as np
 from fomo_stream.model.kernels import compiling, network
 x = np.ones(1, np.float32)
 network.gelu_all(x)
-print(x[0], compiling.prepare())
+print(x[0], compiling.prepare(compiling.DEFAULT))
 """
 
 

@@ -445,9 +445,12 @@ def note_seen(kept, size, block, relative_block, number, i, vectors, gaps, relat
     """Write the i-th record into the ring buffers: of vectors (n, vectors, d), gaps (n, d), relative
     (n, RELATIVE_VECTORS, d)."""
     at, plain = number % size, kept.rows.shape[1]
-    kept.rows[at] = vectors[i, :plain]
-    if len(kept.moves):
-        kept.moves[at] = vectors[i, plain:]
+    for j in range(gaps.shape[1]):
+        for vector in range(plain):
+            kept.rows[at, vector, j] = vectors[i, vector, j]
+        if len(kept.moves):
+            for move in range(kept.moves.shape[1]):
+                kept.moves[at, move, j] = vectors[i, plain + move, j]
     kept.gaps[at] = 0
     for j in range(gaps.shape[1]):
         kept.gaps[at, j // 8] |= np.uint8(gaps[i, j]) << np.uint8(7 - j % 8)

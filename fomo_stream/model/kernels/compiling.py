@@ -3,7 +3,8 @@
 Code that was just compiled and the same code read from a file do not round alike: logits differ by up to 1e-7. So a
 process that needs kernels which no folder has starts another Python, which compiles all of them into a new folder, and
 then loads them, as every later process does. A folder that is there is complete and never changes, so it may also be
-read-only. Where that is not possible, the process compiles for itself and keeps nothing.
+read-only. Where that is not possible, the process compiles for itself and keeps nothing. The kernels of attention have
+a folder of their own, because most processes never need them.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from fomo_stream.model.kernels import compiling
-compiling.compile_into(sys.argv[2])
+compiling.compile_into(sys.argv[2], sys.argv[3])
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.detector.step.warm_up import warm_up
-for name in ("default", "fomo"):  # a fusion of evidence, and kernel attention: they have kernels of their own
-    warm_up(load_model(name, "cpu", "numba"))
+warm_up(load_model(sys.argv[3], "cpu", "numba"))
 """
+# Shipped models; what each needs is in the folders of all up to its own.
+MODELS = DEFAULT, ATTENTION = "default", "fomo"
+MODULES_OF_ATTENTION = ("network", "router_attention")
 FOLDERS = ("model/kernels", "detector/step")  # of the package, with modules that define kernels
 MAX_COMPILE_S = 900.0
 
@@ -78,8 +81,8 @@ def version_of(package: Path) -> str:
     return sha256(b"".join([tools.encode(), *sources])).hexdigest()[:12]
 
 
-def _find_folder() -> Path | None:
-    """The folder that has the kernels, or else the first one that can be made; None: none can.
+def _find_folder(model: str) -> Path | None:
+    """The folder that has the kernels of a model, or else the first one that can be made; None: none can.
 
     It is in that of NUMBA_CACHE_DIR, if it is set; else next to the package, or in the user's cache.
     """
@@ -88,7 +91,7 @@ def _find_folder() -> Path | None:
     package = Path(__file__).parents[2]
     beside = [Path(__file__).parent / "__pycache__", Path(user_cache_dir("numba"))]
     places = [Path(numba.config.CACHE_DIR)] if numba.config.CACHE_DIR else beside
-    folders = [place / f"fomo-stream-{version_of(package)}" for place in places]
+    folders = [place / f"fomo-stream-{version_of(package)}-{model}" for place in places]
     made = (folder for folder in folders if folder.is_dir())
     return next(made, None) or next((folder for folder in folders if _can_be_written(folder.parent)), None)
 
@@ -99,34 +102,41 @@ def _can_be_written(place: Path) -> bool:
     return place.is_dir() and os.access(place, os.W_OK)
 
 
-class _ThisProcess:
-    """The state of this process."""
-
-    folder = _find_folder()
-    fills = False  # it compiles for others
+_folders = {model: _find_folder(model) for model in MODELS}
+_filled: list[str] = []  # the models for which this process compiles, for others
 
 
-def compile_into(folder: str) -> None:
-    """Keep all that this process compiles in a folder; to be called before any kernel is defined."""
-    _ThisProcess.folder, _ThisProcess.fills = Path(folder), True
+def compile_into(folder: str, model: str) -> None:
+    """Keep what this process compiles for a model in a folder; to be called before any kernel is defined."""
+    _folders[model] = Path(folder)
+    _filled.append(model)
 
 
-def are_missing() -> bool:
-    """Return whether another process has to compile the kernels, and can keep them."""
-    return _ThisProcess.folder is not None and not _ThisProcess.folder.is_dir()
+def are_missing(model: str) -> bool:
+    """Return whether another process has to compile the kernels of one of `MODELS`, and can keep them."""
+    needed = [_folders[name] for name in MODELS[: MODELS.index(model) + 1]]
+    return any(folder is not None and not folder.is_dir() for folder in needed)
 
 
 @cache
-def prepare() -> str:
-    """Have the kernels compiled if they are missing. Returns why this process compiles for itself; "": it does not."""
-    if _ThisProcess.folder is None:
+def prepare(model: str) -> str:
+    """Have the kernels of one of `MODELS` compiled if they are missing.
+
+    Returns why this process compiles for itself; "": it does not.
+    """
+    folder = _folders[model]
+    if model in _filled:
+        return ""
+    if model != DEFAULT and (reason := prepare(DEFAULT)):
+        return reason
+    if folder is None:
         return "no folder of the cache can be written"
-    if not are_missing():
+    if folder.is_dir():
         return ""
     # An application that embeds Python, or is packed with it, is another program, which must not be started again.
     if not Path(sys.executable or "").name.lower().startswith("python") or hasattr(sys, "frozen"):
         return "this program is not started by a Python that could compile for it"
-    return _compile_in_other_process(_ThisProcess.folder)
+    return _compile_in_other_process(model, folder)
 
 
 @contextmanager
@@ -145,10 +155,10 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _compile_in_other_process(folder: Path) -> str:
+def _compile_in_other_process(model: str, folder: Path) -> str:
     """Make the folder, complete, unless another process has made it meanwhile. Returns why it is not there."""
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-    command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(unfinished)]
+    command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(unfinished), model]
     with _alone_in(folder.parent):
         if folder.is_dir():
             return ""
@@ -172,20 +182,26 @@ def _compile_in_other_process(folder: Path) -> str:
 FAST = {"reassoc", "contract", "nnan", "nsz"}
 
 
-def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = False) -> Any:
+def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = False, has_address: bool = False) -> Any:
     """Compile a function when it is first called, or load its code.
 
-    exact: sums and products run as they are written, and NaN is allowed; inline: into its callers.
+    exact: sums and products run as they are written, and NaN is allowed; inline: into its callers; has_address: it is
+    called by its address. One whose name begins with "_" can be called by other kernels only.
     """
     if numba is None:
         return function
     # "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
     options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
     options["inline"] = "always" if inline else "never"
+    # What other languages and Python call a function by is a tenth of the work of the compiler.
+    options["no_cfunc_wrapper"] = not has_address
+    options["no_cpython_wrapper"] = has_address or function.__name__.startswith("_")
     compiled = numba.njit(**options)(function)
-    keep(compiled, function, _ThisProcess.folder, _ThisProcess.fills, prepare)
+    model = ATTENTION if function.__module__.rpartition(".")[2] in MODULES_OF_ATTENTION else DEFAULT
+    keep(compiled, function, _folders[model], model in _filled, partial(prepare, model))
     return compiled
 
 
 exact_kernel = partial(kernel, exact=True)
 inline_kernel = partial(kernel, inline=True)
+addressed_kernel = partial(kernel, has_address=True)

@@ -1,12 +1,13 @@
 """Pass arrays by address: one integer costs nothing as an argument, dozens of arrays cost more than a score.
 
 Nothing is checked when a handle is read: positions, types and dimensions must be those that it was made of.
+Kernels that depend on the model are called by address, too: else every caller had the code of all of them in its own.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 from fomo_stream.model.kernels.compiling import ARE_COMPILED, inline_kernel
 
 if ARE_COMPILED:
+    from llvmlite import ir
     from numba import carray, types
     from numba.extending import intrinsic
+
+    from fomo_stream.model.kernels.numba_files import pointer_to
 
 WORDS = 5  # integers for each array: its address, and its sizes
 
@@ -73,10 +77,35 @@ if ARE_COMPILED:
 
         return types.voidptr(types.int64), codegen
 
+    @intrinsic
+    def call(_typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+        """Call the function at an address with five integers."""
+
+        def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            word = ir.IntType(64)
+            pointer = builder.inttoptr(arguments[0], ir.FunctionType(ir.VoidType(), [word] * 5).as_pointer())
+            builder.call(pointer, arguments[1:])
+            return context.get_dummy_value()
+
+        return types.void(*(types.int64,) * 6), codegen
+
+    def address_of(function: Any) -> int:
+        """Return the address of a kernel of five integers, for `call`."""
+        address: int = pointer_to(function, types.void(*(types.int64,) * 5))
+        return address
+
 else:
+    _FUNCTIONS: dict[int, Callable[..., Any]] = {}
 
     def _pointer(address: Any) -> Any:
         return int(address)
+
+    def call(function: Any, *arguments: Any) -> None:
+        _FUNCTIONS[function](*arguments)
+
+    def address_of(function: Any) -> int:
+        _FUNCTIONS[id(function)] = function
+        return id(function)
 
     def carray(address: Any, shape: Any, kind: Any) -> Any:
         """The array of this shape and type at an address."""
@@ -143,3 +172,15 @@ def first_of_cube(words, i, n, kind):
     """The first n tables of array i (a, b, c) of this type."""
     k = i * WORDS
     return carray(_pointer(words[k]), (n, words[k + 2], words[k + 3]), kind)
+
+
+@inline_kernel
+def rows_at(address, n, d):
+    """Rows (n, d) of float64 at an address."""
+    return carray(_pointer(address), (n, d), np.float64)
+
+
+@inline_kernel
+def numbers_at(address, n):
+    """Numbers (n,) of float64 at an address."""
+    return carray(_pointer(address), (n,), np.float64)

@@ -9,7 +9,7 @@ processes already read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,14 @@ class _Kept(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         if self._fills:
             super().save_overload(sig, data)
+
+
+@cache
+def pointer_to(compiled: Any, signature: Any) -> int:
+    """Return the address of a compiled function, which C can call."""
+    result = compiled.get_compile_result(signature)
+    address: int = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
+    return address
 
 
 def keep(

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative, log
-from fomo_stream.model.kernels.compiling import kernel
+from fomo_stream.model.kernels.compiling import addressed_kernel, exact_kernel, kernel
+from fomo_stream.model.kernels.handles import cube, cubes, numbers_at, row, rows_at, scalar, table, words_at
 from fomo_stream.model.kernels.lanes import (
     LANES,
     add_products,
@@ -30,19 +31,21 @@ from fomo_stream.model.kernels.neighbours import (
 )
 from fomo_stream.model.kernels.network import gelu_all, linear, normalize
 from fomo_stream.model.kernels.statistics import (
+    DESCRIBED,
     NEAR_NEIGHBOURS,
+    READ,
     SPACES,
     TILE,
     channels_of,
     impute_row,
     own_distances,
     project,
+    transform_at,
 )
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-ATTENDS = 2.0  # first number of these weights; those of a fusion begin with 1
 BANDWIDTHS = 4  # in each space, each twice as wide as the one before
 WIDEST_SQUARED = 64.0  # the widest of them, squared, over the narrowest
 INPUT_LIMIT = np.float32(12.0)
@@ -57,7 +60,6 @@ class AttentionWeights(NamedTuple):
     a head, C coordinates, R routers, K coordinates for these.
     """
 
-    kind: float  # ATTENDS
     precision: Float  # (L, S) of the narrowest bandwidth
     mix: Single  # (L, 2 H, width) of densities
     mix_bias: Single
@@ -326,6 +328,14 @@ def _finish(z, size, layer, densities, w, c, rarity, read, memory, logits):
 
 
 @kernel
+def _copy_first(source, size, target):
+    """Copy the first rows; an assignment of slices would have numba compile much more, for its error message."""
+    for t in range(size):
+        for j in range(source.shape[1]):
+            target[t, j] = source[t, j]
+
+
+@kernel
 def _add_head(z, size, w, memory, logits):
     """Add what the head makes of the last rows z (size, width) to the logits."""
     count = w.head.shape[1]
@@ -341,12 +351,16 @@ def _add_head(z, size, w, memory, logits):
 
 
 @kernel
-def attend_rows(rows, t, c, w, read):
-    """Logits (q,) of raw rows (q, d), NaN = missing, against a context. read: ((L - 1) R, K + width) of its routers."""
+def attend_rows(rows, t, c, w, read, logits):
+    """Write the logits (q,) of raw rows (q, d), NaN = missing, against a context.
+
+    read: ((L - 1) R, K + width) of its routers.
+    """
     q, d = rows.shape
     n, m = c.rarity.shape[0] - 1, c.columns.shape[1] * c.columns.shape[3]
     used, layers, heads = c.columns.shape[0], w.precision.shape[0], w.weight.shape[1] // 2
-    memory, logits = _new_memory(w, m), np.full(q, w.bias)
+    memory = _new_memory(w, m)
+    logits[:] = w.bias
     row, tails, views, smaller = np.empty(d), np.empty(d), np.empty((SPACES, d)), np.empty(d, np.int64)
     x, d2 = np.empty((SPACES, TILE, d), np.float32), np.empty((used, TILE, m), np.float32)
     z, densities = np.empty((TILE, w.head.shape[0]), np.float32), np.empty((TILE, heads))
@@ -373,7 +387,64 @@ def attend_rows(rows, t, c, w, read):
             messages = read[max(layer - 1, 0) * routers : layer * routers]
             _finish(z, size, layer, densities, w, c, c.rarity, messages, memory, part)
         _add_head(z, size, w, memory, part)
-    return logits
+
+
+@exact_kernel
+def _attention_at(h):
+    return AttentionWeights(
+        table(h, 0, np.float64),
+        cube(h, 1, np.float32),
+        table(h, 2, np.float32),
+        cube(h, 3, np.float32),
+        row(h, 4, np.float32),
+        cube(h, 5, np.float32),
+        cube(h, 6, np.float32),
+        table(h, 7, np.float32),
+        cube(h, 8, np.float32),
+        table(h, 9, np.float32),
+        cube(h, 10, np.float32),
+        cube(h, 11, np.float32),
+        table(h, 12, np.float32),
+        cube(h, 13, np.float32),
+        row(h, 14, np.float32),
+        cube(h, 15, np.float32),
+        table(h, 16, np.float32),
+        cube(h, 17, np.float32),
+        table(h, 18, np.float32),
+        cube(h, 19, np.float32),
+        table(h, 20, np.float32),
+        table(h, 21, np.float64),
+        scalar(h, 22),
+        table(h, 23, np.float32),
+        table(h, 24, np.float32),
+        row(h, 25, np.float32),
+        row(h, 26, np.float32),
+        scalar(h, 27),
+    )
+
+
+@exact_kernel
+def _attended_at(h):
+    return AttentionContext(
+        cubes(h, DESCRIBED, np.float32),
+        cubes(h, DESCRIBED + 1, np.float32),
+        cube(h, DESCRIBED + 2, np.float32),
+        row(h, DESCRIBED + 3, np.float64),
+        row(h, DESCRIBED + 4, np.float64),
+        row(h, DESCRIBED + 5, np.float64),
+        table(h, DESCRIBED + 6, np.float32),
+        table(h, DESCRIBED + 7, np.float32),
+        row(h, DESCRIBED + 8, np.float32),
+    )
+
+
+@addressed_kernel
+def attend_at(rows, q, context, weights, out):
+    """Write the logits (q,) of complete rows (q, d) to `out`, as `fusion.fuse_at`."""
+    c = words_at(context)
+    t = transform_at(c)
+    x, read = rows_at(rows, q, t.center.shape[0]), table(c, READ, np.float32)
+    attend_rows(x, t, _attended_at(c), _attention_at(words_at(weights)), read, numbers_at(out, q))
 
 
 @kernel
@@ -414,8 +485,8 @@ def own_densities(x, z, layer, w, c):
         if layer:
             _add_learned_distances(z[start : start + size], size, layer, w, c, memory, d2)
         _attend_all(d2, size, layer, n - 1, w, c, memory, part)
-        densities[start : start + size] = part[:size]
-        read[start : start + size] = memory.mixed[:size]
+        _copy_first(part, size, densities[start:])
+        _copy_first(memory.mixed, size, read[start:])
     return densities, read
 
 
@@ -429,7 +500,7 @@ def own_rows(z, layer, densities, mixed, w, c, rarity, read, logits):
     memory = _new_memory(w, 1)
     for start in range(0, n, TILE):
         size = min(TILE, n - start)
-        memory.mixed[:size] = mixed[start : start + size]
+        _copy_first(mixed[start:], size, memory.mixed)
         part = logits[start : start + size]
         rows = z[start : start + size]
         _finish(rows, size, layer, densities[start : start + size], w, c, rarity, read, memory, part)
@@ -473,5 +544,9 @@ def _router_messages(z, layer, w):
     of_messages, added = np.empty((count, k), np.float32), np.empty((count, width), np.float32)
     linear(messages, count, w.router_key[layer - 1], w.router_key_bias[layer - 1], of_messages)
     linear(messages, count, w.message[layer - 1], w.no_bias, added)
-    out[:, :k], out[:, k:] = of_messages, added
+    for r in range(count):
+        for j in range(k):
+            out[r, j] = of_messages[r, j]
+        for j in range(width):
+            out[r, k + j] = added[r, j]
     return out

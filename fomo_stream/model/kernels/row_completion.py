@@ -132,7 +132,10 @@ def complete(rows, c, lacking, out):
 
     lacking: (d, n) values of the context that are known to none, or (0, 0).
     """
-    out[:] = rows
+    # An assignment of arrays would have numba compile an error message, with all that makes text of a shape.
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            out[i, j] = rows[i, j]
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
             if c.known[j] and np.isnan(rows[i, j]):

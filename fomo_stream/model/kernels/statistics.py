@@ -22,6 +22,7 @@ from fomo_stream.model.kernels.arithmetic import (
     search,
 )
 from fomo_stream.model.kernels.compiling import exact_kernel, kernel
+from fomo_stream.model.kernels.handles import row, scalar, table
 from fomo_stream.model.kernels.lanes import span
 from fomo_stream.model.kernels.neighbours import FAR, LIMIT, block_distances, kernel_sums, nearest, new_scratch
 
@@ -181,6 +182,29 @@ class Described(NamedTuple):
     ordered: Single  # (S, > n) ascending; padded as a table of `count_smaller`
     last_ordered: Single  # (S, blocks)
     rarity: Single  # (n + 1,) -log10 of the p-value of a statistic above so many of the context's
+
+
+# Positions in the handle of a context
+DESCRIBED = len(Transform._fields)
+READ = DESCRIBED + len(Described._fields)
+
+
+@exact_kernel
+def transform_at(h):
+    """Return the transform of the context of a handle."""
+    return Transform(
+        row(h, 0, np.bool_),
+        row(h, 1, np.float64),
+        row(h, 2, np.bool_),
+        scalar(h, 3),
+        row(h, 4, np.float64),
+        row(h, 5, np.float64),
+        table(h, 6, np.float64),
+        table(h, 7, np.float64),
+        row(h, 8, np.float64),
+        table(h, 9, np.float64),
+        table(h, 10, np.float64),
+    )
 
 
 @exact_kernel

@@ -10,114 +10,14 @@ import math
 import numpy as np
 
 from fomo_stream.model.kernels.compiling import exact_kernel
-from fomo_stream.model.kernels.fusion import FusionWeights, fuse_rows
-from fomo_stream.model.kernels.handles import WORDS, cube, cubes, row, scalar, table, words_at
-from fomo_stream.model.kernels.router_attention import ATTENDS, AttentionContext, AttentionWeights, attend_rows
+from fomo_stream.model.kernels.handles import WORDS, call, row, scalar, table, words_at
 from fomo_stream.model.kernels.row_completion import CompletionRows, complete
 from fomo_stream.model.kernels.search import smaller
-from fomo_stream.model.kernels.statistics import Described, Transform
+from fomo_stream.model.kernels.statistics import READ
 
-# Positions in a handle, in the order of the fields
-DESCRIBED = 11  # after those of `Transform`
-READ = DESCRIBED + 9
+# Positions in the handle of a context, in the order of the fields, after those of `statistics`
 KNOWN = READ + 1
 ONCE, LOW, HIGH, OWN, VOTES, OUTLIERS, LIKENESS, UNLIKE = range(KNOWN + 7, KNOWN + 15)
-
-
-@exact_kernel
-def _fusion_at(h):
-    return FusionWeights(scalar(h, 0), row(h, 1, np.float64), scalar(h, 2))
-
-
-@exact_kernel
-def _attention_at(h):
-    return AttentionWeights(
-        scalar(h, 0),
-        table(h, 1, np.float64),
-        cube(h, 2, np.float32),
-        table(h, 3, np.float32),
-        cube(h, 4, np.float32),
-        row(h, 5, np.float32),
-        cube(h, 6, np.float32),
-        cube(h, 7, np.float32),
-        table(h, 8, np.float32),
-        cube(h, 9, np.float32),
-        table(h, 10, np.float32),
-        cube(h, 11, np.float32),
-        cube(h, 12, np.float32),
-        table(h, 13, np.float32),
-        cube(h, 14, np.float32),
-        row(h, 15, np.float32),
-        cube(h, 16, np.float32),
-        table(h, 17, np.float32),
-        cube(h, 18, np.float32),
-        table(h, 19, np.float32),
-        cube(h, 20, np.float32),
-        table(h, 21, np.float32),
-        table(h, 22, np.float64),
-        scalar(h, 23),
-        table(h, 24, np.float32),
-        table(h, 25, np.float32),
-        row(h, 26, np.float32),
-        row(h, 27, np.float32),
-        scalar(h, 28),
-    )
-
-
-@exact_kernel
-def _transform_at(h):
-    return Transform(
-        row(h, 0, np.bool_),
-        row(h, 1, np.float64),
-        row(h, 2, np.bool_),
-        scalar(h, 3),
-        row(h, 4, np.float64),
-        row(h, 5, np.float64),
-        table(h, 6, np.float64),
-        table(h, 7, np.float64),
-        row(h, 8, np.float64),
-        table(h, 9, np.float64),
-        table(h, 10, np.float64),
-    )
-
-
-@exact_kernel
-def _described_at(h):
-    return Described(
-        cubes(h, DESCRIBED, np.float32),
-        cube(h, DESCRIBED + 1, np.float64),
-        row(h, DESCRIBED + 2, np.float64),
-        scalar(h, DESCRIBED + 3),
-        row(h, DESCRIBED + 4, np.float64),
-        row(h, DESCRIBED + 5, np.float64),
-        table(h, DESCRIBED + 6, np.float32),
-        table(h, DESCRIBED + 7, np.float32),
-        row(h, DESCRIBED + 8, np.float32),
-    )
-
-
-@exact_kernel
-def _attended_at(h):
-    return AttentionContext(
-        cubes(h, DESCRIBED, np.float32),
-        cubes(h, DESCRIBED + 1, np.float32),
-        cube(h, DESCRIBED + 2, np.float32),
-        row(h, DESCRIBED + 3, np.float64),
-        row(h, DESCRIBED + 4, np.float64),
-        row(h, DESCRIBED + 5, np.float64),
-        table(h, DESCRIBED + 6, np.float32),
-        table(h, DESCRIBED + 7, np.float32),
-        row(h, DESCRIBED + 8, np.float32),
-    )
-
-
-@exact_kernel
-def _score_rows(rows, c, weights):
-    """Logits (q,) of complete rows (q, d) against the context of a handle. weights: the model's."""
-    if scalar(weights, 0) == ATTENDS:
-        read = table(c, READ, np.float32)
-        return attend_rows(rows, _transform_at(c), _attended_at(c), _attention_at(weights), read)
-    return fuse_rows(rows, _transform_at(c), _described_at(c), _fusion_at(weights))
 
 
 @exact_kernel
@@ -200,18 +100,19 @@ def _combine_entries(entry_logits, counts, h, logits, votes):
 
 
 @exact_kernel
-def score_views(rows, without, views, contexts, weights):
+def score_views(rows, without, views, contexts, weights, score):
     """Return logits and votes, (2, v, q), of rows in all v views; NaN without a context.
 
     rows: (q, all columns) of all views side by side, NaN = missing; some values may stand in for missing ones, and are
     NaN in `without`. A row with any has the logit that is less outlying: with them, or completed. views: (v, 3) the
     first column of a view, the one after its last, and whether rows that are all NaN are left out. contexts: (v, q)
-    addresses of handles, or 0. weights: address of the model's.
+    addresses of handles, or 0. weights: address of the model's. score: address of the kernel that scores complete rows,
+    `fuse_at` or `attend_at`.
     """
     q = rows.shape[0]
     out = np.empty((2, views.shape[0], q))
     out[:] = np.nan
-    of_model, none = words_at(weights), np.empty((0, 0), np.bool_)
+    none = np.empty((0, 0), np.bool_)
     for v in range(views.shape[0]):
         first, last = views[v, 0], views[v, 1]
         start = 0
@@ -224,12 +125,12 @@ def score_views(rows, without, views, contexts, weights):
                 entries, counts = _entries(rows[start:stop, first:last], without[start:stop, first:last], views[v, 2])
                 completed = np.empty(entries.shape)
                 # Twice at most, first in the context and then among known outliers: a loop, as the code of
-                # `_score_rows` is compiled once more wherever it is called.
+                # `complete` is compiled once more wherever it is called.
                 at, logits = contexts[v, start], np.empty(0)
                 while at:
-                    c = words_at(at)
-                    complete(entries, _completion_rows_at(c), none, completed)
-                    entry_logits = _score_rows(completed, c, of_model)
+                    complete(entries, _completion_rows_at(words_at(at)), none, completed)
+                    entry_logits = np.empty(entries.shape[0])
+                    call(score, completed.ctypes.data, entries.shape[0], at, weights, entry_logits.ctypes.data)
                     if at == contexts[v, start]:
                         logits = entry_logits
                         _add_extremes(entries, h, logits)
