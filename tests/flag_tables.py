@@ -54,7 +54,7 @@ def tables(command: str) -> str:
     return text + (f"\nAs for [run](#fomo-stream-run): {', '.join(as_for_run)}.\n" if as_for_run else "")
 
 
-def row(name: str, field: Any, has_scope: bool) -> list[str]:
+def row(name: str, field: Any, has_effect: bool) -> list[str]:
     """The cells of a flag; none if there is no such setting."""
     if field is None:
         return []
@@ -75,7 +75,7 @@ def row(name: str, field: Any, has_scope: bool) -> list[str]:
         shown = "off"
     else:
         shown = "none" if default in (None, "", {}) else f"`{default}`"
-    return [names, escaped(shown), *([extra["scope"]] if has_scope else []), escaped(text)]
+    return [names, escaped(shown), *([extra["affects"]] if has_effect else []), escaped(text)]
 
 
 def escaped(text: str) -> str:

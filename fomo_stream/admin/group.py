@@ -15,7 +15,7 @@ from fomo_stream.kafka.group.agreed_schema import GroupSchema
 from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, GROUP_SETTINGS, Agreement, setting_text
 from fomo_stream.kafka.group.group_log import GroupLog, check_has_run
 from fomo_stream.settings.commands import GroupSettings
-from fomo_stream.settings.sources import option, settings_of_scope
+from fomo_stream.settings.sources import option, settings_that_affect
 from fomo_stream.wording import aligned, counted
 
 
@@ -63,7 +63,7 @@ def update_group(settings: GroupSettings) -> str:
 
 def _unagreed_flags_note(settings: GroupSettings) -> list[str]:
     """Return a line about given flags that are neither part of an agreement nor needed to find the group."""
-    names = [name for name in settings_of_scope(GroupSettings, "scores") if name not in ("topic", "group")]
+    names = [name for name in settings_that_affect(GroupSettings, "scores") if name not in ("topic", "group")]
     flags = [option(name) for name in names if settings.is_given(name)]
     return [f"the group does not hold {', '.join(flags)}: each instance has its own value"] if flags else []
 

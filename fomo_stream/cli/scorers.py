@@ -117,7 +117,7 @@ class FixedContextScorer(_LineScorer):
         self._detector = Detector(model, rows.shape[1], config, categorical=schema.categorical_columns)
         self._detector.seed_context(rows)
         self._begin(self._detector, schema)
-        if self._detector.score_apart(rows[:1]).status[0] is Status.CALIBRATING:
+        if self._detector.score_independent(rows[:1]).status[0] is Status.CALIBRATING:
             rows_text = counted(self._detector.context_rows, "row")
             note(
                 f"nothing will be flagged: {rows_text} of {path} are too few for an alert rate of "
@@ -127,7 +127,7 @@ class FixedContextScorer(_LineScorer):
     def add(self, lines: list[Line]) -> Batch | None:
         if self._settings.features is None and (records := [line.record for line in lines if line.record is not None]):
             self._check_fields(records)
-        return self._batch(lines, self._detector.score_apart)
+        return self._batch(lines, self._detector.score_independent)
 
     def _check_fields(self, records: list[dict[str, Any]]) -> None:
         """Raise SchemaError if the first records have a feature that the context has no field for."""

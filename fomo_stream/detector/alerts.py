@@ -16,7 +16,7 @@ from fomo_stream.detector.keys import UNKEYED, Keys
 from fomo_stream.detector.relative import weights
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.step.follow import HALF_LIFE
-from fomo_stream.detector.step.judge import LOAD, ODD_LOGIT, Standards, greedy_of, remember, severities
+from fomo_stream.detector.step.judge import LOAD, ODD_LOGIT, EarlierLogits, greedy_of, remember, severities
 from fomo_stream.model.kernels.handles import Handle
 
 Float = NDArray[np.float64]
@@ -158,10 +158,10 @@ class Alerts(State):
     def _load(self, load: float) -> None:
         self._limits[LOAD] = load
 
-    def standards(self, history: History) -> Handle:
+    def earlier_logits(self, history: History) -> Handle:
         """Return the earlier logits that the next records are compared with."""
         if self._recent is None:
-            self._recent = Handle(self._new_standards(history))
+            self._recent = Handle(self._earlier_logits(history))
         return self._recent
 
     def judge_first(self, scores: Scores, slots: Int, begins: Bool, far: Bool) -> Results:
@@ -177,9 +177,9 @@ class Alerts(State):
         clear = rarity.clear_above(scores.stored_logit, self._peak)
         return rarity.far_outside(scores.stored_logit, clear) | rarity.far_outside(remembered, clear)
 
-    def judge_apart(self, scores: Scores, history: History) -> Results:
+    def judge_independent(self, scores: Scores, history: History) -> Results:
         """Return the results of records that are not a stream, from their scores: none follows another."""
-        ascending = self._new_standards(history).of_every
+        ascending = self._earlier_logits(history).of_every
         return self._by_p_value(scores, scores.logit, rarity.p_values(scores.logit, ascending), len(ascending))
 
     def _by_p_value(
@@ -199,12 +199,12 @@ class Alerts(State):
         status = Status.OK if is_ready else Status.CALIBRATING
         return Results.of(scores, logits, score, p, outlier, severity, status, slots, begins)
 
-    def _new_standards(self, history: History) -> Standards:
+    def _earlier_logits(self, history: History) -> EarlierLogits:
         first = self.stepped - max(self._window, self._peak)
         numbers, own, remembered, outlier, series, far = history.scored(first, self.stepped)
         greedy, n = greedy_keys(remembered, series, self._rate), len(numbers)
 
-        def standard(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]], float]:
+        def compared(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]], float]:
             kept_numbers, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
             window, last = kept_numbers.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
             m, size = len(kept_numbers), round(self._peak * len(kept_numbers) / max(1, n))
@@ -213,10 +213,10 @@ class Alerts(State):
             few = REPEAT_SHARE * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
             return np.sort(y[window:]), peaks, few
 
-        every, apart = standard(slice(None)), far | np.isin(series, greedy) if len(greedy) else far
-        ordinary = standard(~apart) if apart.any() else every
+        every, left_out = compared(slice(None)), far | np.isin(series, greedy) if len(greedy) else far
+        ordinary = compared(~left_out) if left_out.any() else every
         peaks, few = np.array([ordinary[1], every[1]]), np.array([ordinary[2], every[2]])
-        return Standards(ordinary[0], every[0], peaks, few, greedy, self._rarity.counts_above)
+        return EarlierLogits(ordinary[0], every[0], peaks, few, greedy, self._rarity.counts_above)
 
     def start_from_shared(self, other: Alerts) -> None:
         """Start the scores of a key from the records of its partition, so that both can be compared."""
@@ -243,7 +243,7 @@ class Alerts(State):
         self.refresh()
 
     def refresh(self) -> None:
-        """Forget the standards, because records of the history have changed."""
+        """Forget the earlier logits, because records of the history have changed."""
         self._recent = None
 
     def copy(self, keys: Keys | None = None) -> Alerts:

@@ -117,7 +117,7 @@ class BackgroundRows:
         scaled: Int = np.where(missing | (counts == 0), m, places * m // np.maximum(counts, 1))
         return scaled
 
-    def apart(self, row: Float) -> NDArray[np.int32]:
+    def distances(self, row: Float) -> NDArray[np.int32]:
         """Return how far a record (w,) is from each candidate in each feature: (features, m).
 
         Ranks are compared, column by column: so no unit and no far value counts for more than another, and sums are of
@@ -126,13 +126,13 @@ class BackgroundRows:
         same frequent one. A value that is missing tells nothing.
         """
         m = self.candidates.shape[1]
-        apart = np.abs(self._ranks - self.ranks(row).astype(np.int32)[:, None])
+        distances = np.abs(self._ranks - self.ranks(row).astype(np.int32)[:, None])
         differs = self.candidates[self.is_code] != row[self.is_code, None]
-        apart[self.is_code] = 2 * differs * differs.sum(axis=1, keepdims=True)
-        apart[np.isnan(row)] = 0
+        distances[self.is_code] = 2 * differs * differs.sum(axis=1, keepdims=True)
+        distances[np.isnan(row)] = 0
         order, present, begins = self._by_feature
         summed = np.zeros((self.n_features, m), dtype=np.int32)
-        summed[present] = np.add.reduceat(apart[order], begins, axis=0)
+        summed[present] = np.add.reduceat(distances[order], begins, axis=0)
         return summed
 
     @cached_property
@@ -148,8 +148,8 @@ class Neighbourhood:
 
     def __init__(self, background: BackgroundRows, row: Float) -> None:
         self.background, self.row = background, row
-        self._apart = background.apart(row)
-        self._total = self._apart.sum(axis=0, dtype=np.int64)
+        self._distances = background.distances(row)
+        self._total = self._distances.sum(axis=0, dtype=np.int64)
         w = len(row)
         at = self._nearest(self._total[None])
         self.base = self._middle(np.arange(w), np.broadcast_to(at, (w, at.shape[1])))  # (w,) of the nearest rows
@@ -186,7 +186,7 @@ class Neighbourhood:
         The new values are the middle ones of the rows that are nearest in the other features, and have values.
         """
         background = self.background
-        keys = self._total - self._apart[groups].sum(axis=1)
+        keys = self._total - self._distances[groups].sum(axis=1)
         at = self._nearest(keys + background.lacking[groups].any(axis=1) * (self._total.max() + 1))
         rows = np.repeat(self.row[None], len(groups), axis=0)
         where, column = np.nonzero((background.features == groups[:, :, None]).any(axis=1))

@@ -33,7 +33,7 @@ from fomo_stream.detector.scope import Inspection, Scope, fitting_views
 from fomo_stream.detector.seasons import Cycle
 from fomo_stream.detector.series import MOVEMENT_VECTORS, Series
 from fomo_stream.detector.step.follow import Batch
-from fomo_stream.detector.step.judge import ODD_LOGIT, settle
+from fomo_stream.detector.step.judge import ODD_LOGIT, judge_visits
 from fomo_stream.detector.step.route import route
 from fomo_stream.detector.step.view_columns import combine, fill_view_columns
 from fomo_stream.detector.step.work import OK, VisitResults, Visits, VisitScores, Work
@@ -87,7 +87,7 @@ class Detector:
         self._shared = Scope(model, self._spec, self.config, executor, self._series)
         self._key_scopes = KeyScopes(self._shared, model, self._spec, self.config, executor)
         self._routes: Routes | None = None  # None: no key ever had contexts of its own
-        self._apart = 0  # records that were learned by scopes of keys alone
+        self._learned_by_keys = 0  # records that were learned by scopes of keys alone
         self._decided = 0  # shared records at the last decision
         self._shifts = 0  # lasting shifts that were announced for keys with contexts of their own
         self._reference: Reference | None = None
@@ -142,7 +142,7 @@ class Detector:
     @property
     def records(self) -> int:
         """Records processed: the number of the next one."""
-        return self._shared.records + self._apart
+        return self._shared.records + self._learned_by_keys
 
     @property
     def generation(self) -> int:
@@ -210,7 +210,7 @@ class Detector:
         self._score_and_judge(call, None, learn=False)
         return self._done(call)
 
-    def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
+    def score_independent(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are not a stream, each against the shared contexts alone, without learning them.
 
         The outliers are those with a p-value of at most the alert rate. Nothing remembers the records before.
@@ -220,7 +220,7 @@ class Detector:
         self._key_scopes.prepare(0, call.k)
         self._score_visits(call, None)
         scores, is_scored = call.results().scores, shared.has_contexts
-        results = shared.next_alerts.judge_apart(scores, shared.history) if is_scored else Results.nothing(scores)
+        results = shared.next_alerts.judge_independent(scores, shared.history) if is_scored else Results.nothing(scores)
         call.judged.status[:], call.judged.outlier[:] = is_scored, results.outlier
         self._explain(call, 0, call.k)
         return replace(results, reasons=self._done(call).reasons)
@@ -421,7 +421,7 @@ class Detector:
             if s:
                 key_scopes.touch(s)
         if self._routes is not None:
-            self._apart += call.n - int((call.visits.scope == 0).sum())
+            self._learned_by_keys += call.n - int((call.visits.scope == 0).sum())
             self._routes.note(first, call.visits, key_scopes.numbers)
 
     def _score_and_judge(self, call: DetectorCall, known_scores: Scores | None, learn: bool) -> None:
@@ -435,7 +435,7 @@ class Detector:
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
-            start, done = done, settle(call.work.address, call.n, call.k, done, key_scopes.scope_addresses, learn)
+            start, done = done, judge_visits(call.work.address, call.n, call.k, done, key_scopes.scope_addresses, learn)
             self._refer(call, start, done)
             if self.config.explain != "none":
                 self._explain(call, start, done)
@@ -617,7 +617,7 @@ class Detector:
         entries, self._converted = self._converted | self._shared.changes(), {}
         if self._routes is not None and entries | (own := self._key_scopes.changes()):
             own |= self._routes.changes("routes")
-            own["counters"] = COUNTERS.pack(self._apart, self._decided, self._key_scopes.entered)
+            own["counters"] = COUNTERS.pack(self._learned_by_keys, self._decided, self._key_scopes.entered)
             entries |= {OWN_PREFIX + name: value for name, value in own.items()}
         if entries or self._reference is not None:
             entries |= self._reference_log.changes(ENTRY, b"" if self._reference is None else self._reference.encode())
@@ -634,11 +634,11 @@ class Detector:
         entries = {name: value for name, value in {**entries, **self._converted}.items() if value is not None}
         self._shared.recover(entries, None if reusable is None else reusable._shared)
         own = {name[len(OWN_PREFIX) :]: value for name, value in entries.items() if name.startswith(OWN_PREFIX)}
-        self._routes, self._apart, self._shifts, entered = None, 0, 0, 0
+        self._routes, self._learned_by_keys, self._shifts, entered = None, 0, 0, 0
         self._decided = self.records // DECISION_RECORDS * DECISION_RECORDS
         if own:
             try:
-                self._apart, self._decided, entered = COUNTERS.unpack(own.get("counters", b""))
+                self._learned_by_keys, self._decided, entered = COUNTERS.unpack(own.get("counters", b""))
             except struct.error as error:
                 what = f"the state is damaged: {OWN_PREFIX}counters is not readable ({error})"
                 raise DamagedStateError(what) from None

@@ -70,12 +70,12 @@ class Explainer:
         scorers = [(view, builder) for view, builder in builders(i) if view.is_of_keys == (usual is not None)]
         reasons = self._found(batch, i, scorers)
         if usual is not None:
-            values = [builder.spec.rows for view, builder in builders(i) if not view.is_derived]
+            values = [builder.spec.rows for view, builder in builders(i) if not view.is_computed]
             only_values = any(view.input == "key_value" for view, _ in scorers)
             reasons = tuple(_relative_to_key(reason, batch, i, usual, values, only_values) for reason in reasons)
         # how a value came to what nearly all records have is not a reason if there are others
-        ordinary = batch.ordinary[i]
-        reasons = tuple(r for r in reasons if r.cause is Cause.VALUE or not ordinary[r.feature]) or reasons
+        is_common = batch.is_common[i]
+        reasons = tuple(r for r in reasons if r.cause is Cause.VALUE or not is_common[r.feature]) or reasons
         return (*self._still(batch, i), *reasons)[: self.config.reasons]
 
     def _still(self, batch: Batch, i: int) -> list[Reason]:

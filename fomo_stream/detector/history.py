@@ -217,7 +217,9 @@ class History(State):
         """prior: records that what is usual for the key counts as, if all are of one key; 0: they are not."""
         if not 1 <= rows <= scores:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
-        self.tally = np.zeros(2, np.int64)  # records so far, and the bound of `step.judge.settle`, which counts them
+        self.tally = np.zeros(
+            2, np.int64
+        )  # records so far, and the bound of `step.judge.judge_visits`, which counts them
         self._n_features, self._prior = n_features, prior
         # ring buffers; values that may still change are kept with the scores, so that a row is written to the log once
         vectors: dict[str, NDArray[Any]] = {
@@ -282,7 +284,7 @@ class History(State):
 
     def append(self, batch: Batch, scores: Scores, remembered: Float, outlier: NDArray[np.bool_]) -> None:
         """Append the next records, with scores and remembered logits (n,), NaN while warming up, and whether each is an
-        outlier (n,). `step.judge.settle` does the same.
+        outlier (n,). `step.judge.judge_visits` does the same.
         """
         numbers = self.records + np.arange(len(batch.vectors))
         self.records += len(numbers)
@@ -329,8 +331,8 @@ class History(State):
     def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
         """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
         usual, gaps = np.full((len(numbers), 3, self._n_features), np.nan), self.gaps(numbers)
-        still, far, ordinary = np.zeros(gaps.shape, np.int64), self.far(numbers), np.zeros(gaps.shape, bool)
-        return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still, far, ordinary)
+        still, far, is_common = np.zeros(gaps.shape, np.int64), self.far(numbers), np.zeros(gaps.shape, bool)
+        return Batch(self.vectors(numbers), gaps, slots, begins, self.relative(numbers), usual, still, far, is_common)
 
     def logits_in(self, view: int, numbers: Int) -> Float:
         """Logits (n,) of known records in the view at this position."""

@@ -45,7 +45,7 @@ ENTRY = "reference"
 
 
 @dataclass(frozen=True)
-class Standard:
+class KeyReference:
     """The contexts and logits that records of a key, or of all keys, are compared with; from rows of a reference."""
 
     builders: tuple[tuple[View, ContextBuilder], ...]
@@ -54,8 +54,8 @@ class Standard:
     stands_still: Bool  # (d,) features whose movement does not count
 
     @classmethod
-    def of(cls, model: Model, vectors: Float, spec: RowSpec, config: DetectorConfig) -> Standard:
-        """Make the standard from vectors (n, vectors, d) of rows in the order of time."""
+    def of(cls, model: Model, vectors: Float, spec: RowSpec, config: DetectorConfig) -> KeyReference:
+        """Make it from vectors (n, vectors, d) of rows in the order of time."""
         n, names = len(vectors), ("all", "movement") if vectors.shape[1] > 1 else ("all",)
         common = [np.unique(column, return_counts=True)[1].max() for column in vectors[:, 0].T]
         stands_still = np.array(common) >= STANDS_STILL * n
@@ -67,7 +67,7 @@ class Standard:
             context_spec = replace(
                 empty,
                 categorical=view.codes(spec.n_features, 0, spec.categorical),
-                once=0.0 if view.is_derived else float(len(names)),
+                once=0.0 if view.is_computed else float(len(names)),
                 numbers=np.arange(n),
                 rows=view.columns(vectors, 0, spec.categorical),
             )
@@ -103,13 +103,13 @@ class ReferenceJudgement(NamedTuple):
     p: Float  # (n,)
     outlier: Bool  # (n,)
     severity: NDArray[np.int8]  # (n,)
-    standards: list[Standard]  # what records are compared with
+    references: list[KeyReference]  # what records are compared with
     which: Int  # (n,) which of these each record is
 
     def compared(self, batch: Batch, i: int) -> tuple[Batch, tuple[tuple[View, ContextBuilder], ...]]:
         """The i-th record of a batch as a batch (1,), and what it was compared with."""
-        single, standard = batch.part(np.array([i])), self.standards[int(self.which[i])]
-        return single._replace(vectors=without_movement(single.vectors, standard.stands_still)), standard.builders
+        single, reference = batch.part(np.array([i])), self.references[int(self.which[i])]
+        return single._replace(vectors=without_movement(single.vectors, reference.stands_still)), reference.builders
 
 
 class Reference:
@@ -144,7 +144,7 @@ class Reference:
         of_keys = [(digests[group[0]].tobytes(), group) for group in groups]
         for digest, group in [(ALL_KEYS, np.arange(len(vectors))), *of_keys]:
             self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:max_rows])])
-        self._standards: dict[bytes, Standard] = {}  # those that were needed so far; shared by copies
+        self._of_keys: dict[bytes, KeyReference] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)
         for digest, rows in self._rows.items():
             hashed.update(digest + rows.tobytes())
@@ -156,11 +156,11 @@ class Reference:
         """Keys with rows of their own."""
         return len(self._rows) - 1
 
-    def _standard(self, digest: bytes) -> Standard:
+    def _of_key(self, digest: bytes) -> KeyReference:
         digest = digest if digest in self._rows else ALL_KEYS
-        if digest not in self._standards:
-            self._standards[digest] = Standard.of(self._model, self._rows[digest], self._spec, self._config)
-        return self._standards[digest]
+        if digest not in self._of_keys:
+            self._of_keys[digest] = KeyReference.of(self._model, self._rows[digest], self._spec, self._config)
+        return self._of_keys[digest]
 
     def judge(self, batch: Batch, digests: NDArray[np.uint64] | None, learn: bool) -> ReferenceJudgement:
         """Judge the next records (n,). digests: (n, 2) of their keys; None: they have none.
@@ -170,35 +170,35 @@ class Reference:
         n, rate = len(batch.slots), self._config.alert_rate
         keys = [ALL_KEYS] * n if digests is None else [digest.tobytes() for digest in digests]
         places = {key: at for at, key in enumerate(dict.fromkeys(keys))}
-        standards, which = [self._standard(key) for key in places], np.array([places[key] for key in keys], np.int64)
-        parts = [(standard, np.flatnonzero(which == at)) for at, standard in enumerate(standards)]
+        references, which = [self._of_key(key) for key in places], np.array([places[key] for key in keys], np.int64)
+        parts = [(reference, np.flatnonzero(which == at)) for at, reference in enumerate(references)]
         logit, (rise, p, odd) = self._logits(batch, parts), np.full((3, n), np.nan)
-        for standard, at in parts:
-            rise[at], p[at], odd[at] = standard.judged(logit[at])
+        for reference, at in parts:
+            rise[at], p[at], odd[at] = reference.judged(logit[at])
         outlier, left = np.zeros(n, bool), self._left if learn else dict(self._left)
         for i, slot in enumerate(batch.slots.tolist()):
-            before, peak = left.pop(slot, 0) * (not batch.begins[i]), standards[which[i]].peak
+            before, peak = left.pop(slot, 0) * (not batch.begins[i]), references[which[i]].peak
             continues = before > 0 and p[i] <= continued(rate) and logit[i] > peak[MEDIAN]
             if rise[i] > peak[CLEAR] or continues:
                 outlier[i], left[slot] = True, INCIDENT_GAP
             elif before > 1:
                 left[slot] = before - 1
-        return ReferenceJudgement(logit, 1.0 - odd, p, outlier, severities(outlier, 1.0 - odd, rate), standards, which)
+        return ReferenceJudgement(logit, 1.0 - odd, p, outlier, severities(outlier, 1.0 - odd, rate), references, which)
 
-    def _logits(self, batch: Batch, parts: Sequence[tuple[Standard, Int]]) -> Float:
+    def _logits(self, batch: Batch, parts: Sequence[tuple[KeyReference, Int]]) -> Float:
         """The logits (n,) of records: the mean over the views."""
         inputs, vectors = [], batch.vectors.copy()
-        for standard, at in parts:
-            vectors[at] = without_movement(vectors[at], standard.stands_still)
+        for reference, at in parts:
+            vectors[at] = without_movement(vectors[at], reference.stands_still)
         for v, (view, _) in enumerate(parts[0][0].builders if parts else ()):
             rows = view.columns(vectors, 0, self._spec.categorical)
-            builders = [(at, standard.builders[v][1].result()) for standard, at in parts]
+            builders = [(at, reference.builders[v][1].result()) for reference, at in parts]
             inputs.append(ViewInput(rows, view.gaps(batch.gaps, 0), builders, False))
         by_view = score_view_inputs(self._model, [inputs])[0][0] if inputs else np.zeros((1, 0))
         return np.asarray(sum(by_view[1:], by_view[0]) / len(by_view), dtype=np.float64)
 
     def __copy__(self) -> Reference:
-        """Return a copy in the same state; the standards are shared."""
+        """Return a copy in the same state; the references are shared."""
         twin = Reference.__new__(Reference)
         vars(twin).update({**vars(self), "_left": dict(self._left)})
         return twin

@@ -142,14 +142,14 @@ def distances_between_keys(keys: Float, distances: Float) -> Float:
     return np.where(keys < 2.0, follow.MAX_DEVIATION, np.maximum(distances / few, 1.0))
 
 
-def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], apart: Float) -> Float:
+def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32], key_distance: Float) -> Float:
     """The variance (d,) of scores around the level of their key, from those of n keys (n, d).
 
-    apart: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order, their
-    logarithms count.
+    key_distance: (d,) of `distances_between_keys`; of keys that are not alike, whose variances may be of another order,
+    their logarithms count.
     """
     free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
     each, total = variance * (n / np.maximum(n - 1.0, 0.5)), free.sum(axis=0) + PRIOR_VALUES
     mean = ((free * each).sum(axis=0) + PRIOR_VALUES * PRIOR_VARIANCE) / total
     logs = (free * np.log(np.maximum(each, follow.MIN_WIDTH))).sum(axis=0) + PRIOR_VALUES * np.log(PRIOR_VARIANCE)
-    return np.asarray(np.where(apart < follow.MAX_ALIKE_DISTANCE, mean, np.exp(logs / total)), dtype=np.float64)
+    return np.asarray(np.where(key_distance < follow.MAX_ALIKE_DISTANCE, mean, np.exp(logs / total)), dtype=np.float64)

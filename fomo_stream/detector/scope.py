@@ -28,7 +28,7 @@ from fomo_stream.detector.results import Reason, Results, Scores
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.series import MEMORY, Series
 from fomo_stream.detector.step.follow import Batch
-from fomo_stream.detector.step.judge import BOUND, FIXED, STANDARDS, UNKNOWN
+from fomo_stream.detector.step.judge import BOUND, EARLIER_LOGITS, FIXED, UNKNOWN
 from fomo_stream.detector.step.judge import MEMORY as MEMORY_OF_SERIES
 from fomo_stream.detector.view_set import ViewSet
 from fomo_stream.detector.views import LeftOut, View, fitting
@@ -159,10 +159,7 @@ class Scope:
         return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
 
     def drop_addresses(self) -> None:
-        """Forget addresses and room, because contexts, standards or verdicts have changed; who changes them calls this.
-
-        Both follow from them.
-        """
+        """Forget addresses and room: call it after a change of contexts, earlier logits or verdicts."""
         self.addressed_until, self._room_end, self._next_alerts = 0, 0, None
 
     def inspect(self) -> Inspection:
@@ -196,7 +193,7 @@ class Scope:
         if self._fixed is None:
             self._fixed = Handle(*self.history.rings, *self.alerts.kernel_arrays)
         addresses[FIXED], addresses[MEMORY_OF_SERIES] = self._fixed.address, self._memory[1].address
-        addresses[STANDARDS] = self.next_alerts.standards(self.history).address if self.has_contexts else 0
+        addresses[EARLIER_LOGITS] = self.next_alerts.earlier_logits(self.history).address if self.has_contexts else 0
         self.history.tally[BOUND] = self._bound
         self.addressed_until = self.view_set.planned_until(self.records + n)
 

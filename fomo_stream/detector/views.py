@@ -52,12 +52,12 @@ class View:
 
     def gaps(self, gaps: Bool, lags: int) -> Bool | None:
         """Which columns (n, width) of this view are for missing values (n, d) of the records; None: there are none."""
-        if self.is_derived or not gaps.any():
+        if self.is_computed or not gaps.any():
             return None
         return np.pad(gaps, [(0, 0), (0, (self.n_vectors(lags) - 1) * gaps.shape[1])])
 
     @property
-    def is_derived(self) -> bool:
+    def is_computed(self) -> bool:
         """Return whether its columns are not values of the record or of records before."""
         return self.input == "movement" or self.is_of_keys
 
@@ -78,7 +78,7 @@ class View:
 
     def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:
         """The columns of this view that hold category codes."""
-        vectors = 0 if self.is_derived else self.n_vectors(lags)
+        vectors = 0 if self.is_computed else self.n_vectors(lags)
         return tuple(vector * n_features + column for vector in range(vectors) for column in categorical)
 
 

@@ -60,13 +60,15 @@ class Completion:
     def _likely(self, row: Float, gaps: Bool, lacking: Bool | None) -> Float:
         """The values of a row (d,) for its gaps (d,)."""
         present = self.known & ~np.isnan(row)
-        apart = np.square((self.rows[:, present] - row[present]) / self.scale[present]).sum(axis=1)
+        distances = np.square((self.rows[:, present] - row[present]) / self.scale[present]).sum(axis=1)
         if lacking is not None:
-            apart[lacking[:, gaps].any(axis=1)] = np.inf
+            distances[lacking[:, gaps].any(axis=1)] = np.inf
         if not present.any():
-            apart[:] = 0.0
-        last = np.partition(apart, min(NEAREST, len(apart)) - 1)[min(NEAREST, len(apart)) - 1]
-        near = apart <= (last if np.isfinite(last) or not np.isfinite(apart).any() else np.finfo(np.float64).max)
+            distances[:] = 0.0
+        last = np.partition(distances, min(NEAREST, len(distances)) - 1)[min(NEAREST, len(distances)) - 1]
+        near = distances <= (
+            last if np.isfinite(last) or not np.isfinite(distances).any() else np.finfo(np.float64).max
+        )
         values = np.sort(self.rows[near][:, gaps], axis=0)
         likely: Float = values[(len(values) - 1) // 2]
         return likely

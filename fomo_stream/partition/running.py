@@ -239,7 +239,7 @@ class Running(Partition):
         if process != self.detector.process and skipped:  # it needs all of its rows together
             skipped_rows, skipped_keys = zip(*skipped.values(), strict=True)
             skipped = {len(rows): (np.concatenate(skipped_rows), [key for keys_ in skipped_keys for key in keys_])}
-        if process == self.detector.score_apart:  # it never learns
+        if process == self.detector.score_independent:  # it never learns
             return process(rows, keys)
         alone = {row for row in windows if row >= n_again and skips(windows[row], "learning")}
         parts = [score(rows[:n_again], keys[:n_again])] if n_again else []

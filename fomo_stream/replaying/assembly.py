@@ -19,10 +19,10 @@ from fomo_stream.replaying.partition_run import OWN_DETECTOR, PartitionOutcome, 
 from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.report_files import json_value
 from fomo_stream.settings.replay import ReplaySettings, option_values
-from fomo_stream.settings.sources import settings_of_scope
+from fomo_stream.settings.sources import settings_that_affect
 
 # Settings that no number of a report depends on: locations, display, and the delivery of the service.
-NOT_IN_REPORT = frozenset(settings_of_scope(ReplaySettings, "outputs", "running"))
+NOT_IN_REPORT = frozenset(settings_that_affect(ReplaySettings, "outputs", "running"))
 
 
 def make_report(plan: Plan, outcomes: Sequence[PartitionOutcome], started: datetime) -> dict[str, Any]:

@@ -100,11 +100,11 @@ def _delimiter(text: str) -> str:
 class FileFlags(BaseFlags):
     """Settings that say how files are read; shared by `score` and `replay`."""
 
-    delimiter: Annotated[str, AfterValidator(_delimiter)] = flag("Input", "auto", metavar="CHARACTER", scope="scores")
+    delimiter: Annotated[str, AfterValidator(_delimiter)] = flag("Input", "auto", metavar="CHARACTER", affects="scores")
     """separator of the cells of CSV: a character, tab or space; auto: as the first lines show"""
-    decimal: Literal["auto", "comma", "point"] = flag("Input", "auto", scope="scores")
+    decimal: Literal["auto", "comma", "point"] = flag("Input", "auto", affects="scores")
     """decimal sign of the numbers of CSV; auto: as the first lines show"""
-    skip_lines: int | None = flag("Input", None, metavar="N", ge=0, scope="scores")
+    skip_lines: int | None = flag("Input", None, metavar="N", ge=0, affects="scores")
     """lines of CSV above the header, the line with the names of the columns (default: found in the first lines)"""
 
     def csv_settings(self) -> dict[str, Any]:
@@ -133,9 +133,9 @@ COOPERATIVE = "cooperative-sticky"  # the assignment strategy that adds partitio
 class BrokerFlags(BaseFlags):
     """Settings of the connection to the broker, and the group; shared by `run` and `redrive`."""
 
-    bootstrap: str = flag("Broker", "localhost:9092", metavar="HOST:PORT", min_length=1, scope="running")
+    bootstrap: str = flag("Broker", "localhost:9092", metavar="HOST:PORT", min_length=1, affects="running")
     """broker addresses, separated by commas"""
-    kafka: dict[str, str] = flag("Broker", {}, metavar="VALUE", repr=False, scope="running")
+    kafka: dict[str, str] = flag("Broker", {}, metavar="VALUE", repr=False, affects="running")
     """any librdkafka setting, for all clients: --kafka.security.protocol=SSL; repeatable"""
     group: str
 
@@ -158,20 +158,20 @@ class BrokerFlags(BaseFlags):
 class HttpFlags(BaseFlags):
     """Settings of what a process of the service serves and sends over HTTP, for those who watch it."""
 
-    health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, scope="running")
+    health_port: int | None = flag("General", None, metavar="PORT", ge=1, le=65535, affects="running")
     """serve /livez, /readyz, /metrics and a status page on this port (default: off)"""
-    http_host: str = flag("General", "127.0.0.1", metavar="HOST", min_length=1, scope="running")
+    http_host: str = flag("General", "127.0.0.1", metavar="HOST", min_length=1, affects="running")
     """address that --health-port is served on; 0.0.0.0: all addresses of this machine"""
-    show_keys: bool = flag("General", False, scope="running")
+    show_keys: bool = flag("General", False, affects="running")
     """the status page shows the keys of incidents (default: no keys)"""
-    otlp: bool = flag("General", False, scope="running")
+    otlp: bool = flag("General", False, affects="running")
     """send the metrics to an OpenTelemetry collector, as the variables OTEL_* say"""
 
 
 class DeliveryFlags(BrokerFlags):
     """Settings of the delivery of records to the broker."""
 
-    delivery: Literal["exactly-once", "at-least-once"] = flag("Delivery", "exactly-once", scope="outputs")
+    delivery: Literal["exactly-once", "at-least-once"] = flag("Delivery", "exactly-once", affects="outputs")
     """each record exactly once, with transactions; or at least once, for brokers without them"""
 
 
@@ -199,11 +199,11 @@ class RegistryFlags(BaseFlags):
     """The registry that knows the schemas of values."""
 
     registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_registry_table)] = flag(
-        "Schemas", {}, metavar="URL", repr=False, scope="scores"
+        "Schemas", {}, metavar="URL", repr=False, affects="scores"
     )
     """addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema;
     --registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable"""
-    schema_wait: float = flag("Schemas", 300.0, metavar="SECONDS", ge=0, scope="scores")
+    schema_wait: float = flag("Schemas", 300.0, metavar="SECONDS", ge=0, affects="scores")
     """longest time that a record whose schema cannot be fetched waits for the registry, and with it the records behind
     it; then it becomes a dead letter"""
 
@@ -221,35 +221,37 @@ class RegistryFlags(BaseFlags):
 class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
-    model: str = flag("Detector", "default", metavar="NAME", scope="state")
+    model: str = flag("Detector", "default", metavar="NAME", affects="state")
     """streams (the default), fomo (for tables), or a file"""
-    device: str = flag("Detector", "auto", scope="scores")
+    device: str = flag("Detector", "auto", affects="scores")
     """cpu, cuda, cuda:N, or auto: a GPU only for models that run in torch"""
-    backend: Literal["auto", "numba", "torch"] = flag("Detector", "auto", scope="state")
+    backend: Literal["auto", "numba", "torch"] = flag("Detector", "auto", affects="state")
     """what computes the scores; auto: torch with --device cuda and for models that numba cannot run, else numba"""
-    context_size: int = flag("Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="state", decides=REMEMBERED)
+    context_size: int = flag(
+        "Detector", 1000, metavar="ROWS", ge=10, le=MAX_CONTEXT, affects="state", decides=REMEMBERED
+    )
     """largest number of records that a record is compared with, in each view"""
-    min_context: int = flag("Detector", 200, metavar="ROWS", ge=10, le=MAX_CONTEXT, scope="scores")
+    min_context: int = flag("Detector", 200, metavar="ROWS", ge=10, le=MAX_CONTEXT, affects="scores")
     """records to collect before the first score: of a partition, or of a file"""
     alert_rate: float = flag(
-        "Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, scope="scores", decides=("remembered-scores",)
+        "Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, affects="scores", decides=("remembered-scores",)
     )
     """share of the records without a fault that may be called outliers, at most; incidents come in addition"""
-    admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", scope="scores", decides=("views",))
+    admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", affects="scores", decides=("views",))
     """which records may enter the contexts. auto: all but those that feedback calls outliers; the view trimmed also
     leaves out the most outlying. feedback: only those that feedback calls normal. all: as auto, without trimmed"""
-    views: Names = flag("Detector", ("default",), metavar="A,B", scope="state")
+    views: Names = flag("Detector", ("default",), metavar="A,B", affects="state")
     """what records are compared with: default (trimmed,all,recent,movement,key), fast (trimmed,all,key), events
     (trimmed,all,recent,key_values; for independent records of keys, as payments), or names of views"""
-    stuck_values: Literal["alert", "ignore"] = flag("Detector", "alert", scope="scores")
+    stuck_values: Literal["alert", "ignore"] = flag("Detector", "alert", affects="scores")
     """what to do when a feature that nearly always changes repeats one value: report an outlier, or ignore it"""
-    adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, scope="scores")
+    adapt_after: int = flag("Detector", 1000, metavar="N", ge=0, le=1_000_000, affects="scores")
     """announce a lasting shift, in the log and as a metric, after this many records of it; 0: never"""
-    seed: int = flag("Detector", 0, ge=0, scope="state")
+    seed: int = flag("Detector", 0, ge=0, affects="state")
     """seed of the random numbers"""
-    explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", scope="scores")
+    explain: Literal["alerts", "all", "none"] = flag("Detector", "alerts", affects="scores")
     """which records are written with reasons: the features that make them unusual"""
-    threads: int = flag("Throughput", 1, metavar="N", ge=1, le=1024, scope="group")
+    threads: int = flag("Throughput", 1, metavar="N", ge=1, le=1024, affects="group")
     """threads of each computation, at most one per processor"""
 
     @model_validator(mode="after")
@@ -287,63 +289,63 @@ class DetectorFlags(BaseFlags):
 class RecordFlags(DetectorFlags):
     """Settings that say how records are read and results are written; shared by `run` and `score`."""
 
-    features: Names | None = flag("Records", None, metavar="A,B.C", scope="state")
+    features: Names | None = flag("Records", None, metavar="A,B.C", affects="state")
     """features to score, as dotted paths (default: inferred from the first records)"""
-    categorical: Names = flag("Records", (), metavar="A,B.C", scope="state")
+    categorical: Names = flag("Records", (), metavar="A,B.C", affects="state")
     """fields to score as categories, by how often each value and each pair of values occurs, in addition to the
     features"""
-    exclude: Names = flag("Records", (), metavar="A,B.C", scope="state")
+    exclude: Names = flag("Records", (), metavar="A,B.C", affects="state")
     """fields that never become features"""
-    counters: Names = flag("Records", ("auto",), metavar="A,B.C", scope="state")
+    counters: Names = flag("Records", ("auto",), metavar="A,B.C", affects="state")
     """fields that only grow: their growth per record is scored; auto: those that the first records show, if features
     are inferred; or none"""
     missing_values: Annotated[Names, BeforeValidator(_feature_values)] = flag(
-        "Records", (), metavar="A=-9999", scope="group"
+        "Records", (), metavar="A=-9999", affects="group"
     )
     """numbers that mean that a value is missing: temp=-9999; *=65535: in all features except categories"""
-    time: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
+    time: str | None = flag("Records", None, metavar="FIELD", min_length=1, affects="group")
     """field with the time of a record, for windows of maintenance and derived features: a number since 1970 (s, ms, us
     or ns), or ISO 8601 (default: the record's own time)"""
-    time_features: Cycles = flag("Records", (), metavar="A,B", scope="state")
+    time_features: Cycles = flag("Records", (), metavar="A,B", affects="state")
     """compare values with the usual ones at the same time: hour, weekday, month, or several"""
-    timezone: Zone = flag("Records", "UTC", metavar="ZONE", scope="group")
+    timezone: Zone = flag("Records", "UTC", metavar="ZONE", affects="group")
     """time zone of hours and days, and of times without a zone in records and in the configuration: Europe/Berlin"""
-    reference: ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
+    reference: ExistingFile | None = flag("Detector", None, metavar="FILE", affects="scores")
     """CSV, JSON lines or Avro with good records, in the order of time: a record is an outlier if, and as long as, it is
     unusual compared with the good records of its key (default: records are compared with earlier ones)"""
     derive: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_derivations)] = flag(
-        "Records", (), metavar="A,B", scope="state", repeated=True
+        "Records", (), metavar="A,B", affects="state", repeated=True
     )
     """features to compute by key as records come: count(10m), gap(), sum(amount, 24h), mean(amount, 7d),
     distinct(merchant, 24h), new(device), share(category), rate(bytes), speed(lat, lon), change(x),
     ratio(errors, requests); repeatable"""
-    lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, scope="state", decides=("views",))
+    lags: int = flag("Records", 0, metavar="K", ge=0, le=MAX_LAGS, affects="state", decides=("views",))
     """also compare each record together with the K records before it of the same key (adds the view past)"""
-    key: str | None = flag("Records", None, metavar="FIELD", min_length=1, scope="group")
+    key: str | None = flag("Records", None, metavar="FIELD", min_length=1, affects="group")
     """field that names the series of a record, such as its device (default: the record's own key; of a file: all
     records are one series)"""
-    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MAX_KNOWN_KEYS, scope="state")
+    keys: int = flag("Records", 100_000, metavar="N", ge=1, le=MAX_KNOWN_KEYS, affects="state")
     """maximum number of keys of a partition whose usual values are known; the least recently used ones are forgotten"""
-    mute_key: Names = flag("Records", (), metavar="A,B", scope="group")
+    mute_key: Names = flag("Records", (), metavar="A,B", affects="group")
     """keys that give no alerts; labels can also mute keys"""
-    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MAX_OWN_CONTEXTS, scope="group")
+    own_contexts: int = flag("Records", 64, metavar="N", ge=0, le=MAX_OWN_CONTEXTS, affects="group")
     """number of the busiest keys of a partition that are compared with records of their own"""
-    result_field: str = flag("Output", "fomo", metavar="NAME", min_length=1, scope="outputs")
+    result_field: str = flag("Output", "fomo", metavar="NAME", min_length=1, affects="outputs")
     """field of the output record that holds the result"""
-    scores_only: bool = flag("Output", False, scope="outputs")
+    scores_only: bool = flag("Output", False, affects="outputs")
     """write only the result, without the original fields"""
-    incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, scope="group")
+    incident_quiet: int = flag("Records", 10, metavar="N", ge=1, le=1_000_000, affects="group")
     """an incident ends after N records of its series without an alert"""
-    silence: Factor | None = flag("Alerts", None, metavar="FACTOR", scope="group")
+    silence: Factor | None = flag("Alerts", None, metavar="FACTOR", affects="group")
     """give an alert when a key, a partition or the topic sends nothing for FACTOR times its usual gap: 5x (default:
     none)"""
     silence_min: Annotated[str, AfterValidator(_checked_silence)] = flag(
-        "Alerts", "60s", metavar="DURATION", scope="group"
+        "Alerts", "60s", metavar="DURATION", affects="group"
     )
     """the shortest silence that gives an alert, at least 10s"""
-    silence_of: Levels = flag("Alerts", LEVELS, metavar="A,B", scope="group")
+    silence_of: Levels = flag("Alerts", LEVELS, metavar="A,B", affects="group")
     """what is watched for silence: key, partition, topic, or several"""
-    batch_size: int = flag("Throughput", 256, metavar="N", ge=1, le=4096, scope="scores")
+    batch_size: int = flag("Throughput", 256, metavar="N", ge=1, le=4096, affects="scores")
     """maximum number of records scored at once"""
 
     @property
@@ -452,21 +454,21 @@ def _parse_rule(name: str, text: str) -> Rule:
 class RuleFlags(RecordFlags):
     """Settings that suppress or force alerts; shared by `run`, `score` and `replay`."""
 
-    rules: tuple[Rule, ...] = flag("Alerts", (), table=True, scope="scores")
+    rules: tuple[Rule, ...] = flag("Alerts", (), table=True, affects="scores")
     """rules about deviations that do not matter"""
-    maintenance: tuple[Window, ...] = flag("Alerts", (), table=True, scope="scores")
+    maintenance: tuple[Window, ...] = flag("Alerts", (), table=True, affects="scores")
     """windows of maintenance"""
-    calendar: Path | None = flag("Alerts", None, metavar="FILE", scope="scores")
+    calendar: Path | None = flag("Alerts", None, metavar="FILE", affects="scores")
     """iCalendar file with windows of maintenance"""
-    min_severity: Literal["warning", "critical"] = flag("Alerts", "warning", scope="scores")
+    min_severity: Literal["warning", "critical"] = flag("Alerts", "warning", affects="scores")
     """records below this severity give no alert"""
-    only_rises: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    only_rises: Names = flag("Alerts", (), metavar="A,B.C", affects="scores")
     """features that give an alert only when they rise"""
-    only_falls: Names = flag("Alerts", (), metavar="A,B.C", scope="scores")
+    only_falls: Names = flag("Alerts", (), metavar="A,B.C", affects="scores")
     """features that give an alert only when they fall"""
-    ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", scope="scores")
+    ignore: Names = flag("Alerts", (), metavar="A=2.5,B=5%", affects="scores")
     """deviations from the expected value up to this give no alert: 2.5 (in its unit), or 5% (of the expected value)"""
-    valid: Names = flag("Alerts", (), metavar="A=0:100", scope="scores")
+    valid: Names = flag("Alerts", (), metavar="A=0:100", affects="scores")
     """valid ranges: a value outside always gives an alert; either end may be left out"""
 
     @field_validator("ignore", "valid")

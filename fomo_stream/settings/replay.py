@@ -19,42 +19,42 @@ TOPIC_FLAGS = ("from_", "to", "last", "labels_topic")
 class ReplaySettings(GivenFlags, InputFlags, FileFlags):
     """`fomo-stream replay`: score past records. It has all settings of the service that results depend on."""
 
-    topic: str = flag("Input", "", metavar="TOPIC", scope="scores")
+    topic: str = flag("Input", "", metavar="TOPIC", affects="scores")
     """topic to replay"""
-    file: Path | None = flag("Input", None, metavar="FILE", scope="scores")
+    file: Path | None = flag("Input", None, metavar="FILE", affects="scores")
     """file to replay instead of a topic"""
-    format: Literal["auto", "csv", "jsonl", "avro", "parquet", "npz"] = flag("Input", "auto", scope="scores")
+    format: Literal["auto", "csv", "jsonl", "avro", "parquet", "npz"] = flag("Input", "auto", affects="scores")
     """format of --file; auto: by the ending of its name, else by its first character"""
-    from_: str = flag("Input", "", metavar="PLACE", scope="scores")
+    from_: str = flag("Input", "", metavar="PLACE", affects="scores")
     """first record: a time (2026-10-01, 2026-10-01T12:00Z; without a zone: UTC), an offset, or an offset for each
     partition (0:812,1:790) (default: the first record that the topic retains)"""
-    to: str = flag("Input", "", metavar="PLACE", scope="scores")
+    to: str = flag("Input", "", metavar="PLACE", affects="scores")
     """end of the range, written as --from; the record there is not replayed (default: all)"""
-    last: str = flag("Input", "", metavar="DURATION", scope="scores")
+    last: str = flag("Input", "", metavar="DURATION", affects="scores")
     """replay the last 90s, 30m, 12h or 7d, instead of --from"""
-    label: str | None = flag("Labels", None, metavar="FIELD", scope="scores")
+    label: str | None = flag("Labels", None, metavar="FIELD", affects="scores")
     """field that says whether a record is an outlier: true or false, 1 or 0, or -1 or 1 as in scikit-learn"""
-    labels_topic: str | None = flag("Labels", None, metavar="TOPIC", min_length=1, scope="scores")
+    labels_topic: str | None = flag("Labels", None, metavar="TOPIC", min_length=1, affects="scores")
     """topic with labels, as the service takes them by --feedback"""
-    labels_file: Path | None = flag("Labels", None, metavar="FILE", scope="scores")
+    labels_file: Path | None = flag("Labels", None, metavar="FILE", affects="scores")
     """CSV or JSON lines with labels: offset or key, outlier, and optionally partition"""
-    compare: Names = flag("Detectors", (), metavar="A,B", scope="scores")
+    compare: Names = flag("Detectors", (), metavar="A,B", affects="scores")
     """other detectors to compare with in the same pass: river.HalfSpaceTrees, river.OneClassSVM, knn, or
     module:factory"""
-    grid: tuple[str, ...] = flag("Detectors", (), metavar="NAME=A,B", words=True, scope="scores")
+    grid: tuple[str, ...] = flag("Detectors", (), metavar="NAME=A,B", words=True, affects="scores")
     """own settings to compare with, in all combinations: alert_rate=0.01,0.001 context_size=1000,5000"""
-    report: str = flag("Report", "fomo-replay.html", metavar="FILE", scope="running")
+    report: str = flag("Report", "fomo-replay.html", metavar="FILE", affects="running")
     """HTML file for the report; none: write none"""
-    json_: Path | None = flag("Report", None, metavar="FILE", scope="running")
+    json_: Path | None = flag("Report", None, metavar="FILE", affects="running")
     """also write the report as JSON, for compare"""
-    scores_file: Path | None = flag("Report", None, metavar="FILE", scope="running")
+    scores_file: Path | None = flag("Report", None, metavar="FILE", affects="running")
     """also write the scored records to this file, as JSON lines"""
-    suggest: Path | None = flag("Report", None, metavar="FILE", scope="running")
+    suggest: Path | None = flag("Report", None, metavar="FILE", affects="running")
     """write a configuration that the records suggest to this file (YAML): roles of fields, counters, and rules that
     leave few incidents"""
-    incidents_per_day: float = flag("Report", 1.25, metavar="N", gt=0, scope="scores")
+    incidents_per_day: float = flag("Report", 1.25, metavar="N", gt=0, affects="scores")
     """maximum number of incidents a day that the configuration of --suggest should leave"""
-    jobs: int = flag("Throughput", 0, metavar="N", ge=0, le=1024, scope="running")
+    jobs: int = flag("Throughput", 0, metavar="N", ge=0, le=1024, affects="running")
     """partitions to replay at the same time (0: one per processor)"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 

@@ -23,27 +23,27 @@ OFFSETS_MS = 250.0  # at least once: no output waits for the commit of offsets
 class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
     """`fomo-stream run`: score a topic."""
 
-    start: Literal["earliest", "latest"] = flag("Topics", "earliest", scope="running")
+    start: Literal["earliest", "latest"] = flag("Topics", "earliest", affects="running")
     """where a group without offsets starts; partitions created later are read from their start"""
-    warm: str | None = flag("Topics", None, metavar="DURATION", scope="running")
+    warm: str | None = flag("Topics", None, metavar="DURATION", affects="running")
     """a group without offsets first learns, without outputs, the records of this time before its start: 12h, 7d, 2w,
     or earliest for all (default: none)"""
 
-    instance_id: BrokerName | None = flag("Delivery", None, metavar="NAME", min_length=1, scope="running")
+    instance_id: BrokerName | None = flag("Delivery", None, metavar="NAME", min_length=1, affects="running")
     """unique name of this instance in its group; with it, a quick restart keeps the partitions"""
-    on_lost_offset: Literal["fail", "earliest", "latest"] = flag("Delivery", "fail", scope="running")
+    on_lost_offset: Literal["fail", "earliest", "latest"] = flag("Delivery", "fail", affects="running")
     """when the broker no longer has the next record to read: end with an error, or go on at the earliest or latest"""
-    reset_state: bool = flag("Delivery", False, scope="running")
+    reset_state: bool = flag("Delivery", False, affects="running")
     """first delete everything that the group has learned, including its choice of features"""
-    max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, scope="running")
+    max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, affects="running")
     """target for the time from the producer of a record to the commit of its score: a quarter of it (exactly once:
     half) is the longest wait for a batch, and a quarter the shortest time between commits; a lower one takes more CPU
     time, also of the brokers"""
 
-    tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", scope="running")
+    tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", affects="running")
     """records without a value, such as those of change data capture: skipped, or a dead letter"""
     log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
-    wait: bool = flag("General", False, scope="running")
+    wait: bool = flag("General", False, affects="running")
     """wait for brokers, topics and permissions that are missing, instead of ending with an error"""
 
     @field_validator("warm")

@@ -47,15 +47,15 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 # state: the stored state of the group; a change needs --reset-state. group: results; it can change while the group has
 # no members. outputs: like group, but only what is written, and where. scores: results of the instance that has it.
 # running: no result. "": a setting of another command.
-Scope = Literal["state", "group", "outputs", "scores", "running", ""]
-AGREED: tuple[Scope, ...] = ("state", "group", "outputs")
+Effect = Literal["state", "group", "outputs", "scores", "running", ""]
+AGREED: tuple[Effect, ...] = ("state", "group", "outputs")
 
 
 def flag(
     group: str,
     default: Any,
     *,
-    scope: Scope = "",
+    affects: Effect = "",
     metavar: str = "",
     words: bool = False,
     short: str = "",
@@ -66,11 +66,18 @@ def flag(
 ) -> Any:
     """Declare a setting with its group in `--help` and its default (`...`: required). The text below describes it.
 
-    scope: what it affects; every list of settings by effect derives from it. decides: other settings of the agreement
+    affects: what it affects; every list of settings by effect derives from it. decides: other settings of the agreement
     that depend on it. words: takes several words. repeated: may be given several times. short: a second name, such as
     -o. table: has no flag, but tables in the configuration file.
     """
-    extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short, "table": table}
+    extra: Any = {
+        "group": group,
+        "affects": affects,
+        "metavar": metavar,
+        "words": words,
+        "short": short,
+        "table": table,
+    }
     extra |= {"repeated": repeated, "decides": decides}
     return Field(default, json_schema_extra=extra, **constraints)
 
@@ -96,9 +103,9 @@ def with_default(cls: type[BaseFlags], name: str, default: Any, text: str = "") 
     return field
 
 
-def settings_of_scope(cls: type[BaseFlags], *scopes: Scope) -> tuple[str, ...]:
-    """Return the settings with one of these scopes, as names of fields, in the order of the flags."""
-    return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get("scope") in scopes)
+def settings_that_affect(cls: type[BaseFlags], *effects: Effect) -> tuple[str, ...]:
+    """Return the settings that affect one of these, as names of fields, in the order of the flags."""
+    return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get("affects") in effects)
 
 
 def settings_of_group(cls: type[BaseFlags], *groups: str) -> tuple[str, ...]:
@@ -122,9 +129,9 @@ class BaseFlags(BaseSettings):
 
     _flags: Mapping[str, Any] = PrivateAttr({})  # those that `load` got
 
-    config: Path | None = flag("General", None, metavar="FILE", scope="running")
+    config: Path | None = flag("General", None, metavar="FILE", affects="running")
     """YAML or TOML file with settings, named like the flags"""
-    log_level: LogLevel = flag("General", "warning", scope="running")
+    log_level: LogLevel = flag("General", "warning", affects="running")
     """log lines of this level and of the levels above it"""
 
     @classmethod

@@ -20,14 +20,16 @@ NAMES = ("group", "out", "alerts", "dead_letters", "feedback")  # may hold the p
 class TopicFlags(flags.BrokerFlags, flags.RecordFlags):
     """The topic, the group, and the labels that it learns from."""
 
-    topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, scope="scores")
+    topic: str = flag("Topics", ..., metavar="TOPIC", min_length=1, affects="scores")
     """topic to read records from; it must exist. `run`, `doctor`, `group` also take a,b and patterns: '^plant-.*'"""
-    feedback: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="group", decides=flags.REMEMBERED)
+    feedback: str | None = flag(
+        "Topics", None, metavar="TOPIC", min_length=1, affects="group", decides=flags.REMEMBERED
+    )
     """topic with labels for scored records; it needs as many partitions as --topic (default: none)"""
-    group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, scope="scores")
+    group: str = flag("Broker", "fomo-stream", metavar="GROUP", min_length=1, affects="scores")
     """consumer group; instances of the same group share the work. {topic} in it is the name of the topic"""
     feedback_memory: int = flag(
-        "Detector", 5000, metavar="N", ge=0, le=1_000_000, scope="group", decides=flags.REMEMBERED
+        "Detector", 5000, metavar="N", ge=0, le=1_000_000, affects="group", decides=flags.REMEMBERED
     )
     """last scored records of a partition that a label can still refer to"""
 
@@ -62,11 +64,11 @@ class TopicFlags(flags.BrokerFlags, flags.RecordFlags):
 class InputFlags(TopicFlags, flags.RuleFlags, flags.RegistryFlags):
     """Settings that say how the records of a topic are read and judged."""
 
-    schema_file: flags.ExistingFile | None = flag("Schemas", None, metavar="FILE", scope="scores")
+    schema_file: flags.ExistingFile | None = flag("Schemas", None, metavar="FILE", affects="scores")
     """Avro schema of all values (.avsc), for values in Avro without a registry"""
-    max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, metavar="BYTES", ge=1, scope="scores")
+    max_record_bytes: int = flag("Records", MAX_RECORD_BYTES, metavar="BYTES", ge=1, affects="scores")
     """larger records become dead letters"""
-    seed_context: flags.ExistingFile | None = flag("Detector", None, metavar="FILE", scope="scores")
+    seed_context: flags.ExistingFile | None = flag("Detector", None, metavar="FILE", affects="scores")
     """CSV or JSON lines with trusted rows, to fill the context at the start"""
 
     @model_validator(mode="after")
@@ -79,15 +81,15 @@ class InputFlags(TopicFlags, flags.RuleFlags, flags.RegistryFlags):
 class OutputFlags(TopicFlags, flags.DeliveryFlags):
     """Settings that say where results go, and how they are written."""
 
-    out: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
+    out: str = flag("Topics", "", metavar="TOPIC", affects="outputs")
     """topic for scored records; none: write only alerts (default: <topic>-scores)"""
-    alerts: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, scope="outputs")
+    alerts: str | None = flag("Topics", None, metavar="TOPIC", min_length=1, affects="outputs")
     """topic for outliers only, with a record that sums up each incident (default: none)"""
-    dead_letters: str = flag("Topics", "", metavar="TOPIC", scope="outputs")
+    dead_letters: str = flag("Topics", "", metavar="TOPIC", affects="outputs")
     """topic for records that cannot be scored (default: <topic>-dead-letters)"""
-    output_format: Literal["json", "registry"] = flag("Schemas", "json", scope="outputs")
+    output_format: Literal["json", "registry"] = flag("Schemas", "json", affects="outputs")
     """json: scored records are JSON; registry: they have the format of the input record, with a registered schema"""
-    subject_strategy: Literal["topic", "record", "topic-record"] = flag("Schemas", "topic", scope="outputs")
+    subject_strategy: Literal["topic", "record", "topic-record"] = flag("Schemas", "topic", affects="outputs")
     """subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME"""
 
     @model_validator(mode="after")

@@ -180,7 +180,7 @@ def test_the_warm_up_ends_at_once_whatever_was_asked_before() -> None:
     one, other, rows, keys = detector(), detector(), stream(60), keys_of(60)
     for each in (one, other):
         each.process(rows[:10], keys[:10])
-    apart = one.score_apart(rows[10:], keys[10:])
+    apart = one.score_independent(rows[10:], keys[10:])
     assert not apart.series.any()
     assert not apart.begins.any()
     one.score_rows(rows[10:], keys[10:])

@@ -16,7 +16,7 @@ from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MEMORY, OPEN
 from fomo_stream.detector.step.follow import RELATIVE_VECTORS, Batch
-from fomo_stream.detector.step.judge import BOUND, FIXED, N_ADDRESSES, OUTLIER, STANDARDS, UNKNOWN, settle
+from fomo_stream.detector.step.judge import BOUND, EARLIER_LOGITS, FIXED, N_ADDRESSES, OUTLIER, UNKNOWN, judge_visits
 from fomo_stream.detector.step.judge import MEMORY as SERIES_MEMORY
 from fomo_stream.detector.step.work import Work
 from fomo_stream.model.kernels.handles import Handle
@@ -46,9 +46,12 @@ class Judged:
         visits = np.arange(n), np.full(n, self.scope), numbers, numbers, np.ones(n, bool), np.ones(n, bool)
         for here, values in zip((*work.batch, *work.visits, *work.scores), (*batch, *visits, *given), strict=False):
             here[:n] = values
-        seats, address = np.zeros((2, N_ADDRESSES), np.int64), self.alerts.standards(self.history).address
-        seats[self.scope, [FIXED, SERIES_MEMORY, STANDARDS]] = *(handle.address for handle in self.handles), address
-        assert settle(work.address, n, n, 0, seats, learn) == n
+        seats, address = np.zeros((2, N_ADDRESSES), np.int64), self.alerts.earlier_logits(self.history).address
+        seats[self.scope, [FIXED, SERIES_MEMORY, EARLIER_LOGITS]] = (
+            *(handle.address for handle in self.handles),
+            address,
+        )
+        assert judge_visits(work.address, n, n, 0, seats, learn) == n
         if learn and self.history.records - self.alerts.stepped == STEP:
             self.alerts.step(self.history)
         return tuple(array[:n].copy() for array in work.judged[:5])
@@ -85,7 +88,7 @@ def test_compiled_judging_agrees_with_plain_python(seed: int, rate: float, prior
     n, rng = 800, np.random.default_rng(seed)
     config = replace(CONFIG, alert_rate=rate)
     batch, scores = stream(n, seed, prior)
-    columns = scores.logit, scores.by_view, scores.by_key, batch.slots, batch.begins, batch.far, batch.ordinary[:, 0]
+    columns = scores.logit, scores.by_view, scores.by_key, batch.slots, batch.begins, batch.far, batch.is_common[:, 0]
     plain, one, told = PlainJudge(config, prior), Judged(config, prior), np.zeros(0, np.int64)
     found, parts, at = list[Record](), list[tuple[np.ndarray, ...]](), 0
     while at < n:

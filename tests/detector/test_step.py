@@ -55,7 +55,7 @@ def test_a_place_outside_of_the_cycle_is_unknown(place: float) -> None:
 def test_there_is_a_key_for_each_row(n: int) -> None:
     one = detector()
     calls: list[Callable[[Float, list[str]], object]] = [one.process, one.score_rows, one.skip, one.explain]
-    for call in [*calls, one.seed_context, one.score_apart]:
+    for call in [*calls, one.seed_context, one.score_independent]:
         with pytest.raises(SchemaError, match=f"400 rows with {n} keys; give one for each row"):
             call(rows(), ["k"] * n)
     assert one.records == 0

@@ -273,7 +273,7 @@ def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypat
 
 def test_every_setting_of_the_service_and_of_a_replay_says_what_it_affects() -> None:
     for cls in (ServiceSettings, ReplaySettings):
-        assert {name for name, field in cls.model_fields.items() if not extra_of(field)["scope"]} == set()
+        assert {name for name, field in cls.model_fields.items() if not extra_of(field)["affects"]} == set()
 
 
 @pytest.mark.parametrize("name", sorted(REMOVED.keys() - {"json", "format"}))

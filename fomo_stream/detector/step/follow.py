@@ -145,7 +145,7 @@ class Batch(NamedTuple):
     usual: Float  # (n, 3, d) that level and spread, as scores, and how far off it may be
     still: Int  # (n, d) how many values before are equal to this one, where it stands still; else 0
     far: NDArray[np.bool_]  # (n,) whether any value is far; see `Bulk`
-    ordinary: NDArray[np.bool_]  # (n, d) values that are those of nearly all records
+    is_common: NDArray[np.bool_]  # (n, d) values that are those of nearly all records
 
     def vectors_for(self, view_input: str) -> Float:
         """Return the vectors that a view with this input compares."""
@@ -159,9 +159,9 @@ class Batch(NamedTuple):
 def new_batch(n: int, d: int, n_vectors: int) -> Batch:
     """Allocate n records of d features."""
     vectors, relative, usual = np.zeros((n, n_vectors, d)), np.zeros((n, RELATIVE_VECTORS, d)), np.zeros((n, 3, d))
-    gaps, ordinary, flags = np.zeros((n, d), bool), np.zeros((n, d), bool), np.zeros((2, n), bool)
+    gaps, is_common, flags = np.zeros((n, d), bool), np.zeros((n, d), bool), np.zeros((2, n), bool)
     slots, still = np.zeros(n, np.int64), np.zeros((n, d), np.int64)
-    return Batch(vectors, gaps, slots, flags[0], relative, usual, still, flags[1], ordinary)
+    return Batch(vectors, gaps, slots, flags[0], relative, usual, still, flags[1], is_common)
 
 
 @exact_kernel
@@ -329,7 +329,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
         at, numbers, belongs = np.arange(len(values)), np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
     out.vectors[:], out.relative[:], out.usual[:] = np.nan, np.nan, np.nan
     out.slots[:], out.begins[:], out.far[:] = 0, False, False
-    out.still[:], out.ordinary[:] = 0, False
+    out.still[:], out.is_common[:] = 0, False
     slots = numbers
     if not learn:  # the loop below writes: into copies, of the rows that it needs
         slots = np.empty_like(numbers)
@@ -430,7 +430,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                     out.gaps[i, j] = (
                         _is_near_level(x[j], moves[0, j], moves[1, j], count[j], weights) or not is_known[j]
                     )
-                out.ordinary[i, j] = has_bulk and x[j] == fixed.bulk[NEARLY_ALL, j]
+                out.is_common[i, j] = has_bulk and x[j] == fixed.bulk[NEARLY_ALL, j]
             if knows_usual and (of_key or any_expected):
                 for j in range(d):
                     out.usual[i, 0, j], out.usual[i, 1, j], out.usual[i, 2, j] = level[j], spread[j], doubt[j]
@@ -532,16 +532,17 @@ def _expect(x, is_known, count, season, s, j, rows, counts, fixed, level, spread
     possible error of the level, in deviations of all records; alike: whether keys have similar spreads. season: the
     score that is usual at the time, which is not part of a key's level.
     """
-    apart = distance_between_keys(counts.firsts[0, j], counts.firsts[1, j])
+    key_distance = distance_between_keys(counts.firsts[0, j], counts.firsts[1, j])
     if is_known and count == 0:
         counts.firsts[0, j] += 1.0
         counts.firsts[1, j] += abs(score_of(x, j, fixed.pooled))
     n = fixed.weights[1, count]
     own_level, own_variance = np.float64(rows.level[s, j]), np.float64(rows.variance[s, j])
-    share, of_own, within = n / (n + LEVEL_COUNTS / (apart * apart)), n / (n + SPREAD_COUNTS), fixed.pooled[WITHIN, j]
-    expected, off = share * own_level, (1.0 - share) * apart
-    doubt[j], alike[j] = max(off, 1.0), apart < MAX_ALIKE_DISTANCE
-    if apart < MAX_ALIKE_DISTANCE or n < 2.0:
+    share = n / (n + LEVEL_COUNTS / (key_distance * key_distance))
+    of_own, within = n / (n + SPREAD_COUNTS), fixed.pooled[WITHIN, j]
+    expected, off = share * own_level, (1.0 - share) * key_distance
+    doubt[j], alike[j] = max(off, 1.0), key_distance < MAX_ALIKE_DISTANCE
+    if key_distance < MAX_ALIKE_DISTANCE or n < 2.0:
         mixed = of_own * own_variance + SPREAD_COUNTS * within / (n + SPREAD_COUNTS)
     else:  # spreads of keys may differ by orders of magnitude: their logarithms are mixed
         own = math.log(max(own_variance, MIN_WIDTH)) * of_own

@@ -1,7 +1,7 @@
 """Make results of logits: remember each logit, compare it with those before the last step, judge the record, keep it.
 
-`settle` is the loop over records. The arrays of a scope come by address: its ring buffers, the standards that records
-are compared with, and the remembered state of its series.
+`judge_visits` is the loop over records. The arrays of a scope come by address: its ring buffers, the earlier logits
+that records are compared with, and the remembered state of its series.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LESS_FLAG = 2**29  # ... and if it is odd for all, but usual for its key: then i
 TOP, HEIGHT, CLEAR, USUAL, MEDIAN = range(5)
 
 
-class Standards(NamedTuple):
+class EarlierLogits(NamedTuple):
     """The earlier logits that records are compared with between two steps.
 
     Ordinary ones are those without greedy keys and without far values.
@@ -83,10 +83,10 @@ class RowRings(NamedTuple):
 
 
 # The addresses of a scope: three handles, and the number of its series in results
-FIXED, STANDARDS, MEMORY, SERIES, N_ADDRESSES = range(5)
+FIXED, EARLIER_LOGITS, MEMORY, SERIES, N_ADDRESSES = range(5)
 # Positions in the handle FIXED, after the fields of `ScoreRings` and of `RowRings`
 RING = 13  # rows in the ring, rows in an entry of the log, relative rows in an entry; scores in the ring, in an entry
-TALLY = 14  # records so far, and the number of them where `settle` stops
+TALLY = 14  # records so far, and the number of them where `judge_visits` stops
 OF_MEAN = 15  # (most + 2,) see `_remembered`
 LIMITS = 16  # MEMORY_WEIGHT, RATE, ...
 OUTLIERS = 17  # (1,) since the last step
@@ -121,9 +121,9 @@ def _row_rings_at(h):
 
 
 @exact_kernel
-def _standards_at(address):
+def _earlier_logits_at(address):
     h = words_at(address)
-    return Standards(
+    return EarlierLogits(
         row(h, 0, np.float64),
         row(h, 1, np.float64),
         cube(h, 2, np.float64),
@@ -305,7 +305,7 @@ def severities(outlier, score, alert_rate):
 
 
 @exact_kernel
-def settle(work, n, k, start, scope_addresses, learn):
+def judge_visits(work, n, k, start, scope_addresses, learn):
     """Judge k visits of n records from `start` on, and keep them if `learn`, until a scope reaches its BOUND.
 
     Returns the visit after the last one judged. work: the address of `Work`; scope_addresses: (scopes, N_ADDRESSES).
@@ -328,7 +328,7 @@ def settle(work, n, k, start, scope_addresses, learn):
             slot, begins = batch.slots[i], batch.begins[i]
         tally, limits = row(fixed, TALLY, np.int64), row(fixed, LIMITS, np.float64)
         out.series[e], out.begins[e] = slot if s == 0 else scope_addresses[s, SERIES], begins
-        is_judged = scope_addresses[s, STANDARDS] != 0 and visits.judged[e]
+        is_judged = scope_addresses[s, EARLIER_LOGITS] != 0 and visits.judged[e]
         out.status[e] = WARMING_UP
         if is_judged:
             memory = words_at(scope_addresses[s, MEMORY])
@@ -353,7 +353,7 @@ def settle(work, n, k, start, scope_addresses, learn):
                 outliers[s],
                 batch,
                 scores,
-                _standards_at(scope_addresses[s, STANDARDS]),
+                _earlier_logits_at(scope_addresses[s, EARLIER_LOGITS]),
                 limits,
                 out,
             )
@@ -386,37 +386,38 @@ def settle(work, n, k, start, scope_addresses, learn):
 
 
 @exact_kernel
-def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, standards, limits, out):
+def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, limits, out):
     """Write the result of visit e, whose remembered logit is y; returns whether it is an outlier, and in how many more
     records its incident can continue. left: the same number before the visit; outliers: since the last step."""
     logit, by_key, weight, rate = scores.logit[e], scores.by_key[e], scores.weight[e], limits[RATE]
     own = logit
     if not own < combined(scores.by_view, e, by_key, weight, False):  # from 32 bits: later records compare with these
         own = combined(scores.by_view, e, by_key, weight, True)
-    is_apart = batch.far[i]
-    for series in standards.greedy:
-        is_apart |= series == slot
+    compares_with_every = batch.far[i]
+    for series in earlier.greedy:
+        compares_with_every |= series == slot
     # a record of a greedy key, or with a far value, is compared with all records; other records without these
-    ascending = standards.of_every if is_apart else standards.ascending
-    own_peak, its_peak = standards.peaks[int(is_apart), 0], standards.peaks[int(is_apart), 1]
+    ascending = earlier.of_every if compares_with_every else earlier.ascending
+    own_peak, its_peak = earlier.peaks[int(compares_with_every), 0], earlier.peaks[int(compares_with_every), 1]
     m = len(ascending)
     p = (1.0 + (m - smaller(ascending, y))) / (m + 1.0)
     own_rise, its_rise = rise(own_peak, own), rise(its_peak, y)
     is_clear = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
-    is_among_highest = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= standards.few[int(is_apart)]
+    few = earlier.few[int(compares_with_every)]
+    is_among_highest = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= few
     # the first record of an incident follows normal ones: their memory must not make it smaller
     counted = max(own, y) if own_rise > 0.0 else y
     above = 1.0 + 2.0 * max(own_rise, its_rise)
-    tail_share = max(share_above(counted, standards.above) / (above * above * above), MIN_TAIL_SHARE)
+    tail_share = max(share_above(counted, earlier.above) / (above * above * above), MIN_TAIL_SHARE)
     # Memory alone does not continue an incident: after an odd record, and in a constant stream, the remembered logit of
     # a normal record is high, too, so its own logit has to be above the median (one spike made 20 alerts).
     continues = left > 0 and not begins and tail_share <= limits[CONTINUES] and own > own_peak[MEDIAN]
     # a record whose values are those of nearly all records is not an outlier, unless it is odd for its key
     is_odd = by_key > ODD_LOGIT
-    for j in range(batch.ordinary.shape[1]):
-        is_odd |= not batch.ordinary[i, j]
+    for j in range(batch.is_common.shape[1]):
+        is_odd |= not batch.is_common[i, j]
     is_outlier = is_odd and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
-    is_ready = math.isfinite(standards.peaks[1, 1, TOP])
+    is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
     out.remembered[e], out.score[e], out.p[e] = y, 1.0 - tail_share, p
     out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)
     out.status[e] = OK if is_ready else CALIBRATING

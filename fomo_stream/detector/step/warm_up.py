@@ -22,5 +22,5 @@ def warm_up(model: Model) -> None:
             keys = [("a", "b", None)[i % 3] for i in range(len(part))]
             detector.score_rows(part, keys)
             detector.process(part, keys)
-        detector.score_apart(rows)
+        detector.score_independent(rows)
         detector.skip(rows, ["a"] * len(rows))

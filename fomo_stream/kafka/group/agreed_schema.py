@@ -17,7 +17,7 @@ from fomo_stream.kafka.group.agreement import STATE_SETTINGS, Agreement, Setting
 from fomo_stream.kafka.group.group_log import GroupLog, check_has_run
 from fomo_stream.records.inference import limited_to_model, named_schema
 from fomo_stream.records.schema import Schema, shown_names
-from fomo_stream.settings.sources import settings_of_scope
+from fomo_stream.settings.sources import settings_that_affect
 from fomo_stream.settings.topic_flags import GivenFlags, TopicFlags
 
 KIND = b"schema/"
@@ -25,7 +25,7 @@ KIND = b"schema/"
 AnyFlags = TypeVar("AnyFlags", bound=GivenFlags)
 
 # Agreed settings that results depend on.
-RESULT_SETTINGS = (*STATE_SETTINGS, *(name.replace("_", "-") for name in settings_of_scope(TopicFlags, "group")))
+RESULT_SETTINGS = (*STATE_SETTINGS, *(name.replace("_", "-") for name in settings_that_affect(TopicFlags, "group")))
 
 
 class GroupSchema:

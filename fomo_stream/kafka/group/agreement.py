@@ -33,8 +33,8 @@ _PRESENT_NAMES = {stored: name for name, stored in _STORED_NAMES.items()}
 _FLAGS = {option(field)[2:]: extra_of(about) for field, about in OutputFlags.model_fields.items()}
 # Settings of the state can only change when the state is reset; the others can change while the group has no members.
 # The schema agrees on the features.
-STATE_SETTINGS = (*(n for n, about in _FLAGS.items() if about["scope"] == "state" and n != "features"), *REMEMBERED)
-CHANGEABLE_SETTINGS = tuple(n for n, about in _FLAGS.items() if about["scope"] in AGREED[1:])
+STATE_SETTINGS = (*(n for n, about in _FLAGS.items() if about["affects"] == "state" and n != "features"), *REMEMBERED)
+CHANGEABLE_SETTINGS = tuple(n for n, about in _FLAGS.items() if about["affects"] in AGREED[1:])
 # By setting: the flags that decide it, which are its own and those whose `decides` names it.
 GROUP_SETTINGS = {
     name: {name, *(flag for flag, about in _FLAGS.items() if name in about["decides"])}

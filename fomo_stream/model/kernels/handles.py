@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,7 @@ if ARE_COMPILED:
 
         return types.void(*(types.int64,) * 6), codegen
 
+    @cache
     def address_of(function: Any) -> int:
         """Return the address of a kernel of five integers, for `call`."""
         address: int = pointer_to(function, types.void(*(types.int64,) * 5))
@@ -103,6 +105,7 @@ else:
     def call(function: Any, *arguments: Any) -> None:
         _FUNCTIONS[function](*arguments)
 
+    @cache
     def address_of(function: Any) -> int:
         _FUNCTIONS[id(function)] = function
         return id(function)

@@ -9,7 +9,7 @@ processes already read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ class _Kept(FunctionCache):
             super().save_overload(sig, data)
 
 
-@cache
 def pointer_to(compiled: Any, signature: Any) -> int:
     """Return the address of a compiled function, which C can call."""
     result = compiled.get_compile_result(signature)

@@ -79,9 +79,9 @@ def _candidates(row, c, has, count, lacking, x, d2, minima, near):
 
 
 @exact_kernel
-def _keep_nearest(row, c, has, count, lacking, near, total, apart, least):
+def _keep_nearest(row, c, has, count, lacking, near, total, distances, least):
     """Keep of the rows near (total,) those that are nearest to a row (d,), and all that are as far as the last of them;
-    returns how many. apart (n,), least (k,): to work with."""
+    returns how many. distances (n,), least (k,): to work with."""
     for a in range(total):
         i, distance = near[a], 0.0
         for b in range(count):
@@ -90,21 +90,21 @@ def _keep_nearest(row, c, has, count, lacking, near, total, apart, least):
         for j in range(lacking.shape[0]):
             if lacking[j, i] and c.known[j] and np.isnan(row[j]):
                 distance = np.inf
-        apart[a] = distance
+        distances[a] = distance
     least[:] = np.inf
     for a in range(total):
         at = least.shape[0] - 1
-        if apart[a] < least[at]:
-            while at > 0 and least[at - 1] > apart[a]:
+        if distances[a] < least[at]:
+            while at > 0 and least[at - 1] > distances[a]:
                 least[at] = least[at - 1]
                 at -= 1
-            least[at] = apart[a]
+            least[at] = distances[a]
     last = least[least.shape[0] - 1]
     if last == np.inf and least[0] < np.inf:
         last = MAX_FLOAT
     kept = 0
     for a in range(total):
-        if apart[a] <= last:
+        if distances[a] <= last:
             near[kept] = near[a]
             kept += 1
     return kept
@@ -147,7 +147,7 @@ def complete(rows, c, lacking, out):
 def _complete_from(first, rows, c, lacking, out):
     """Complete the rows from the first one on."""
     n, d = c.rows.shape
-    near, apart, least = np.empty(n + HITS_AT_ONCE, np.uint32), np.empty(n), np.empty(min(int(c.nearest), n))
+    near, distances, least = np.empty(n + HITS_AT_ONCE, np.uint32), np.empty(n), np.empty(min(int(c.nearest), n))
     has, x, d2 = np.empty(d, np.int64), np.empty(d, np.float32), np.empty(c.columns.shape[1], np.float32)
     minima = np.empty(GROUPS, np.float32)
     for i in range(first, rows.shape[0]):
@@ -161,7 +161,7 @@ def _complete_from(first, rows, c, lacking, out):
         if not gaps:
             continue
         total = _candidates(row, c, has, count, lacking, x, d2, minima, near)
-        total = _keep_nearest(row, c, has, count, lacking, near, total, apart, least) if count else total
+        total = _keep_nearest(row, c, has, count, lacking, near, total, distances, least) if count else total
         for j in range(d):
             if c.known[j] and np.isnan(row[j]):
-                out[i, j] = _middle(c.rows, near, total, j, apart)
+                out[i, j] = _middle(c.rows, near, total, j, distances)
