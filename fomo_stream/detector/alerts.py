@@ -25,9 +25,9 @@ Int = NDArray[np.int64]
 
 
 # Records over the alert rate in which outliers count as load, see `Alerts.step`: with MAX_LOAD of them neither the
-# second nor the third rule of `Alerts` holds.
+# second nor the third condition of `Alerts` holds.
 LOAD_SPAN = 20.0
-REPEAT_SHARE = 0.7  # of the alert rate: largest p-value of an outlier by the second rule of `Alerts`
+REPEAT_SHARE = 0.7  # of the alert rate: largest p-value of an outlier by the second condition of `Alerts`
 SHARED_ROWS = 1000.0  # records that the partition's count as, see `Alerts.start_from_shared`
 # A key is greedy if it has more than GREEDY_SHARE of the highest last logits, and more than GREEDY_RATIO times its
 # share of all; so less than a third of all records belong to greedy keys. TOP_SHARE times the alert rate: how many are

@@ -36,9 +36,8 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
     reset_state: bool = flag("Delivery", False, affects="running")
     """first delete everything that the group has learned, including its choice of features"""
     max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, affects="running")
-    """target for the time from the producer of a record to the commit of its score: a quarter of it (exactly once:
-    half) is the longest wait for a batch, and a quarter the shortest time between commits; a lower one takes more CPU
-    time, also of the brokers"""
+    """target for the time from the producer of a record to the commit of its score; a lower one takes more CPU time,
+    also of the brokers"""
 
     tombstones: Literal["skip", "dead-letter"] = flag("Records", "dead-letter", affects="running")
     """records without a value, such as those of change data capture: skipped, or a dead letter"""

@@ -250,7 +250,7 @@ def whole() -> Results:
     return new().process(ROWS[:N], KEYS[:N])
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(st.lists(st.integers(1, N - 1), max_size=6))
 def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[int]) -> None:
     one, edges = new(), [0, *sorted(set(cuts)), N]
@@ -259,7 +259,7 @@ def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[in
     assert sum(map(bool, whole().reasons)) > N / 2
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(st.integers(20, N - 15))
 def test_reasons_are_the_same_after_a_recovery_in_a_copy_and_without_learning(at: int) -> None:
     one = new()

@@ -52,15 +52,14 @@ def test_large_tiles_are_filled_with_the_next_records_and_change_no_result() -> 
     model = load_torch_model("streams", "cpu")
     model.tile = GPU_TILE
     found, operations = [], []
-    for size in (n, 150, 15):
+    for size in (n, 15):
         one = Detector(model, 3, config, categorical=(2,))
         with Operations() as counted:
             parts = [one.process(rows[i : i + size], keys[i : i + size]) for i in range(0, n, size)]
         found.append(Results.concatenate(parts))
         operations.append(counted.number)
     assert_same_results(found[0], found[1])
-    assert_same_results(found[0], found[2])
-    assert 2 * operations[0] < operations[2]
+    assert 2 * operations[0] < operations[1]
 
 
 def test_a_copy_goes_on_alike_and_on_its_own() -> None:

@@ -183,7 +183,7 @@ def test_what_is_usual_for_a_key_is_below_zero_only_where_values_are(shift: floa
     )
     rows[2500:, 0] *= np.where((which[2500:] < 5) & (rng.random(500) < 0.1), 20, 1)
     rows[:, 0] += shift
-    found = scored(rows, [f"k{key}" for key in which], DetectorConfig(min_context=200, explain="all"))[1]
+    found = scored(rows, [f"k{key}" for key in which], DetectorConfig(min_context=200, explain="alerts"))[1]
     ranges = [
         reason.low for some in found.reasons for reason in some or () if (reason.scope, reason.feature) == ("key", 0)
     ]

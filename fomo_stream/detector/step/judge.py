@@ -54,7 +54,7 @@ class EarlierLogits(NamedTuple):
     ascending: Float  # (m,) the last remembered logits, ordinary ones
     of_every: Float  # (k,) the last remembered logits, all
     peaks: Float  # (2, 2, 5) peaks of ordinary and of all records, of own and of remembered logits; infinite: too few
-    few: Float  # (2,) for the second rule of `Alerts`: how many of these may be at least as high as the new logit
+    few: Float  # (2,) for the second condition of `Alerts`: how many of these may be at least as high as the new logit
     greedy: Int  # (g,) series of greedy keys
     above: Float  # (BINS + 3,) counts of this bin and all higher ones, see `Rarity`
 
@@ -91,7 +91,8 @@ OF_MEAN = 15  # (most + 2,) see `_remembered`
 LIMITS = 16  # MEMORY_WEIGHT, RATE, ...
 OUTLIERS = 17  # (1,) since the last step
 RECORDS, BOUND = range(2)
-# 1 - score of a record that continues an incident, at most; outliers before the last step; whether still values alert
+# weight of remembered logits; alert rate; 1 - score of a record that continues an incident, at most; outliers before the
+# last step; whether still values alert
 MEMORY_WEIGHT, RATE, CONTINUES, LOAD, STILL = range(5)
 
 
@@ -309,7 +310,7 @@ def judge_visits(work, n, k, start, scope_addresses, learn):
     """Judge k visits of n records from `start` on, and keep them if `learn`, until a scope reaches its BOUND.
 
     Returns the visit after the last one judged. work: the address of `Work`; scope_addresses: (scopes, N_ADDRESSES).
-    See `Alerts` for the rules. Without `learn` nothing changes, and all visits are judged.
+    See `Alerts` for the conditions. Without `learn` nothing changes, and all visits are judged.
     """
     batch, visits, scores, out = batch_at(work, n), visits_at(work, k), scores_at(work, k), judged_at(work, k)
     ids = np.empty(k - start, np.int64)
@@ -398,25 +399,26 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
         compares_with_every |= series == slot
     # a record of a greedy key, or with a far value, is compared with all records; other records without these
     ascending = earlier.of_every if compares_with_every else earlier.ascending
-    own_peak, its_peak = earlier.peaks[int(compares_with_every), 0], earlier.peaks[int(compares_with_every), 1]
+    own_peak, remembered_peak = earlier.peaks[int(compares_with_every), 0], earlier.peaks[int(compares_with_every), 1]
     m = len(ascending)
     p = (1.0 + (m - smaller(ascending, y))) / (m + 1.0)
-    own_rise, its_rise = rise(own_peak, own), rise(its_peak, y)
-    is_clear = own_rise > own_peak[CLEAR] or its_rise > its_peak[CLEAR]
+    own_rise, remembered_rise = rise(own_peak, own), rise(remembered_peak, y)
+    # `peak_of` has seen to it that a peak is at least ODD_LOGIT
+    is_clear = own_rise > own_peak[CLEAR] or remembered_rise > remembered_peak[CLEAR]
     few = earlier.few[int(compares_with_every)]
-    is_among_highest = (own > own_peak[USUAL] or y > its_peak[USUAL]) and p * (m + 1.0) <= few
+    is_among_highest = (own > own_peak[USUAL] or y > remembered_peak[USUAL]) and p * (m + 1.0) <= few
     # the first record of an incident follows normal ones: their memory must not make it smaller
     counted = max(own, y) if own_rise > 0.0 else y
-    above = 1.0 + 2.0 * max(own_rise, its_rise)
+    above = 1.0 + 2.0 * max(own_rise, remembered_rise)
     tail_share = max(share_above(counted, earlier.above) / (above * above * above), MIN_TAIL_SHARE)
     # Memory alone does not continue an incident: after an odd record, and in a constant stream, the remembered logit of
     # a normal record is high, too, so its own logit has to be above the median (one spike made 20 alerts).
     continues = left > 0 and not begins and tail_share <= limits[CONTINUES] and own > own_peak[MEDIAN]
     # a record whose values are those of nearly all records is not an outlier, unless it is odd for its key
-    is_odd = by_key > ODD_LOGIT
+    is_uncommon = by_key > ODD_LOGIT
     for j in range(batch.is_common.shape[1]):
-        is_odd |= not batch.is_common[i, j]
-    is_outlier = is_odd and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
+        is_uncommon |= not batch.is_common[i, j]
+    is_outlier = is_uncommon and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
     is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
     out.remembered[e], out.score[e], out.p[e] = y, 1.0 - tail_share, p
     out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)

@@ -75,7 +75,7 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_baselines_see_distances_by_their_definitions() -> None:
     made = task(rows=200, features=4)
-    methods = baselines(BASELINES)
+    methods = baselines(["knn", "lof", "dte-np"])
     context = (made.context - made.context.mean(0)) / made.context.std(0)
     queries = (made.queries - made.context.mean(0)) / made.context.std(0)
     distances = NearestNeighbors(n_neighbors=5).fit(context).kneighbors(queries)[0]
