@@ -28,14 +28,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("tests", "tests/integration", "benchmarks")]
 
@@ -43,6 +43,7 @@ from brokers import Broker, open_broker, wait_for
 from services import Command, results, unique
 from suite.load import KEYS, cpu_seconds, fill, names
 
+from fomo_stream.kafka.topics.checks import STATE_TOPIC_CONFIG
 from fomo_stream.settings.service_settings import ServiceSettings
 
 PATIENCE_S = 900.0
@@ -86,8 +87,16 @@ class Fleet:
         self.topic = unique("fleet")
         self.running: dict[str, Command] = {}
         self.logs: list[Path] = []
-        broker.create_topic(self.topic, partitions)
+        self._n_committed = 0
+        topics: dict[str, dict[str, str]] = {self.topic: {}, f"{self.topic}-dead-letters": {}}
+        topics |= {f"{self.topic}-scores": {}, f"{self.topic}-{self.topic}-state": STATE_TOPIC_CONFIG}
+        for topic, config in topics.items():
+            broker.create_topic(topic, partitions, config)  # an instance does not wait long for so many partitions
         fill(broker.bootstrap, self.topic, partitions, records * partitions, keys=KEYS)
+        self._places = [TopicPartition(self.topic, number) for number in range(partitions)]
+        # It does not wait for open transactions, and is answered with the offsets of the last committed ones.
+        config = {**broker.config, "group.id": self.topic, "isolation.level": "read_uncommitted"}
+        self._offsets = Consumer(config)
 
     def start(self, *numbers: int) -> None:
         for number in numbers:
@@ -108,10 +117,15 @@ class Fleet:
         for instance in self.running.values():
             instance.kill()
 
-    def is_settled(self) -> bool:
-        """Whether the instances that run share all partitions."""
+    def runs(self) -> bool:
+        """Fails when an instance has ended by itself."""
         for instance in self.running.values():
             assert instance.process.poll() is None, instance.text()[-2000:]
+        return True
+
+    def is_settled(self) -> bool:
+        """Whether the instances share all partitions."""
+        self.runs()
         members = self.broker.members(self.topic)
         return members.keys() == self.running.keys() and sum(map(len, members.values())) == self.partitions
 
@@ -121,11 +135,14 @@ class Fleet:
         return sum(cpu_seconds(one.process.pid) for one in self.running.values()), cpu_seconds(self.broker.process_id)
 
     def committed(self) -> int:
-        return self.broker.committed(self.topic, self.topic)
+        """Records that the group has committed."""
+        with suppress(KafkaException):  # the coordinator is just moving, or the group is new
+            self._n_committed = sum(max(0, place.offset) for place in self._offsets.committed(self._places, timeout=30))
+        return self._n_committed
 
     def until(self, records: int) -> None:
         """Wait until so many records are committed."""
-        wait_for(lambda: self.committed() == records, f"{records} records", PATIENCE_S, every=0.2)
+        wait_for(lambda: self.runs() and self.committed() == records, f"{records} records", PATIENCE_S, every=0.2)
 
     def moves(self) -> list[tuple[float, str, int, int, float]]:
         """Every line about a partition: when, which, the partition; of a restored one also bytes and seconds."""
