@@ -163,11 +163,13 @@ def flags(settings: ServiceSettings) -> list[str]:
 
 @contextmanager
 def feed(fleet: Fleet, rate: float, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that writes records at a steady rate."""
+    """A process that writes records at a steady rate; it has begun."""
+    before = sum(fleet.broker.ends(fleet.topic, committed=True))
     words = [fleet.broker.bootstrap, fleet.topic, str(fleet.partitions), str(int(rate * seconds)), str(rate)]
     program = [sys.executable, "-m", "suite.load", *words]
     with subprocess.Popen(program, cwd=Path(__file__).parent) as process:
         try:
+            wait_for(lambda: sum(fleet.broker.ends(fleet.topic, committed=True)) > before, "the producer", PATIENCE_S)
             yield process
         finally:
             process.kill()
@@ -240,7 +242,7 @@ def run_fleet(broker: Broker, folder: Path, partitions: int, records: int, rate:
         fleet.until(records * partitions)
         tell(step="filled", instances=1, seconds=round(time.monotonic() - began, 1), cpu_s=fleet.cpu())
         reader = Reader(broker, f"{fleet.topic}-scores", partitions)
-        with feed(fleet, rate, 3 * PATIENCE_S):
+        with feed(fleet, rate, 2 * PATIENCE_S):
             settle(fleet, reader)
             tell(step="1", **steady(fleet))
             changes: list[tuple[str, Callable[[], None]]] = [
@@ -288,7 +290,7 @@ def run_size(broker: Broker, folder: Path, partitions: int, records: int, rate: 
         time.sleep(5)  # contexts are built
         tell(partitions=partitions, step="filled", cpu_s=fleet.cpu(), **memory(fleet))
         tell(partitions=partitions, step="idle", **with_bytes(fleet))
-        with feed(fleet, rate, PATIENCE_S):
+        with feed(fleet, rate, 2 * STEADY_S + 60):
             time.sleep(5)
             tell(partitions=partitions, step="fed", **with_bytes(fleet))
         fleet.until(sum(broker.ends(fleet.topic, committed=True)))

@@ -61,7 +61,7 @@ def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output
 def unusable_state_error(topic: str, number: int, error: StateError) -> StateError:
     """Return `error` about a partition's state, with the partition and a remedy."""
     choices = "choose another --group, or forget what was learned with --reset-state"
-    remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
+    remedy = choices if isinstance(error, DamagedStateError) else f"go back to that, {choices}"
     return StateError(f"{topic}[{number}]: {error}; {remedy}")
 
 
