@@ -187,9 +187,9 @@ def waits(fleet: Fleet, reader: Reader, began: float) -> dict[str, Any]:
     sizes, restores = [], []
     for at, event, number, size, elapsed in fleet.moves():
         latest[event, number] = at
-        if event != "restored" or at < began or ("released", number) not in latest:
+        if event != "restored" or at < began or not {("released", number), ("assigned", number)} <= latest.keys():
             continue
-        released, assigned = latest["released", number], latest["assigned", number]
+        released, assigned = latest.pop(("released", number)), latest.pop(("assigned", number))
         times = reader.seen[number]
         before = max((seen for seen in times if seen < assigned), default=released)
         after = min((seen for seen in times if seen > at), default=at)
