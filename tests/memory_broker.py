@@ -319,6 +319,9 @@ class MemoryBroker:
     def poll(self) -> TopicsAnswer:
         return self.answer
 
+    def recent(self, _max_age_s: float) -> TopicsAnswer:
+        return self.answer
+
     def has_open_transaction(self, partition: TopicPartition) -> bool:
         self.waits += 1
         return (partition.topic, partition.partition) in self.hidden

@@ -45,6 +45,7 @@ ANSWER_S = 5.0
 STALLED_S = 5.0  # the wait for the next record of the state topic
 HANGING_S = 15.0  # after the session timeout; the broker should have ended an open transaction earlier
 RETRY_S = 0.1
+TOPICS_AGE_S = 1.0  # the answer about topics names all their partitions: to ask for each partition costs their square
 STOP_S = 2.0  # the wait for the thread; a thread that still waits for the broker is abandoned
 BEHIND_S = 10.0  # a state that stays older than the group's offset for so long shows that somebody changed the offset
 
@@ -61,7 +62,7 @@ def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output
 def unusable_state_error(topic: str, number: int, error: StateError) -> StateError:
     """Return `error` about a partition's state, with the partition and a remedy."""
     choices = "choose another --group, or forget what was learned with --reset-state"
-    remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
+    remedy = choices if isinstance(error, DamagedStateError) else f"go back to that, {choices}"
     return StateError(f"{topic}[{number}]: {error}; {remedy}")
 
 
@@ -103,7 +104,7 @@ class StateReader:
         settings, number = self._settings, partition.number
         answer = self._watch.answer
         if settings.topic in answer.partitions:  # else the watch will see when it exists
-            answer = self._watch.poll()  # it may have been created again since the last poll
+            answer = self._watch.recent(TOPICS_AGE_S)  # it may have been created again since the last poll
         if settings.topic not in answer.partitions:
             raise NotYetError(f"topic {settings.topic} does not exist")
         if number >= answer.partitions.get(settings.state_topic, 0):  # it grows with the input
@@ -116,6 +117,8 @@ class StateReader:
         try:
             restored, notes = decide_resume(input_offsets, entries, settings, f"{settings.topic}[{number}]")
         except LostOffsetError as error:
+            if self._watch.poll().topic_ids.get(settings.topic, "") != topic_id:
+                raise NotYetError(f"topic {settings.topic} was created again") from None
             remedy = "resume at the earliest or the latest retained offset with --on-lost-offset earliest or latest"
             raise LostOffsetError(error.what, remedy) from None
         for event, about in notes:

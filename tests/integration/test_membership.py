@@ -171,6 +171,37 @@ def test_where_the_broker_assigns_a_removed_member_leaves_its_partitions_alone_t
             check_each_is_scored_once(broker, settings["heir"], total)
 
 
+def test_where_the_broker_assigns_members_join_leave_and_are_killed_and_each_record_is_scored_once(
+    assigning_broker: Cluster, tmp_path: Path
+) -> None:
+    broker, topic, partitions = assigning_broker, unique("members"), 4
+    broker.create_topic(topic, partitions)
+    settings = make_settings(broker, topic, kafka=PROTOCOL)
+    total = 0
+
+    def produce() -> None:
+        nonlocal total
+        for number in range(partitions):
+            broker.produce(topic, readings(50, start=total), partition=number)
+        total += 50 * partitions
+
+    with command(tmp_path / "first", settings) as first:
+        first.wait_for_log("restored")
+        for name in ("leaves", "is-killed"):
+            produce()
+            with command(tmp_path / name, settings) as second:
+                second.wait_for_log("restored")
+                wait_for(lambda: is_settled(settings, 2), "both to be members")
+                produce()
+                if name == "leaves":
+                    assert second.terminate() == 0, second.text()
+                    assert "group_not_left" not in second.text()
+            produce()
+        check_each_is_scored_once(broker, settings, total)
+        assert first.terminate() == 0, first.text()
+    wait_for(lambda: not broker.members(settings.group), "the group to have no members")
+
+
 def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the_first_goes_on(
     assigning_broker: Cluster, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ LONG_S = 10.0
 @pytest.mark.parametrize(
     ("target_ms", "kafka", "expected"),
     [
-        (100, {}, ("100", "100", "1000")),
+        (100, {}, ("100", "100", "300")),
         (1, {"session.timeout.ms": "600"}, ("10", "10", "200")),
         (30_000, {"heartbeat.interval.ms": "3000"}, ("500", "500", "3000")),
         (100, {"fetch.wait.max.ms": "300", "group.protocol": "consumer"}, ("300", "100", "None")),  # the broker decides

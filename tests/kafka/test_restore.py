@@ -24,6 +24,7 @@ from fomo_stream.errors import BrokerError, FomoError, StateError
 from fomo_stream.kafka.delivery.base import CommitOutcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.restore import Restorer, to_output
+from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.settings.service_settings import ServiceSettings
@@ -279,6 +280,26 @@ def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
     broker.topic_ids = {"f": topic_id} if topic_id else {}
     flags = SETTINGS.model_copy(update={"feedback": feedback})
     assert restored(broker, flags=flags).feedback_start == expected_start
+
+
+def test_before_an_offset_counts_as_lost_the_broker_is_asked_whether_the_topic_was_created_again() -> None:
+    class Outdated(MemoryBroker):
+        """Its recent answer is of the old topic, until somebody asks again."""
+
+        ids = "old"
+
+        def poll(self) -> TopicsAnswer:
+            self.ids = "new"
+            return self.recent(0)
+
+        def recent(self, _max_age_s: float) -> TopicsAnswer:
+            return TopicsAnswer(self.partitions, {"t": self.ids})
+
+    broker = Outdated()
+    broker.offsets["t", 0] = 10  # the new topic is empty
+    write(broker, {POSITION: SavedPosition(10, "old").encode(), "detector/x": b"learned"})
+    found = restored(broker)
+    assert (found.start, found.entries) == (0, {})
 
 
 def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignored() -> None:

@@ -85,3 +85,19 @@ def test_a_start_without_a_list_of_topics_says_why(
     with pytest.raises(BrokerError, match=remedy) as error:
         TopicSetup(settings, watch).begin()
     assert other not in str(error.value)
+
+
+def test_an_answer_about_the_topics_is_used_again_while_it_is_recent() -> None:
+    class Counting:
+        has_controller, asked = False, 0
+
+        def partitions(self, _topics: object) -> tuple[dict[str, int], dict[str, str]]:
+            self.asked += 1
+            return {"t": self.asked}, {}
+
+    watch: Any = TopicWatch(ServiceSettings(topic="t"))
+    watch.cluster.close()
+    watch.cluster = Counting()
+    answers = [watch.recent(age).partitions["t"] for age in (1e9, 1e9, -1.0, 1e9)]
+    assert answers == [1, 1, 2, 2]
+    assert watch.poll().partitions == {"t": 3}

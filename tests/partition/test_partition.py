@@ -162,7 +162,7 @@ def test_a_state_of_something_else_is_refused_with_what_differs(
     message = str(error.value)
     assert message.startswith("fomo-stream-t-state[0]: ")
     assert words in message
-    assert not changes or "; set that back, choose another --group" in message
+    assert "; go back to that, choose another --group" in message
     assert "--reset-state" in message
 
 

@@ -33,7 +33,7 @@ RETRY_REMEDY = "check that all brokers run, and try again"
 MAX_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, with imports
 REFRESH_MS = 10_000  # a client sees new partitions within this time
-HEARTBEAT_MS = 1000  # members learn of a rebalance by the answer to a heartbeat
+HEARTBEAT_MS = 300  # members learn of a rebalance by the answer to a heartbeat, and some partitions wait for that
 # Files with the certificates of authorities. To fetch a token over HTTPS, the client itself looks only for the second.
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 MIN_FETCH_MS, MAX_FETCH_MS = 10, 500  # between requests; the second is the client's own default

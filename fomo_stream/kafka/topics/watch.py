@@ -75,6 +75,7 @@ class TopicWatch:
         named = (settings.topic, *settings.outputs, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.answer = TopicsAnswer({}, {})
+        self._asked_at = float("-inf")  # for this answer, seconds, monotonic
         self.numbers: Callable[[], Iterable[int]] = tuple  # of the partitions that this instance has
         self.ends: Mapping[PartitionId, EndsAnswer] = {}  # of the input and of the state topic
         self.limits: dict[str, TopicLimits] = {}  # of the outputs and the state topic, where the broker reports them
@@ -99,14 +100,19 @@ class TopicWatch:
 
     def poll(self) -> TopicsAnswer:
         """Ask the broker now. Return its answer, and keep it."""
+        asked_at = time.monotonic()
         try:
             partitions, topic_ids = self.cluster.partitions(self.topics)
         except KafkaException as error:
             self.is_temporary = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
             self.answer = replace(self.answer, trouble=error.args[0].str())
         else:
-            self.answer = TopicsAnswer(partitions, topic_ids)
+            self.answer, self._asked_at = TopicsAnswer(partitions, topic_ids), asked_at
         return self.answer
+
+    def recent(self, max_age_s: float) -> TopicsAnswer:
+        """Return the last answer if it was asked for within `max_age_s`; otherwise ask now."""
+        return self.answer if time.monotonic() - self._asked_at <= max_age_s else self.poll()
 
     def poll_limits(self) -> None:
         """Ask for the limits of the topics of outputs and state."""
