@@ -91,8 +91,8 @@ OF_MEAN = 15  # (most + 2,) see `_remembered`
 LIMITS = 16  # MEMORY_WEIGHT, RATE, ...
 OUTLIERS = 17  # (1,) since the last step
 RECORDS, BOUND = range(2)
-# weight of remembered logits; alert rate; 1 - score of a record that continues an incident, at most; outliers before the
-# last step; whether still values alert
+# weight of remembered logits; alert rate; 1 - score of a record that continues an incident, at most; outliers before
+# the last step; whether still values alert
 MEMORY_WEIGHT, RATE, CONTINUES, LOAD, STILL = range(5)
 
 
