@@ -112,7 +112,7 @@ def test_client_log_lines_are_left_out_where_they_repeat_and_while_any_start_is_
         'kafka_client client=consumer kind=AFTER message="connect refused"'
     ]
     caplog.clear()
-    with caplog.at_level(logging.DEBUG), quiet_clients():
+    with caplog.at_level(logging.DEBUG, logger="fomo_stream"), quiet_clients():
         say("DEBUG")
     assert len(caplog.records) == 1
 

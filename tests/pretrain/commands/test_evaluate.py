@@ -119,8 +119,8 @@ def test_mistakes_get_a_message_before_anything_runs(
 def test_several_sizes_of_the_context_are_compared(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ("--model", "streams", "--baselines", "knn", "--seeds", "1", "--datasets", "narrow,wide")
-    flags = (*flags, "--out", tmp_path / "out")
+    detectors = ("--model", "streams", "--baselines", "knn", "--datasets", "narrow,wide")
+    flags = (*detectors, "--seeds", "1", "--out", tmp_path / "out")
     for size in ("10", "20"):
         assert evaluate(folder, *flags, "--context", size) == 0
     alone = read_runs(tmp_path / "out" / "results.csv")
