@@ -99,7 +99,7 @@ VIEWS = {
         # For records that are independent of each other, as payments: how a key moves says little of them, and the
         # columns of level and spread hide odd values. Beyond MAX_SPREADS, values count by their logarithm: a few keys
         # that are off by hundreds of spreads would decide the scale of a feature. One odd value counts little among
-        # many usual ones, and a flag that is rarely 1 hides it. So it counts by itself, beyond the middle of its column.
+        # many usual ones, and a flag that is rarely 1 hides it. So beyond the middle of its column it counts by itself.
         View("key_values", input="key_value", middle=0.9, extremes=2.0),
     )
 }
