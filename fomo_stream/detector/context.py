@@ -264,7 +264,8 @@ class Context(State):
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
         no, trim, once = np.zeros(0, dtype=bool), self.views[at].trim, self._once(at)
-        return ContextSpec(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
+        spec = ContextSpec(0, 0, self.config.seed, codes, trim, once, none, rows, np.zeros(0), no, outliers)
+        return replace(spec, middle=self.views[at].middle)
 
     def columns(self, view: View, numbers: Int) -> Float:
         """Return rows (n, width) of records of the history in a view; none if one record is not there."""
@@ -280,7 +281,7 @@ class Context(State):
     def _once(self, at: int) -> float:
         """Weight, in views[at], of extremes and of likeness to known outliers; 0: another view adds them."""
         if self.views[at].is_of_keys:
-            return 1.0  # it is in no mean
+            return self.views[at].extremes  # it is in no mean
         return float(self.n_shared) if at in self._adding else 0.0
 
     @property

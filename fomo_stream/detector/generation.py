@@ -78,6 +78,7 @@ class ContextSpec:
     confirmed: NDArray[np.bool_]  # (n,) rows that feedback or a seed context calls normal
     outliers: Float  # (o, d) rows that feedback calls outliers
     quantiles: tuple[Float, ...] = ()  # of each column of `rows`: its values, ascending; of later ones: not known yet
+    middle: float = 1.0  # share of the values of a column, those in the middle, that are its range; see `Ranges`
 
     ARRAYS = ("numbers", "rows", "logits", "confirmed", "outliers")
 
@@ -99,7 +100,7 @@ class ContextSpec:
         return {
             "counters": np.array([self.number, self.takes_effect, self.seed]),
             "categorical": np.array(self.categorical, dtype=np.int64),
-            "shares": np.array([self.trim, self.once]),
+            "shares": np.array([self.trim, self.once, self.middle][: 2 if self.middle == 1.0 else 3]),
             **{name: getattr(self, name) for name in self.ARRAYS},
         }
 
@@ -107,10 +108,10 @@ class ContextSpec:
     def from_arrays(cls, arrays: scoring.Arrays) -> ContextSpec:
         """Return the spec from the arrays of `to_arrays`."""
         number, takes_effect, seed = (int(v) for v in arrays["counters"][:3])  # format 12 has one more
-        trim, once = (float(v) for v in arrays["shares"])
+        trim, once, middle = (*arrays["shares"].tolist(), 1.0)[:3]
         rest: dict[str, Any] = {name: np.array(arrays[name]) for name in cls.ARRAYS}
         categorical = tuple(arrays["categorical"].tolist())
-        return cls(number, takes_effect, seed, categorical, trim, once, **rest)
+        return cls(number, takes_effect, seed, categorical, trim, once, **rest, middle=middle)
 
     def equals(self, other: ContextSpec) -> bool:
         """Return whether both make the same generation, bit for bit."""
@@ -125,16 +126,22 @@ class ContextSpec:
 class Ranges(NamedTuple):
     """The two smallest and the two largest values of each of d features, without far ones; infinite where all are far.
 
-    Evidence grows ever more slowly beyond all values of a context; the distance from them keeps growing.
+    Evidence grows ever more slowly beyond all values of a context; the distance from them keeps growing. A range can
+    also be that of the values in the middle. Then a feature that rarely differs, such as a flag, has no range.
     """
 
     low: Float  # (2, d) ascending
     high: Float  # (2, d) ascending
 
     @classmethod
-    def of(cls, rows: Float) -> Ranges:
-        """The ranges of rows (n, d), n >= 2, NaN = missing."""
-        ends = ends_of(SortedColumns.of(rows), WIDE_GAP)
+    def of(cls, rows: Float, middle: float = 1.0) -> Ranges:
+        """The ranges of rows (n, d), n >= 2, NaN = missing. middle: the share of the values that they have."""
+        columns = SortedColumns.of(rows)
+        if middle < 1.0:
+            aside, at = ((1.0 - middle) / 2.0 * columns.counts).astype(int), np.arange(len(columns.counts))
+            low, high = columns.values[at, aside], columns.values[at, np.maximum(columns.counts - 1 - aside, 0)]
+            return cls(np.stack([low, low]), np.stack([high, high]))
+        ends = ends_of(columns, WIDE_GAP)
         return cls(ends[5:7], ends[7:])
 
     def beyond(self, rows: Float) -> Float:
@@ -190,7 +197,7 @@ class Generation:
         added = np.zeros(len(rows))
         ranges = outliers = None
         if once and not spec.trim:  # a trimmed context lacks the ends of the ranges
-            ranges = Ranges.of(context[~far])
+            ranges = Ranges.of(context[~far], spec.middle)
             added = added + once * ranges.beyond_others(context)
         if once and len(spec.outliers) >= MIN_KNOWN_OUTLIERS:
             outliers = scoring.encode_rows(model, frequencies.encode(spec.outliers))

@@ -35,6 +35,10 @@ class View:
     # "recent", the last records, renewed after a fixed number of records
     sample: str = "reservoir"
     trim: float = 0.0  # share of the context's unconfirmed rows, the most outlying ones, to leave out
+    # of a view of keys: the share of the values of a column, those in the middle, that are its range, and the weight of
+    # the distance from the ranges; see `generation.Ranges`
+    middle: float = 1.0
+    extremes: float = 1.0
 
     def columns(self, vectors: Float, lags: int, categorical: tuple[int, ...]) -> Float:
         """Return the columns (n, width) from the vectors (n, vectors, d) of `Series.follow` with these lags.
@@ -94,8 +98,9 @@ VIEWS = {
         View("key", input="relative"),
         # For records that are independent of each other, as payments: how a key moves says little of them, and the
         # columns of level and spread hide odd values. Beyond MAX_SPREADS, values count by their logarithm: a few keys
-        # that are off by hundreds of spreads would decide the scale of a feature.
-        View("key_values", input="key_value"),
+        # that are off by hundreds of spreads would decide the scale of a feature. One odd value counts little among
+        # many usual ones, and a flag that is rarely 1 hides it. So beyond the middle of its column it counts by itself.
+        View("key_values", input="key_value", middle=0.9, extremes=2.0),
     )
 }
 DEFAULT = ("trimmed", "all", "recent", "movement", "key")

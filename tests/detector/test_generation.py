@@ -52,14 +52,15 @@ value = st.sampled_from([np.nan, 0.0, 1.0]) | st.integers(-50, 50).map(float)  #
 contexts = st.tuples(st.integers(2, 20), st.integers(1, 3)).flatmap(lambda shape: arrays(float, shape, elements=value))
 
 
-def naive(context: np.ndarray, row: np.ndarray) -> float:
+def naive(context: np.ndarray, row: np.ndarray, middle: float = 1.0) -> float:
     """The largest distance beyond a feature's range, feature by feature."""
     most = 0.0
     for values, x in zip(context.T, row, strict=True):
-        known = values[~np.isnan(values)]
-        if not len(known) or known.min() == known.max() or np.isnan(x):
+        known = sorted(values[~np.isnan(values)])
+        known = known[int((1 - middle) / 2 * len(known)) :][: len(known) - 2 * int((1 - middle) / 2 * len(known))]
+        if not known or known[0] == known[-1] or np.isnan(x):
             continue
-        low, high = known.min(), known.max()
+        low, high = known[0], known[-1]
         most = max(most, (low - x) / (high - low), (x - high) / (high - low))
     return float(np.log1p(most))
 
@@ -69,6 +70,15 @@ def test_beyond_is_the_distance_from_the_range_in_widths_of_it(context: np.ndarr
     rows = data.draw(arrays(float, (5, context.shape[1]), elements=value | st.floats(-1e6, 1e6)))
     np.testing.assert_allclose(Ranges.of(context).beyond(rows), [naive(context, row) for row in rows], atol=1e-12)
     assert (Ranges.of(context).beyond(context) == 0).all()
+
+
+@given(contexts, st.floats(0.1, 0.9))
+def test_the_range_of_the_values_in_the_middle_leaves_out_as_many_on_each_side(
+    context: np.ndarray, middle: float
+) -> None:
+    expected = [naive(context, row, middle) for row in context]
+    for found in (Ranges.of(context, middle).beyond(context), Ranges.of(context, middle).beyond_others(context)):
+        np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @given(contexts)

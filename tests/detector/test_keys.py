@@ -285,3 +285,15 @@ def test_a_flag_that_goes_back_to_what_nearly_all_have_is_not_odd() -> None:
     assert found.outlier[flag == 1].sum() >= 6
     odd_flags = [i for i, reasons in enumerate(found.reasons) if reasons and reasons[0].feature == 1]
     assert (flag[odd_flags] == 1).all()
+
+
+def test_a_value_that_is_odd_for_its_key_is_not_hidden_by_a_flag_that_is_rarely_one() -> None:
+    rows, keys = payments(6000)
+    rng = np.random.default_rng(2)
+    flag, odd = rng.random(6000) < 0.02, np.sort(rng.choice(np.arange(3000, 6000), 20, replace=False))
+    rows[odd, 0], flag[odd] = rows[odd, 0] * np.where(rng.random(20) < 0.5, 5, 1 / 5), False
+    _, found = scored(np.column_stack([rows, flag]), keys, DetectorConfig(min_context=200, views=("events",)))
+    flagged = found.by_key[3000:][flag[3000:]]
+    assert (np.median(found.by_key[odd]) > flagged).mean() > 0.95
+    assert found.outlier[odd].sum() >= 8
+    assert found.outlier[flag].sum() <= 4
