@@ -1,6 +1,6 @@
 """Limits and defaults that users can meet, each defined once: rows, columns and bytes."""
 
-ALERT_RATE = 0.01  # maximum share of ordinary records that are called outliers; see `Alerts`
+ALERT_RATE = 0.01  # target for the share of normal records that are called outliers; see `Alerts`
 FIRST_YEAR, LAST_YEAR = 1970, 2200  # range of valid record times and of windows of maintenance
 INFER_RECORDS = 200  # first records that the features of a topic are inferred from
 MAX_PATH_CHARACTERS = 1000  # characters; longer names of fields would take too long to look up

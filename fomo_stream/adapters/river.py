@@ -60,7 +60,7 @@ class FoMoDetector(AnomalyDetector):
     adapt_after
         Number of records after which a lasting shift is announced, 0: never. It changes no score.
     alert_rate
-        Maximum share of ordinary records that are called outliers; real incidents are flagged in addition.
+        Target for the share of normal records that are called outliers; real incidents are flagged in addition.
     device
         "cpu", "cuda", ... or "auto" (for models that run in torch the GPU where there is one, else the CPU).
     seed

@@ -111,7 +111,7 @@ class Alerts(State):
       alert_rate;
     - or if, at most INCIDENT_GAP records of its series after another outlier, it is rare in the long run.
 
-    So of ordinary records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
+    So of normal records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the second and the third end when the new records are not rare any more, or when MAX_LOAD says so.
 
@@ -209,7 +209,7 @@ class Alerts(State):
             window, last = kept_numbers.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
             m, size = len(kept_numbers), round(self._peak * len(kept_numbers) / max(1, n))
             peaks = [peak_of(values[last:], flags[last:], self._rate, size) for values in (x, y)]
-            # Records that have not come yet count as ordinary ones: else a young stream would be allowed fewer outliers
+            # Records that have not come yet count as normal ones: else a young stream would be allowed fewer outliers
             few = REPEAT_SHARE * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
             return np.sort(y[window:]), peaks, few
 

@@ -236,7 +236,7 @@ class DetectorFlags(BaseFlags):
     alert_rate: float = flag(
         "Detector", ALERT_RATE, metavar="P", ge=1e-5, le=0.5, affects="scores", decides=("remembered-scores",)
     )
-    """share of the records without a fault that may be called outliers, at most; incidents come in addition"""
+    """target for the share of normal records that are called outliers; incidents come in addition"""
     admit: Literal["auto", "feedback", "all"] = flag("Detector", "auto", affects="scores", decides=("views",))
     """which records may enter the contexts. auto: all but those that feedback calls outliers; the view trimmed also
     leaves out the most outlying. feedback: only those that feedback calls normal. all: as auto, without trimmed"""

@@ -160,7 +160,7 @@ def test_the_range_the_alerts_and_the_incidents_come_first(seconds: int, when: s
     said = summed_up(made, has_labels=False)
     assert said[:2] == [
         f"1,000 records of sensors{when} were replayed; 2 % of those with a score were alerts "
-        "(20; 1 % of ordinary records, at most, was asked for).",
+        "(20; 1 % of normal records, at most, was asked for).",
         f"The alerts are 1 incident{often}: half have 20 or fewer alerts, the longest 20.",
     ]
     assert "There are no labels, so the quality of the scores is not known." in said

@@ -40,7 +40,7 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], requested: float 
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
         return [f"{replayed}; none of them got a score."]
-    limit_text = f"; {percent(requested)} of ordinary records, at most, was asked for" if requested else ""
+    limit_text = f"; {percent(requested)} of normal records, at most, was asked for" if requested else ""
     return [f"{replayed}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{limit_text})."]
 
 
