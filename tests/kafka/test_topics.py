@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from fomo_stream.errors import BrokerError
+from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.topics.setup import TopicSetup
 from fomo_stream.kafka.topics.watch import TopicReport, TopicsAnswer, TopicWatch
 from fomo_stream.settings.service_settings import ServiceSettings
@@ -85,6 +86,33 @@ def test_a_start_without_a_list_of_topics_says_why(
     with pytest.raises(BrokerError, match=remedy) as error:
         TopicSetup(settings, watch).begin()
     assert other not in str(error.value)
+
+
+@pytest.mark.parametrize("refused", [{}, {"o": "not permitted"}])
+def test_a_start_waits_for_topics_that_the_broker_creates_slowly(
+    refused: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of partitions take longer than a start waits for a broker that refuses."""
+
+    class Slow:
+        has_controller, asked = False, 0
+
+        def partitions(self, _topics: object) -> tuple[dict[str, int], dict[str, str]]:
+            self.asked += 1
+            return dict.fromkeys(("t", "o", "d") if self.asked > 5 else ("t",), 500), {}
+
+        def create(self, topics: dict[str, object], count: int) -> dict[str, str]:
+            assert (list(topics), count) == (["o", "d"], 500)
+            return refused
+
+    monkeypatch.setattr("fomo_stream.kafka.topics.setup.START_TIMEOUT_S", 0.0)
+    watch: Any = TopicWatch(settings := ServiceSettings(topic="t", out="o", dead_letters="d"))
+    watch.cluster.close()
+    watch.cluster, watch.poll_limits = Slow(), lambda: None
+    monkeypatch.setattr(TopicSetup, "_inherited_config", lambda _: {})
+    because = "topic o is missing and could not be created \\(not permitted\\)"
+    with pytest.raises(TopicError, match=because) if refused else nullcontext():
+        TopicSetup(settings, watch).finish(is_known=False)
 
 
 def test_an_answer_about_the_topics_is_used_again_while_it_is_recent() -> None:

@@ -83,7 +83,7 @@ class Cluster:
         return partitions, {topic: topic_id for topic, topic_id in ids.items() if topic_id != NO_ID}
 
     def create(self, topics: Mapping[str, Mapping[str, str]], count: int) -> dict[str, str]:
-        """Create `topics`, by name with their configuration, with `count` partitions; return why some failed."""
+        """Create `topics`, by name with their configuration, with `count` partitions; return why some were refused."""
         if not topics:
             return {}
         if not self.has_controller:  # the embedded broker creates a topic when a producer asks for it
@@ -94,7 +94,9 @@ class Cluster:
         failed = _failures(self.admin.create_topics(new, request_timeout=START_TIMEOUT_S / 2))
         for topic in [topic for topic in topics if topic not in failed]:
             log.info(kv("topic_created", topic=topic, partitions=count))
-        return {topic: why.str() for topic, why in failed.items() if why.code() != KafkaError.TOPIC_ALREADY_EXISTS}
+        # With hundreds of partitions the answer takes longer than a start may wait for a broker that does not answer.
+        created = (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+        return {topic: why.str() for topic, why in failed.items() if why.code() not in created}
 
     def grow(self, topics: Collection[str], count: int) -> dict[str, str]:
         """Give topics `count` partitions; return why some failed: another instance was faster, or not permitted."""

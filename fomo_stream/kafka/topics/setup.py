@@ -26,6 +26,8 @@ from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
+CREATED_S = 30.0  # the wait for topics that the broker has agreed to create
+
 
 class TopicSetup:
     """Check and create the topics of a service.
@@ -90,11 +92,12 @@ class TopicSetup:
         count = watch.answer.partitions.get(self._settings.topic, 1)
         missing = [topic for topic in topics if topic not in watch.answer.partitions]
         reasons = self._cluster.create({topic: topics[topic] for topic in missing}, count)
-        deadline = time.monotonic() + START_TIMEOUT_S / 2
+        deadline = time.monotonic() + (START_TIMEOUT_S / 2 if reasons else CREATED_S)
         while missing and time.monotonic() < deadline:
             watch.poll()
             missing = [topic for topic in missing if topic not in watch.answer.partitions]
-            watch.wait(0.1 if missing else 0)
+            if watch.wait(0.1 if missing else 0):
+                break
         if missing:
             topic = missing[0]
             what = (

@@ -94,9 +94,9 @@ class TopicWatch:
         if not self._thread.is_alive():
             self.cluster.close()
 
-    def wait(self, seconds: float) -> None:
-        """Wait for `seconds`, or until `stop`."""
-        self._stopped.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Wait for `seconds`, or until `stop`; return whether it was called."""
+        return self._stopped.wait(seconds)
 
     def poll(self) -> TopicsAnswer:
         """Ask the broker now. Return its answer, and keep it."""
