@@ -27,7 +27,7 @@ _PART = re.compile(r"(?:[^,()]|\((?:[^()]|\([^()]*\))*\)|[()])+")  # up to a com
 
 
 class Derivation(NamedTuple):
-    """A feature that is computed by key."""
+    """A feature that is computed from fields of a record, and mostly from earlier records of its key."""
 
     name: str  # of the feature
     function: str

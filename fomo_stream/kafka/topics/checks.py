@@ -20,7 +20,7 @@ STATE_TOPIC_CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "60000",
 }
-RESULT_BYTES = 64 << 10  # room for the result in an output record
+RESULT_BYTES = 64 << 10  # room for the result in an output record, or for the headers of a dead letter
 
 
 @dataclass(frozen=True)
