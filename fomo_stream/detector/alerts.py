@@ -109,8 +109,10 @@ class Alerts(State):
     - if its own logit, or its remembered one, is above 1 and clearly above all of the last 7 / alert_rate ones;
     - or if one of them is clearly above those that were not outliers, and its p-value is at most REPEAT_SHARE *
       alert_rate;
-    - or if, at most INCIDENT_GAP records of its series after another outlier, it is rare in the long run.
+    - or if, at most INCIDENT_GAP records of its series after another outlier, it is rare in the long run, and its own
+      logit is above the median.
 
+    None of these counts for a record whose values are all those of nearly all records, unless it is odd for its key.
     So of normal records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the second and the third end when the new records are not rare any more, or when MAX_LOAD says so.
