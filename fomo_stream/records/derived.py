@@ -39,7 +39,7 @@ RATIO_DECAY = 0.99  # weight of a record of a ratio, relative to that of the nex
 MAX_LATENESS_MS = 86_400_000
 MIN_TRIP_MS = 360_000  # positions are not exact: in a shorter time, their error would look like a speed
 EARTH_KM = 6371.0
-MAX_INPUT = 1e280  # so that sums and differences stay finite
+MAX_INPUT = 1e280  # so that sums and differences stay finite; a product would have to be limited
 LAST_USE, LATEST_TIME, FIRST_FEATURE = 0, 1, 2  # positions in the state of a key
 
 Float = NDArray[np.float64]
