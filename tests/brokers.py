@@ -157,6 +157,10 @@ class Broker:
         asked = self.admin.list_offsets(every, isolation_level=isolation)
         return [asked[place].result(20).offset for place in every]
 
+    def wait_for_transactions(self, topic: str) -> None:
+        """Wait until no transaction on a topic is open."""
+        wait_for(lambda: self.ends(topic, True) == self.ends(topic, False), f"transactions on {topic} to end")
+
     def members(self, group: str) -> dict[str, set[int]]:
         """The partitions of every member of a group, by its instance id."""
         described = self.admin.describe_consumer_groups([group])[group].result(20)

@@ -59,7 +59,7 @@ def write(broker: Broker, topic: str, letters: Sequence[dict[str, Any]]) -> None
 def wait_for_end(broker: Broker, topic: str) -> None:
     """Of transactions: the broker answers a commit before readers see it in every partition."""
     if broker.is_kafka:
-        wait_for(lambda: broker.ends(topic, True) == broker.ends(topic, False), f"transactions on {topic} to end")
+        broker.wait_for_transactions(topic)
 
 
 def read(broker: Broker, topic: str) -> list[Any]:
