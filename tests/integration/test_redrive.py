@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from brokers import Broker, wait_for
+from brokers import Broker
 from confluent_kafka import Producer
 from services import Running, make_settings, unique
 
