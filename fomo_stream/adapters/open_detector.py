@@ -33,9 +33,8 @@ from fomo_stream.adapters.columns import (
 from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.detector import Detector, DetectorCall
 from fomo_stream.detector.keys import Key
-from fomo_stream.detector.results import Results
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
@@ -328,6 +327,8 @@ class _Request(NamedTuple):
 
     def is_same(self, other: _Request) -> bool:
         """Return whether these are the same rows, bit for bit, with the same keys."""
+        if self is other:
+            return True
         is_same_shape = self.rows.shape == other.rows.shape and self.keys == other.keys
         return is_same_shape and self.rows.tobytes() == other.rows.tobytes()
 
@@ -351,6 +352,8 @@ class OpenDetector:
     _reference: tuple[Float, list[Key] | None] | None = None  # rows and keys
 
     _derived: DerivedFeatures | None = None  # default for older pickles
+    # the last records that were scored, so that nothing is scored twice
+    _scored: tuple[_Request, DetectorCall] | None = None
 
     def __init__(
         self,
@@ -371,7 +374,6 @@ class OpenDetector:
         self._rows = rows
         self._begin()
         self._saved: tuple[int, StoredEntries] | None = None  # width and state of a pickle, until the first use
-        self._scored: tuple[_Request, Results] | None = None  # the last result, so that nothing is scored twice
         if reference is not None:
             self._derived = None if derived is None else derived.copy()  # good records do not count as learned
             data = self._with_derived(reference, learn=True)
@@ -393,7 +395,9 @@ class OpenDetector:
         request, detector = self._request([x])
         if detector is None or not len(request.rows):
             return np.nan if self._rows.has_learned else unknown
-        value = float(getattr(self._score(detector, request), name)[0])
+        call = self._score(detector, request)
+        value = float(getattr(call.work.judged, name)[0])
+        self._scored = request, call
         return unknown if isnan(value) else value
 
     def results(self, data: OpenedData, name: str, unknown: float) -> Float:
@@ -401,8 +405,10 @@ class OpenDetector:
         request, detector = self._request(data)
         result = np.full(len(request.whole), np.nan if self._rows.has_learned else unknown)
         if detector is not None and len(request.rows):
-            values = getattr(self._score(detector, request), name)
+            call = self._score(detector, request)
+            values = getattr(call.judged, name)
             result[request.places] = np.where(np.isnan(values), unknown, values)
+            self._scored = request, call
         return result
 
     def explain(self, data: OpenedData) -> list[Explanation]:
@@ -414,14 +420,16 @@ class OpenDetector:
         data = self._with_derived(data)
         records = data.records() if isinstance(data, Columns) else data
         names, codes, counters = [self._rows.names[column] for column in self._taken], *self._special()
-        scored = self._score(detector, request)
+        call = self._score(detector, request)
+        scored = call.results()
         columns = (
             np.arange(len(explanations))[request.places].tolist(),
-            detector.explain(request.rows, request.keys, scored),
+            detector.reasons(call),
             np.where(np.isnan(scored.by_reference), scored.remembered_logit - scored.logit, 0.0).tolist(),
             scored.outlier.tolist(),
             request.keys or [None] * len(request.rows),
         )
+        self._scored = request, call
         for i, reasons, earlier, is_outlier, key in zip(*columns, strict=True):
             if earlier == earlier:  # NaN: no score
                 explanations[i] = Explanation.of(reasons, names, codes, records[i], earlier, is_outlier, key, counters)
@@ -433,14 +441,14 @@ class OpenDetector:
         n = len(request.rows)
         if detector is None or not n:
             return
-        scored, self._scored = self._scored, None
+        kept = self._taken_scored()
         self._since += n
         for i, row in enumerate(request.whole[request.places]):
             self._learned.append((row, None if request.keys is None else request.keys[i]))
         if not self._rows.is_judged and len(self._learned) >= INFER_RECORDS:
             self._rows.judge(self._last_rows(self._rows.width)[:INFER_RECORDS])
-        if scored is not None and (request is scored[0] or request.is_same(scored[0])):
-            detector.learn_rows(request.rows, scored[1], request.keys)
+        if kept is not None and request.is_same(kept[0]):
+            detector.learn(kept[1])
         else:
             detector.process(request.rows, request.keys)
 
@@ -478,11 +486,18 @@ class OpenDetector:
         keys: Sequence[Key] = self._rows.keys(records) or [None] * len(records)
         return self._derived.follow(records, keys, [_time_of(record.get(self._time)) for record in records], learn)
 
-    def _score(self, detector: Detector, request: _Request) -> Results:
-        scored = self._scored
-        if scored is None or not (request is scored[0] or request.is_same(scored[0])):
-            scored = self._scored = request, detector.score_rows(request.rows, request.keys)
-        return scored[1]
+    def _score(self, detector: Detector, request: _Request) -> DetectorCall:
+        """Return the scored records. Keep them in `_scored` once they were read: another call ends what is there."""
+        if (scored := self._taken_scored()) is not None:
+            if request.is_same(scored[0]):
+                return scored[1]
+            detector.release(scored[1])
+        return detector.peek(request.rows, request.keys)
+
+    def _taken_scored(self) -> tuple[_Request, DetectorCall] | None:
+        """Take what was scored last out of `_scored`: only one of several threads gets it."""
+        scored: tuple[_Request, DetectorCall] | None = self.__dict__.pop("_scored", None)
+        return scored
 
     def _request(self, data: OpenedData, learn: bool = False) -> tuple[_Request, Detector | None]:
         """Return the rows of records, and the detector. learn: see `OpenRows.rows`.
@@ -499,8 +514,9 @@ class OpenDetector:
             detector = self._current_detector()
         if len(self._taken) < whole.shape[1]:
             rows = self._taken_of(whole)
-        if self._scored is not None and whole is self._scored[0].whole and keys == self._scored[0].keys:
-            return self._scored[0], detector
+        scored = self._scored
+        if scored is not None and whole is scored[0].whole and keys == scored[0].keys:
+            return scored[0], detector
         if rows is quick or is_complete(rows):
             return _Request(whole, rows, slice(None), keys), detector
         places = np.flatnonzero(has_values(rows))
@@ -576,7 +592,8 @@ class OpenDetector:
         state = self.__dict__.copy()
         if self.detector is not None:
             state["_saved"] = self._width, self.detector.copy().changes()
-        state["detector"] = state["_scored"] = None
+        state["detector"] = None
+        state.pop("_scored", None)
         return state
 
 

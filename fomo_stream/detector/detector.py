@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Entries, SingleEntry, StoredEntries
 from fomo_stream.detector.config import MIN_CONTEXT_ROWS, STEP, DetectorConfig
 from fomo_stream.detector.format_12 import changes_since
-from fomo_stream.detector.key_scopes import DECISION_RECORDS, NOT_LEARNED, KeyScopes, Routes, key_reasons
+from fomo_stream.detector.key_scopes import DECISION_RECORDS, NO_OWNERS, NOT_LEARNED, KeyScopes, Routes, key_reasons
 from fomo_stream.detector.keys import UNKEYED, Digests, Key
 from fomo_stream.detector.reference import ENTRY, Reference, ReferenceJudgement, reference_reasons
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, Severity, Status
@@ -175,13 +175,12 @@ class Detector:
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Return whether records with these keys (n,) can be processed without waiting for a generation."""
-        if all(scope.is_ready(len(keys)) for scope in self._key_scopes.scopes):  # which is usual, and cheap to find out
-            return True
         if not len(self._key_scopes):
-            return False
-        call = self._visited(len(keys), Digests.of(keys), learn=True, is_bounded=False)
-        is_ready = all(self._key_scopes.scopes[s].is_ready(n) for s, n in self._scopes_of(call))
-        self._keep(call.work)
+            return self._shared.is_ready(len(keys))
+        call = self._visited(np.empty((len(keys), 0)), Digests.of(keys), learn=True, is_bounded=False)
+        counts = dict(call.scopes) | {0: self._of_shared(call)}  # its view of keys scores records of all keys
+        is_ready = all(self._key_scopes.scopes[s].is_ready(n) for s, n in counts.items())
+        self.release(call)
         return is_ready
 
     # -- scoring and learning ------------------------------------------------------------------------------------
@@ -195,8 +194,9 @@ class Detector:
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
-        _check_lengths(rows, keys=keys)
-        return Results.concatenate([call.results() for call in self._process(rows, keys, None)])
+        _check_lengths(rows, keys)
+        of_keys = None if keys is None else Digests.of(keys)
+        return Results.concatenate([call.results() for call in self._process(self._spec.checked(rows), of_keys, None)])
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
@@ -205,18 +205,35 @@ class Detector:
         from those of `process`. This changes no later result: verdicts that come before these rows are learned still
         take effect together.
         """
-        _check_lengths(rows, keys=keys)
+        return self._done(self.peek(rows, keys))
+
+    def peek(self, rows: Float, keys: Sequence[Key] | None = None) -> DetectorCall:
+        """Score rows (n, d) as `score_rows` does. The call has their results; end it with `learn` or `release`."""
+        _check_lengths(rows, keys)
         call = self._peek(rows, keys)
         self._score_and_judge(call, None, learn=False)
-        return self._done(call)
+        return call
+
+    def learn(self, call: DetectorCall) -> None:
+        """Learn the records of `peek`; the same as `process`, without scoring most of them again.
+
+        No record may have been learned since; feedback may have come.
+        """
+        left = DECISION_RECORDS - self.records % DECISION_RECORDS
+        if call.n > min(self._shared.room, left) or len(self._key_scopes):
+            for _ in self._process(call.values, call.keys, call.results().scores):
+                pass
+        else:  # the visits of records that are learned are those that scored them
+            self._learn(call, None)
+        self.release(call)
 
     def score_independent(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are not a stream, each against the shared contexts alone, without learning them.
 
         The outliers are those with a p-value of at most the alert rate. Nothing remembers the records before.
         """
-        _check_lengths(rows, keys=keys)
-        call, shared = self._peek(rows, keys, owners=np.zeros(len(rows), np.int64)), self._shared
+        _check_lengths(rows, keys)
+        call, shared = self._peek(rows, keys, owners=NO_OWNERS), self._shared
         self._key_scopes.prepare(0, call.k)
         self._score_visits(call, None)
         scores, is_scored = call.results().scores, shared.has_contexts
@@ -225,35 +242,24 @@ class Detector:
         self._explain(call, 0, call.k)
         return replace(results, reasons=self._done(call).reasons)
 
-    def explain(
-        self, rows: Float, keys: Sequence[Key] | None = None, scored: Results | None = None
-    ) -> list[tuple[Reason, ...]]:
+    def explain(self, rows: Float, keys: Sequence[Key] | None = None) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
 
-        scored: results of `score_rows` for them, if known. Nothing changes. Raises SchemaError as `process`.
+        Nothing changes. Raises SchemaError as `process`.
         """
-        _check_lengths(rows, keys=keys, results=scored)
-        scored = self.score_rows(rows, keys) if scored is None else scored
-        call, scores = self._peek(rows, keys), scored.scores
-        if self._reference is not None:
-            call.by_reference = self._reference.judge(call.batch, call.digests, learn=False)
-        reasons = [self._reasons(call, i, scores[i : i + 1]) for i in range(len(scored))]
-        self._done(call)
+        call = self.peek(rows, keys)
+        reasons = self.reasons(call)
+        self.release(call)
         return reasons
 
-    def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
-        """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
-
-        scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
-        """
-        _check_lengths(rows, keys=keys, results=scored)
-        for _ in self._process(rows, keys, scored.scores):
-            pass
+    def reasons(self, call: DetectorCall) -> list[tuple[Reason, ...]]:
+        """The reasons (n,) of the records of `peek`, as `explain` does."""
+        return [self._reasons(call, i, call.scores_of(i)) for i in range(call.n)]
 
     def skip(self, rows: Float, keys: Sequence[Key]) -> None:
         """Skip rows (n, d), as in maintenance: nothing is learned from them, except that counters continue from their
         totals."""
-        _check_lengths(rows, keys=keys)
+        _check_lengths(rows, keys)
         self._series.skip(self._spec.checked(rows), keys)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
@@ -261,7 +267,7 @@ class Detector:
 
         Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
         """
-        _check_lengths(rows, keys=keys)
+        _check_lengths(rows, keys)
         rows = self._spec.checked(rows)
         if self.records:
             raise StateError("a context can be seeded only before the first record")
@@ -275,7 +281,7 @@ class Detector:
 
         Whether a record is an outlier then follows from them alone. Raises SchemaError if they are too few.
         """
-        _check_lengths(rows, keys=keys)
+        _check_lengths(rows, keys)
         values, series = self._spec.checked(rows), _new_series(self.model, self._spec, self.config)
         digests = np.zeros((len(values), 2), np.uint64) if keys is None else Digests.of(keys).digests
         parts = [slice(at, at + MAX_WORK_RECORDS) for at in range(0, len(values), MAX_WORK_RECORDS)]
@@ -299,53 +305,54 @@ class Detector:
 
     # -- a call --------------------------------------------------------------------------------------------------
 
-    def _process(self, rows: Float, keys: Sequence[Key] | None, known_scores: Scores | None) -> Iterator[DetectorCall]:
-        """Score and learn the next records (n, d), part by part: each has to be read before the next one.
+    def _process(self, values: Float, keys: Digests | None, known_scores: Scores | None) -> Iterator[DetectorCall]:
+        """Score and learn the next records, checked rows (n, ...), part by part: each has to be read before the next.
 
         known_scores: theirs, if no record was learned since.
         """
-        values, digests = self._spec.checked(rows), None if keys is None else Digests.of(keys)
         start, n, basis = 0, len(values), self._basis
         seen, basis_seen, self._known = 0, basis, None
         while True:
             looks_ahead = self._large_tile > 0 and known_scores is None and n - start > self._shared.ahead
             if looks_ahead and (start >= seen or self._basis != basis_seen):
                 seen, basis_seen = start + self._large_tile, self._basis
-                self._look_ahead(values, digests, slice(start, seen))
+                self._look_ahead(values, keys, slice(start, seen))
             stop = min(n, start + DECISION_RECORDS - self.records % DECISION_RECORDS)
-            of_keys = None if digests is None else digests.part(slice(start, stop))
-            call = self._visited(stop - start, of_keys, learn=True)
-            part = slice(start, start + call.n)
-            of_keys = None if of_keys is None else of_keys.part(slice(0, call.n))
-            bulk = self._shared.view_set.bulk(self._shared.records)
-            self._series.note(values[part], of_keys, bulk, True, call.work.address)
+            part = slice(start, stop)
+            call = self._visited(values[part], None if keys is None else keys.part(part), learn=True)
             is_good = start == 0 or (self._basis == basis and not len(self._key_scopes))
+            part = slice(start, start + call.n)
             part_scores = known_scores if known_scores is None or call.n == n else known_scores[part]
-            self._score_and_learn(call, part_scores if is_good else None)
+            self._learn(call, part_scores if is_good else None)
             yield call
-            self._keep(call.work)
+            self.release(call)
             start += call.n
-            if call.n and self.records % DECISION_RECORDS == 0:
-                self._decide()
             if start == n:
                 self._known = None
                 return
+
+    def _learn(self, call: DetectorCall, known_scores: Scores | None) -> None:
+        """Learn the records of a call, as far as there is room, and decide about keys where that is due."""
+        self._follow(call, learn=True)
+        self._score_and_learn(call, known_scores)
+        if call.n and self.records % DECISION_RECORDS == 0:
+            self._decide()
 
     @property
     def _large_tile(self) -> int:
         """Rows of a tile of the model's device, if they are more than can be scored before any is learned; else 0."""
         return self.model.tile if self.model.tile > STEP + self.config.lag else 0
 
-    def _look_ahead(self, values: Float, digests: Digests | None, part: slice) -> None:
+    def _look_ahead(self, values: Float, keys: Digests | None, part: slice) -> None:
         """Find logits of a part of the next records all at once, as far as they can be known before any is learned.
 
         A logit depends, to the last bit, on the row and the context alone. So it does not matter whether a record gets
         another row or context when it is its turn: then its logit is found again.
         """
         self._known = {} if self._known is None else self._known
-        call = self._peek_values(values[part], None if digests is None else digests.part(part))
+        call = self._peek_values(values[part], None if keys is None else keys.part(part))
         self._score_visits(call, None)
-        self._keep(call.work)
+        self.release(call)
 
     @property
     def _basis(self) -> tuple[Any, ...]:
@@ -358,25 +365,36 @@ class Detector:
         """Find the visits of rows (n, d) as the next n records; nothing changes. owners: as of `KeyScopes.owners`."""
         return self._peek_values(self._spec.checked(rows), None if keys is None else Digests.of(keys), owners)
 
-    def _peek_values(self, values: Float, digests: Digests | None, owners: Int | None = None) -> DetectorCall:
-        call = self._visited(len(values), digests, learn=False, owners=owners)
-        self._series.note(values, digests, self._shared.view_set.bulk(self._shared.records), False, call.work.address)
+    def _peek_values(self, values: Float, keys: Digests | None, owners: Int | None = None) -> DetectorCall:
+        call = self._visited(values, keys, learn=False, owners=owners)
+        self._follow(call, learn=False)
         return call
 
+    def _follow(self, call: DetectorCall, learn: bool) -> None:
+        """Follow the records of a call in their series: this fills its batch."""
+        bulk = self._shared.view_set.bulk(self._shared.records)
+        self._series.note(call.values, call.keys, bulk, learn, call.work.address)
+
     def _visited(
-        self, n: int, keys: Digests | None, learn: bool, is_bounded: bool = True, owners: Int | None = None
+        self, values: Float, keys: Digests | None, learn: bool, is_bounded: bool = True, owners: Int | None = None
     ) -> DetectorCall:
-        """Find the visits of the next n records, or, if they are to be learned, of as many as there is room for.
+        """Find the visits of the next records, checked rows (n, ...), or, if they are to be learned, of as many as
+        there is room for.
 
         is_bounded: whether room counts.
         """
-        key_scopes, work = self._key_scopes, self._work_for(n)
+        n, scopes, k = len(values), self._key_scopes, -1
+        work, addresses, bounded = self._work_for(n), scopes.tallies, learn and is_bounded
         if owners is None:
-            owners = np.zeros(n, np.int64) if keys is None else key_scopes.owners(keys.digests)
-        numbers = np.array([scope.records for scope in key_scopes.scopes])
-        rooms = np.array([scope.room for scope in key_scopes.scopes]) if is_bounded and learn else numbers + n + 1
-        k, n = route(work.address, owners, numbers, rooms, key_scopes.are_ready, key_scopes.prior, learn)
-        return DetectorCall(work, n, k, None if keys is None else keys.digests[:n])
+            owners = NO_OWNERS if keys is None else scopes.owners(keys.digests)
+        while k < 0:
+            visited = np.zeros((2, len(addresses)), np.int64)
+            k, done = route(work.address, n, owners, addresses, scopes.are_ready, scopes.prior, learn, bounded, visited)
+            if k < 0:
+                scopes.scopes[-1 - k].find_room()
+        if done < n:
+            values, keys = values[:done], None if keys is None else keys.part(slice(0, done))
+        return DetectorCall(work, done, k, values, keys, visited)
 
     def _work_for(self, n: int) -> Work:
         """Take memory for n records that no other call, also of another thread, works in."""
@@ -390,30 +408,24 @@ class Detector:
         shape = self.n_features, self._series.n_vectors, self._shared.context.n_shared, view_set.column_ranges
         return Work(max(n, MIN_WORK_RECORDS), *shape)
 
-    def _keep(self, work: Work) -> None:
-        """Keep the memory for another call, unless it is large."""
-        if work.size <= MAX_WORK_RECORDS:
-            self._works.append(work)
+    def release(self, call: DetectorCall) -> None:
+        """End a call, which must not be used then: its memory is kept for another call, unless it is large."""
+        if call.work.size <= MAX_WORK_RECORDS:
+            self._works.append(call.work)
 
     def _done(self, call: DetectorCall) -> Results:
-        """Return the results of a call, and keep its memory."""
+        """Return the results of a call, and end it."""
         results = call.results()
-        self._keep(call.work)
+        self.release(call)
         return results
-
-    def _scopes_of(self, call: DetectorCall) -> list[tuple[int, int]]:
-        """Return the scopes that are visited, and how often."""
-        if len(self._key_scopes.scopes) == 1:
-            return [(0, call.k)] if call.k else []
-        counts = np.bincount(call.visits.scope)
-        return [(s, int(counts[s])) for s in np.flatnonzero(counts).tolist()]
 
     def _score_and_learn(self, call: DetectorCall, known_scores: Scores | None) -> None:
         """Score and learn records that there is room for. known_scores: see `_process`."""
-        first, key_scopes, visited = self.records, self._key_scopes, self._scopes_of(call)
+        first, key_scopes, visited = self.records, self._key_scopes, call.scopes
         for s, _ in visited:
             if key_scopes.scopes[s].context.has_new_verdicts:
                 key_scopes.scopes[s].apply_verdicts()
+                call.visited[1, s] = s > 0  # its addresses have changed
         self._score_and_judge(call, known_scores, learn=True)
         for s, _ in visited:
             if not key_scopes.scopes[s].has_contexts:
@@ -421,17 +433,18 @@ class Detector:
             if s:
                 key_scopes.touch(s)
         if self._routes is not None:
-            self._learned_by_keys += call.n - int((call.visits.scope == 0).sum())
+            self._learned_by_keys += call.n - int(call.visited[0, 0])
             self._routes.note(first, call.visits, key_scopes.numbers)
 
     def _score_and_judge(self, call: DetectorCall, known_scores: Scores | None, learn: bool) -> None:
         """Score and judge records, and keep them if `learn`. known_scores: (n,) theirs."""
         key_scopes, done = self._key_scopes, 0
-        if len(key_scopes) and call.k:  # it knows the usual values of keys, also if only scopes of keys are visited
-            key_scopes.prepare(0, int(call.visits.shared[-1]) + 1 - self._shared.records)
-        for s, visits in self._scopes_of(call):
-            key_scopes.prepare(s, visits)
-        self._score_visits(call, known_scores)
+        if call.k:  # it knows the usual values of keys, also if only scopes of keys are visited
+            key_scopes.prepare(0, self._of_shared(call))
+        for s in call.unprepared:
+            key_scopes.prepare(s, int(call.visited[0, s]))
+        if not call.is_scored:
+            self._score_visits(call, known_scores)
         if self._reference is not None:
             call.by_reference = self._reference.judge(call.batch, call.digests, learn)
         while done < call.k:
@@ -447,9 +460,13 @@ class Detector:
                 if visits := int((call.visits.scope[done:] == last).sum()):
                     key_scopes.prepare(last, visits)
 
+    def _of_shared(self, call: DetectorCall) -> int:
+        """Return up to how many of its next records the shared scope scores in a call."""
+        return int(call.work.visits.shared[call.k - 1]) + 1 - self._shared.records if call.k else 0
+
     def _score_visits(self, call: DetectorCall, known_scores: Scores | None) -> None:
         """Find the scores of all visits. known_scores: see `_score_and_judge`."""
-        at, scores = ALL_VISITS, call.work.scores
+        at, scores, call.is_scored = ALL_VISITS, call.work.scores, True
         if known_scores is not None:
             of_known: Int | slice = slice(0, call.n)
             if call.k > call.n:  # some are learned by a scope that has not scored them
@@ -522,7 +539,7 @@ class Detector:
         still = (call.batch.still[i] > 0).any(axis=1) & (self.config.stuck_values == "alert")
         judged.outlier[e] = judgement.outlier[i] | still
         judged.severity[e] = np.maximum(judgement.severity[i], still * np.int8(Severity.WARNING))
-        judged.score[e], judged.p[e], judged.status[e] = judgement.score[i], judgement.p[i], OK
+        judged.score[e], judged.p_value[e], judged.status[e] = judgement.score[i], judgement.p[i], OK
 
     def _explain(self, call: DetectorCall, start: int, stop: int) -> None:
         """Find the reasons of those visits, from `start` to before `stop`, that get any."""
@@ -678,9 +695,30 @@ class DetectorCall:
     work: Work
     n: int
     k: int
-    digests: NDArray[np.uint64] | None  # (n, 2) of the keys
+    values: Float  # (n, ...) see `RowSpec.checked`
+    keys: Digests | None
+    visited: Int  # (2, scopes) see `route`
+    is_scored: bool = False
     reasons: dict[int, tuple[Reason, ...]] = field(default_factory=dict)  # of some visits
     by_reference: ReferenceJudgement | None = None
+
+    @property
+    def scopes(self) -> list[tuple[int, int]]:
+        """The scopes that are visited, and how often."""
+        if self.visited.shape[1] == 1:
+            return [(0, self.k)] if self.k else []
+        counts = self.visited[0].tolist()
+        return [(s, count) for s, count in enumerate(counts) if count]
+
+    @property
+    def unprepared(self) -> list[int]:
+        """The scopes of keys that are visited, and have to be prepared before."""
+        return np.flatnonzero(self.visited[1]).tolist() if self.visited.shape[1] > 1 else []
+
+    @property
+    def digests(self) -> NDArray[np.uint64] | None:
+        """The digests (n, 2) of the keys."""
+        return None if self.keys is None else self.keys.digests
 
     @cached_property
     def batch(self) -> Batch:
@@ -710,9 +748,14 @@ class DetectorCall:
             reasons = [self.reasons.get(e) for e in np.arange(self.k)[at].tolist()]
         by_reference = np.full(self.n, np.nan) if self.by_reference is None else self.by_reference.logit
         status = [STATUS_BY_CODE[code] for code in judged.status.tolist()]
-        scalars = judged.score, judged.remembered, scores.logit, scores.by_view, scores.by_key, judged.p, judged.outlier
         return Results(
-            *scalars,
+            judged.score,
+            judged.remembered,
+            scores.logit,
+            scores.by_view,
+            scores.by_key,
+            judged.p_value,
+            judged.outlier,
             scores.generation,
             judged.severity,
             scores.confidence,
@@ -724,10 +767,9 @@ class DetectorCall:
         )
 
 
-def _check_lengths(rows: Float, **sequences: Sequence[Key] | Results | None) -> None:
-    for name, sequence in sequences.items():
-        if sequence is not None and len(sequence) != len(rows):
-            raise SchemaError(f"{len(rows)} rows with {len(sequence)} {name}; give one for each row")
+def _check_lengths(rows: Float, keys: Sequence[Key] | None) -> None:
+    if keys is not None and len(keys) != len(rows):
+        raise SchemaError(f"{len(rows)} rows with {len(keys)} keys; give one for each row")
 
 
 def _new_series(model: Model, spec: RowSpec, config: DetectorConfig) -> Series:

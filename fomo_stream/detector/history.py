@@ -217,9 +217,7 @@ class History(State):
         """prior: records that what is usual for the key counts as, if all are of one key; 0: they are not."""
         if not 1 <= rows <= scores:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
-        self.tally = np.zeros(
-            2, np.int64
-        )  # records so far, and the bound of `step.judge.judge_visits`, which counts them
+        self.tally = np.zeros(kernels.N_TALLY, np.int64)
         self._n_features, self._prior = n_features, prior
         # ring buffers; values that may still change are kept with the scores, so that a row is written to the log once
         vectors: dict[str, NDArray[Any]] = {
@@ -266,11 +264,11 @@ class History(State):
     @property
     def records(self) -> int:
         """So far: the number of the next one."""
-        return int(self.tally[0])
+        return int(self.tally[kernels.RECORDS])
 
     @records.setter
     def records(self, records: int) -> None:
-        self.tally[0] = records
+        self.tally[kernels.RECORDS] = records
 
     @property
     def oldest(self) -> int:

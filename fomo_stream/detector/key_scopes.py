@@ -46,6 +46,7 @@ MAX_KEY_ROWS = 300  # of a context, at most
 # weight, in records, of the view `key` of the partition next to the key's own contexts: these have few rows at first
 PRIOR_RECORDS = 200.0
 FEEDBACK_RECORDS = 1000  # last records of the key that feedback can be about
+NO_OWNERS: Int = np.zeros(0, np.int64)
 SERIES_OFFSET = 2**32  # added to the number of such a key: in results it is the number of its series
 
 
@@ -128,14 +129,16 @@ class KeyScopes:
         self.are_ready = np.array([False, *(key_scope.is_ready for key_scope in own)])
         self.scope_addresses = np.zeros((len(self.scopes), N_ADDRESSES), np.int64)  # for the compiled step
         self.scope_addresses[1:, SERIES_OF_SEAT] = SERIES_OFFSET + self.numbers[1:]
+        self.tallies = np.array([scope.history.tally.ctypes.data for scope in self.scopes])  # addresses
         self.plans = np.zeros((len(self.scopes), len(self._shared.views), PLAN_SIZE), np.int64)
         for scope in self.scopes:
             scope.drop_addresses()
 
     def owners(self, digests: NDArray[np.uint64]) -> Int:
-        """The numbers (n,) of the scopes of keys with these digests (n, 2); 0: it has none of its own."""
+        """The numbers (n,) of the scopes of keys with these digests (n, 2); 0: it has none of its own; (0,): none
+        has."""
         if not self._by_digest:
-            return np.zeros(len(digests), np.int64)
+            return NO_OWNERS
         return np.asarray(find(digests, self._table, self._digests), dtype=np.int64)
 
     def prepare(self, s: int, n: int) -> None:

@@ -28,7 +28,7 @@ from fomo_stream.detector.results import Reason, Results, Scores
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.series import MEMORY, Series
 from fomo_stream.detector.step.follow import Batch
-from fomo_stream.detector.step.judge import BOUND, EARLIER_LOGITS, FIXED, UNKNOWN
+from fomo_stream.detector.step.judge import ADDRESSED_UNTIL, BOUND, EARLIER_LOGITS, FIXED, RECORDS, ROOM_END, UNKNOWN
 from fomo_stream.detector.step.judge import MEMORY as MEMORY_OF_SERIES
 from fomo_stream.detector.view_set import ViewSet
 from fomo_stream.detector.views import LeftOut, View, fitting
@@ -88,8 +88,6 @@ class Scope:
         self.scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
         self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
         self._admitted = 0  # records of the warm-up that are context
-        self.addressed_until = 0  # records up to which its addresses are valid
-        self._room_end = 0  # ... and that there is room for
         self._next_alerts: Alerts | None = None  # see `next_alerts`; the compiled step has its address
         self._fixed: Handle | None = None
         self._memory: tuple[Any, Handle] | None = None  # what is remembered of series: its columns, and their handle
@@ -103,7 +101,7 @@ class Scope:
     @property
     def records(self) -> int:
         """Records learned: the number of the next one."""
-        return self.context.history.records
+        return int(self.context.history.tally[RECORDS])
 
     @property
     def history(self) -> History:
@@ -138,16 +136,20 @@ class Scope:
     @property
     def room(self) -> int:
         """The number of next records that can be scored before any of them is learned; at least 1."""
-        if self.records >= self._room_end:
-            self._room_end = self.records + self._find_room()
-        return self._room_end - self.records
+        if self.records >= self.history.tally[ROOM_END]:
+            self.find_room()
+        return int(self.history.tally[ROOM_END]) - self.records
+
+    def find_room(self) -> None:
+        """Find anew up to which record there is room."""
+        self.history.tally[ROOM_END] = self.records + self._room()
 
     @property
     def ahead(self) -> int:
         """The number of next records whose generations are there or are being built; at least 1."""
         return self.alerts.stepped + STEP + self.config.lag - self.records if self.has_contexts else self.room
 
-    def _find_room(self) -> int:
+    def _room(self) -> int:
         if not self.has_contexts:
             return max(1, self.config.min_context - self.context.max_rows)
         stepped, keys = self.alerts.stepped, self.series.keys
@@ -160,7 +162,7 @@ class Scope:
 
     def drop_addresses(self) -> None:
         """Forget addresses and room: call it after a change of contexts, earlier logits or verdicts."""
-        self.addressed_until, self._room_end, self._next_alerts = 0, 0, None
+        self.history.tally[[ROOM_END, ADDRESSED_UNTIL]], self._next_alerts = 0, None
 
     def inspect(self) -> Inspection:
         """See `Detector.inspect`."""
@@ -171,7 +173,7 @@ class Scope:
 
     def is_ready(self, n: int) -> bool:
         """Return whether the next n records can be processed without waiting for a generation that is being built."""
-        return all(builder.done for builder in self.view_set.needed(self.records + n))
+        return self.view_set.is_ready(self.records + n)
 
     # -- the compiled step ---------------------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class Scope:
         """Return whether the addresses of `write_addresses` are still valid for the next n records."""
         # columns get new memory when there are more series
         has_memory = self._memory is not None and self._memory[0][0] is self.series.keys.columns["mean"]
-        return has_memory and self.records + n <= self.addressed_until
+        return has_memory and self.records + n <= int(self.history.tally[ADDRESSED_UNTIL])
 
     def write_addresses(self, addresses: Int, plan: Int, n: int) -> None:
         """Write into addresses (N_ADDRESSES,) and plan (views, PLAN_SIZE) where the compiled step finds its arrays."""
@@ -195,7 +197,7 @@ class Scope:
         addresses[FIXED], addresses[MEMORY_OF_SERIES] = self._fixed.address, self._memory[1].address
         addresses[EARLIER_LOGITS] = self.next_alerts.earlier_logits(self.history).address if self.has_contexts else 0
         self.history.tally[BOUND] = self._bound
-        self.addressed_until = self.view_set.planned_until(self.records + n)
+        self.history.tally[ADDRESSED_UNTIL] = self.view_set.planned_until(self.records + n)
 
     @property
     def bound(self) -> int:

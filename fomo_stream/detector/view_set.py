@@ -123,9 +123,11 @@ class ViewContexts(Copied):
         """Return how many records from number `records` on the current generation still scores; None: no end."""
         return None if self.next is None else self.next.spec.takes_effect - records
 
-    def needed(self, stop: int) -> list[ContextBuilder]:
-        """The generations that score the records before number `stop`."""
-        return [builder for builder in self._builders if builder is not self.next or stop > builder.spec.takes_effect]
+    def is_ready(self, stop: int) -> bool:
+        """Return whether the generations that score the records before number `stop` are there."""
+        if self.next is not None and stop > self.next.spec.takes_effect and not self.next.done:
+            return False
+        return self.current is None or self.current.done
 
     def builder_of(self, number: int) -> ContextBuilder | None:
         """The generation that scores the record of this number; None without a generation."""
@@ -316,9 +318,9 @@ class ViewSet(Copied):
         ends = (contexts.until_next(records) for contexts in self.view_contexts)
         return min((end for end in ends if end is not None), default=None)
 
-    def needed(self, stop: int) -> list[ContextBuilder]:
-        """The generations that score the records before number `stop`."""
-        return [builder for contexts in self.view_contexts for builder in contexts.needed(stop)]
+    def is_ready(self, stop: int) -> bool:
+        """Return whether the generations that score the records before number `stop` are there."""
+        return all(contexts.is_ready(stop) for contexts in self.view_contexts)
 
     def _choose_bulk_view(self) -> None:
         """Choose the view whose context tells which values are far: of the reservoir if possible, untrimmed."""

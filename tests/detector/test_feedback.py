@@ -200,7 +200,7 @@ def test_how_verdicts_are_split_over_calls_makes_no_difference(
         give(whole, list(dict(verdicts).items()))
         expected = whole.process(rows, keys)
         n = data.draw(st.integers(0, min(config.lag, len(rows))))
-        asked = other.score_rows(rows[:n], keys[:n])
+        asked = other.peek(rows[:n], keys[:n])
         for call in in_calls(verdicts, data):
             give(other, call)
             if data.draw(st.booleans()):
@@ -208,7 +208,7 @@ def test_how_verdicts_are_split_over_calls_makes_no_difference(
         assert_same(other.score_rows(rows[:1], keys[:1]), expected, slice(0, 1))
         if not other.generation:
             assert (expected.generation[: other.room] == 0).all()
-        other.learn_rows(rows[:n], asked, keys[:n])
+        other.learn(asked)
         if n < len(rows):
             assert_same(other.process(rows[n:], keys[n:]), expected, slice(n, None))
     assert state_of(whole) == state_of(other)

@@ -103,8 +103,9 @@ def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(limit: int)
     one, other = new(config), new(config)
     edges = np.cumsum([0, *([1] * 30 + [50] + [1] * 20 + [200]) * 4])
     for first, stop in pairwise(edges[edges <= 1000].tolist()):
-        seen = one.score_rows(ROWS[first:stop], KEYS[first:stop])
-        one.learn_rows(ROWS[first:stop], seen, KEYS[first:stop])
+        call = one.peek(ROWS[first:stop], KEYS[first:stop])
+        seen = call.results()
+        one.learn(call)
         scored = process(other, first, stop)
         if stop - first == 1:
             np.testing.assert_array_equal(seen.series >= SERIES_OFFSET, scored.series >= SERIES_OFFSET)

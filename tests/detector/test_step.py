@@ -61,15 +61,6 @@ def test_there_is_a_key_for_each_row(n: int) -> None:
     assert one.records == 0
 
 
-def test_results_are_those_of_the_rows_that_are_learned() -> None:
-    one = detector()
-    one.process(rows())
-    scored = one.score_rows(rows(50))
-    with pytest.raises(SchemaError, match="20 rows with 50 results"):
-        one.learn_rows(rows(20), scored)
-    assert one.records == 400
-
-
 def test_arrays_of_all_kinds_are_read() -> None:
     given = rows()
     read_only = given.copy()

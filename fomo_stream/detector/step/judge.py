@@ -86,11 +86,13 @@ class RowRings(NamedTuple):
 FIXED, EARLIER_LOGITS, MEMORY, SERIES, N_ADDRESSES = range(5)
 # Positions in the handle FIXED, after the fields of `ScoreRings` and of `RowRings`
 RING = 13  # rows in the ring, rows in an entry of the log, relative rows in an entry; scores in the ring, in an entry
-TALLY = 14  # records so far, and the number of them where `judge_visits` stops
+TALLY = 14  # see `N_TALLY`
 OF_MEAN = 15  # (most + 2,) see `_remembered`
 LIMITS = 16  # MEMORY_WEIGHT, RATE, ...
 OUTLIERS = 17  # (1,) since the last step
-RECORDS, BOUND = range(2)
+# A tally: records so far; the numbers of them where `judge_visits` stops, up to which there is room, and up to which
+# the addresses of the scope are valid
+RECORDS, BOUND, ROOM_END, ADDRESSED_UNTIL, N_TALLY = range(5)
 # weight of remembered logits; alert rate; 1 - score of a record that continues an incident, at most; outliers before
 # the last step; whether still values alert
 MEMORY_WEIGHT, RATE, CONTINUES, LOAD, STILL = range(5)
@@ -368,7 +370,7 @@ def judge_visits(work, n, k, start, scope_addresses, learn):
                 means[slot], counts[slot], lefts[slot] = mean[f], count[f], left[f]
                 row(fixed, OUTLIERS, np.int64)[0] = outliers[s]
         else:
-            out.remembered[e] = out.score[e] = out.p[e] = np.nan
+            out.remembered[e] = out.score[e] = out.p_value[e] = np.nan
             out.outlier[e], out.severity[e] = False, 0
         if learn:
             ring = row(fixed, RING, np.int64)
@@ -420,7 +422,7 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
         is_uncommon |= not batch.is_common[i, j]
     is_outlier = is_uncommon and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
     is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
-    out.remembered[e], out.score[e], out.p[e] = y, 1.0 - tail_share, p
+    out.remembered[e], out.score[e], out.p_value[e] = y, 1.0 - tail_share, p
     out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)
     out.status[e] = OK if is_ready else CALIBRATING
     if is_outlier:

@@ -45,7 +45,7 @@ class VisitResults(NamedTuple):
 
     remembered: Float
     score: Float
-    p: Float
+    p_value: Float
     outlier: Bool
     severity: NDArray[np.int8]
     status: NDArray[np.int8]  # WARMING_UP, CALIBRATING or OK
