@@ -46,7 +46,12 @@ def configure_logging(level: str) -> None:
     logger = logging.getLogger("fomo_stream")
     logger.handlers[:] = [handler]
     logger.propagate = False
-    logger.setLevel(level.upper())
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Write log lines of the package from this level upwards."""
+    logging.getLogger("fomo_stream").setLevel(level.upper())
 
 
 class Throttle:

@@ -23,7 +23,7 @@ from fomo_stream.kafka.group.agreed_schema import GroupSchema
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import MIN_SAMPLE_RECORDS, Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.rules_file import RulesFile
+from fomo_stream.kafka.settings_file import SettingsFile
 from fomo_stream.kafka.topics.watch import InputEnd, TopicReport, TopicWatch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
@@ -155,10 +155,12 @@ class GroupMember:
         search: SchemaSearch,
         watch: TopicWatch,
         topics: TopicReport,
+        settings_file: SettingsFile,
         observer: Observer | None = None,
     ) -> None:
         self.settings, self.pipeline, self.delivery = settings, pipeline, delivery
         self.restorer, self.search, self.watch, self.topics = restorer, search, watch, topics
+        self.settings_file = settings_file
         self._consumer, self._errors, self._observer = consumer, errors, observer or Observer()
         self.assignment = Assignment(consumer, settings.topic, settings.feedback)
         self.turned_at = time.monotonic()
@@ -170,7 +172,6 @@ class GroupMember:
         self._idle_s = min(IDLE_POLL_S, max(2 * interval_s, MIN_IDLE_POLL_S))
         self._rested_at = 0.0  # seconds, monotonic: since then records need not wait for others
         self._poller = Poller(consumer, POLL_S)
-        self._rules_file = RulesFile(settings)
         # By partition: the last answer about the ends of the input, and the answer whose end is not reached yet.
         self._newest: dict[int, InputEnd] = {}
         self._unread: dict[int, InputEnd] = {}
@@ -222,7 +223,7 @@ class GroupMember:
     def turn(self, now: float) -> None:
         """Do everything except reading records. now: seconds, monotonic."""
         self.turned_at = now
-        if (rules := self._rules_file.changed(now)) is not None:
+        if (rules := self.settings_file.changed(now)) is not None:
             self.pipeline.set_rules(rules)
         if self.pipeline.schema is None:
             self.search.proceed(now)

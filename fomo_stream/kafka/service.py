@@ -7,9 +7,9 @@ import logging
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
-from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError
+from fomo_stream.errors import BrokerError, FencedError, FomoError
 from fomo_stream.kafka.certificates import Certificates
 from fomo_stream.kafka.member import GroupMember
 from fomo_stream.kafka.observer import Observer
@@ -19,7 +19,6 @@ from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import reload_settings
 from fomo_stream.settings.topic_flags import NO_TOPIC
 
 log = logging.getLogger(__name__)
@@ -121,10 +120,11 @@ class Service:
             self._state = "starting"
             with ExitStack() as stack:
                 self._work(self._model, stack)
-            self._settings = settings_again(self._settings, resets=False)
+            present = self._settings if self.member is None else self.member.settings_file.present
+            self._settings = present.model_copy(update={"reset_state": False})
 
     def _work(self, model: Model, stack: ExitStack) -> None:
-        """Be a member of the group until `stop`, or until the clients have to read new certificates."""
+        """Be a member of the group until `stop`, or until it has to join again: for certificates or settings."""
         certificates = Certificates(self._settings)
         stack.callback(certificates.stop)
         self.member = self._start(model, stack)
@@ -132,8 +132,9 @@ class Service:
             return
         self._state = "running"
         _let_the_loop_run()
-        self.member.run(lambda: self._stopping.is_set() or certificates.are_renewed)
-        if not self._stopping.is_set():
+        file = self.member.settings_file
+        self.member.run(lambda: self._stopping.is_set() or certificates.are_renewed or file.is_newer)
+        if certificates.are_renewed and not self._stopping.is_set():
             log.info(kv("certificates_renewed", topic=self._settings.topic, effect="joining the group again with them"))
         self._state = "stopping"
         self.member.finish()
@@ -157,16 +158,6 @@ class Service:
                     log.warning(kv("waiting", reason=error, effect="trying again"))
             self._stopping.wait(WAIT_S)
         return None
-
-
-def settings_again(settings: ServiceSettings, resets: bool) -> ServiceSettings:
-    """Return the settings that are in the file now, as the rules in it may have changed while the service ran.
-
-    resets: whether `reset_state` stays; never after something was learned.
-    """
-    with suppress(ConfigError):  # the service has logged it, or it is the reason of a failure
-        settings = reload_settings(settings)
-    return settings.model_copy(update={"reset_state": resets})
 
 
 def _let_the_loop_run() -> None:

@@ -26,6 +26,7 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.settings_file import SettingsFile
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
 from fomo_stream.kafka.warm_start import agree_on_warm_start
@@ -55,7 +56,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
 
     Raises FomoError.
     """
-    watch = TopicWatch(settings)
+    settings_file, watch = SettingsFile(settings), TopicWatch(settings)
     stack.callback(watch.stop)
     if (schemas := codec_for(settings, of_service=False)[1]) is not None:
         schemas.check()
@@ -104,6 +105,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
         search=SchemaSearch(group_schema, pipeline),
         watch=watch,
         topics=topics,
+        settings_file=settings_file,
         observer=observer,
     )
 

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
 from confluent_kafka import KafkaException
@@ -18,11 +19,12 @@ from confluent_kafka.admin import AdminClient
 from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError
 from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.service import Service, settings_again
+from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import Throttle, kv, raised_at
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.sources import reload_settings
 from fomo_stream.settings.topic_selection import TopicCatalog
 
 log = logging.getLogger(__name__)
@@ -95,7 +97,9 @@ class TopicService:
                 return
             pause = min(2 * pause, MAX_RETRY_S)
             resets = self.settings.reset_state and not self.had_member  # never what was learned since the start
-            self.settings = settings_again(self.settings, resets)
+            with suppress(ConfigError):  # it is the reason of the failure, or the service has logged it
+                self.settings = reload_settings(self.settings)
+            self.settings = self.settings.model_copy(update={"reset_state": resets})
 
     def _fail(self, error: Exception, pause: float) -> None:
         if isinstance(error, FomoError):

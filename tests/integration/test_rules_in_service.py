@@ -1,11 +1,12 @@
-"""Rules of a running service: read again when their file changes, kept over a crash, and told by feedback."""
+"""Rules and settings of a running service: read again when their file changes; rules are kept over a crash."""
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-from brokers import Broker, wait_for
+from brokers import Broker, free_ports, wait_for
 from services import changed, command, readings, results, sensors, unique
 
 RULE = """
@@ -25,7 +26,9 @@ def test_rules_are_read_again_and_outlive_a_crash_and_feedback_tells_of_windows(
     config.write_text("")
     feedback = unique("feedback")
     broker.create_topic(feedback, 1)
-    settings = changed(sensors(broker, feedback=feedback, instance_id="one"), config=config)
+    port = free_ports(1)
+    plain = sensors(broker, feedback=feedback, instance_id="one", alert_rate=None, health_port=port)
+    settings = changed(plain, config=config)
     records = readings(700)
     n = 0
 
@@ -45,12 +48,17 @@ def test_rules_are_read_again_and_outlive_a_crash_and_feedback_tells_of_windows(
         one.wait_for_log(" rules_not_read ")
         assert "fomo.yaml line 5: rules[1].valid" in one.text()
         assert [result.get("rule") == "cold" for result in scored(50)] == below(20, records[150:200])
-        config.write_text("max-latency-ms: 300\n" + RULE.format(low=20))
-        one.wait_for_log(" settings_changed names=max_latency_ms ")
+        config.write_text("alert-rate: 0.02\nmax-latency-ms: 50\nkeys: 9\n" + RULE.format(low=20))
+        one.wait_for_log(" settings_taken names=alert_rate,max_latency_ms ")
+        one.wait_for_log(" settings_changed names=keys ")
+        wait_for(lambda: one.text().count(" started ") == 2, "the instance to join its group again")
+        assert [result.get("rule") == "cold" for result in scored(50)] == below(20, records[200:250])
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert "fomo_alert_rate_requested_ratio 0.02\n" in answer.read().decode()
         one.kill()
     config.write_text(RULE.format(low=20).replace("temperature", "temprature, temperature"))
     with command(tmp_path / "two", settings) as two:
-        assert [result.get("rule") == "cold" for result in scored(50)] == below(20, records[200:250])
+        assert [result.get("rule") == "cold" for result in scored(50)] == below(20, records[250:300])
         assert "there is no such feature; did you mean temperature?" in two.text()
         told = {"maintenance": "visit", "from": "2020-01-01", "to": "2100-01-01", "skip": "both"}
         broker.produce(feedback, [told], partition=0)
