@@ -141,7 +141,7 @@ class Scope:
         return int(self.history.tally[ROOM_END]) - self.records
 
     def find_room(self) -> None:
-        """Find anew up to which record there is room."""
+        """Find again up to which record there is room."""
         self.history.tally[ROOM_END] = self.records + self._room()
 
     @property
