@@ -270,6 +270,16 @@ def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:
     return (is_epoch and (named or rising)) or (named and rising and bool((np.diff(x) >= 0).all()))
 
 
+def is_time_field(path: str, values: Sequence[Any]) -> bool:
+    """Return whether all values of a field are times: in text, or numbers since 1970 whose name says so."""
+    if all(map(is_time, values)):
+        return bool(values)
+    x, words = numbers(values), _last_words(path)
+    times = [to_milliseconds(value) for value in values]
+    is_plausible = all(time is not None and _YEAR_2000 <= time / 1000.0 <= _YEAR_2100 for time in times)
+    return is_plausible and bool(words & _TIME_WORDS) and _is_timestamp(x, words)
+
+
 def _is_counter(x: np.ndarray, words: set[str]) -> bool:
     steps = np.diff(x)
     in_order = len(x) >= _MIN_VALUES and bool((steps > 0).all() or (steps < 0).all())
