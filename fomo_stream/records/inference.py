@@ -22,6 +22,7 @@ from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
+from fomo_stream.records.envelopes import advice
 from fomo_stream.records.files import FORMAT_HINT
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import ALL_FEATURES, MarkCandidates, Marks, marks_of
@@ -54,11 +55,11 @@ class TooManyFeaturesError(SchemaError):
 
 
 class NoFeaturesError(SchemaError):
-    """None of the first `n` records has a field that can be a feature. left_out: why, by field."""
+    """None of the first `n` records has a field that can be a feature. left_out: why, by field; hint: what to do."""
 
-    def __init__(self, n: int, left_out: Mapping[str, str], source: str = "") -> None:
+    def __init__(self, n: int, left_out: Mapping[str, str], source: str = "", hint: str = "") -> None:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
-        hint = "name the features to use, or categories"
+        hint = hint or "name the features to use, or categories"
         if len(left_out) == 1 and len(next(iter(left_out)).split()) > 1:
             hint = "if spaces separate the cells of a file, give --delimiter ' '"
         where = _first_records_text(n, source)
@@ -156,7 +157,7 @@ def infer_schema(
         left_out |= dict.fromkeys(sorted(set(features) - set(usual)), reason)
         features = usual
     if not features:
-        raise NoFeaturesError(len(sample), left_out, source)
+        raise NoFeaturesError(len(sample), left_out, source, advice(sample))
     counter_names = set(named)
     if counters == AUTO_COUNTERS:
         have_series = series is not None and 2 * len(set(series)) <= len(series)  # else the keys are ids of records
