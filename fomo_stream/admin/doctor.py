@@ -163,7 +163,7 @@ def _first_records(settings: DoctorSettings, cluster: Cluster, count: int) -> tu
         return [], f"{settings.topic} could not be read: {error}"
     except KafkaException as error:
         return [], f"{settings.topic} could not be read: {error.args[0].str()}"
-    return first, "" if count else f"there is no topic {settings.topic} that could be read"
+    return first, "" if count else f"{settings.topic} does not exist, or this user may not describe it"
 
 
 def _start_transactions(settings: DoctorSettings) -> None:

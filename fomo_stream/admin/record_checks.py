@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -20,11 +21,13 @@ from fomo_stream.partition.record import Pending
 from fomo_stream.records.envelopes import PAGE, Envelope, by_envelope, of_most
 from fomo_stream.records.inference import (
     AUTO_COUNTERS,
+    MAX_FIELD_NAMES,
     MAX_NAMES_SHOWN,
     TIME_REASON,
     features_note,
     infer_from_records,
     key_of,
+    leaves_of,
     named_schema,
     only_grows,
     roles_of,
@@ -58,27 +61,15 @@ def records(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     if not read:
         return
     try:
-        missing = {} if envelope is None else _missing_settings(settings, envelope, [read[i] for i in groups[envelope]])
-        if finding := _shape(settings, groups, len(read), envelope, missing):
+        items = read if envelope is None else [read[i] for i in groups[envelope]]
+        missing = {} if envelope is None else _missing_settings(settings, envelope, items)
+        if finding := _shape(settings, groups, envelope, missing):
             yield finding
-        if finding and finding.error:
-            return
-        effective = settings.model_copy(update=missing)
-        fields = [item.fields for item in read]
+            if finding.error:
+                return
         if envelope is not None:
-            yield from _kinds(envelope, [fields[i] for i in groups[envelope]])
-        schema, note = _schema(effective, read)
-        yield Finding(note)
-        yield from _absent(effective, schema, read)
-        if len(read) >= MIN_RECORDS:
-            yield from _buckets(fields)
-            if effective.key is None:
-                yield from _key(effective, read)
-            if effective.time is None:
-                yield from _time(effective, read)
-            if effective.features is not None and effective.counters == AUTO_COUNTERS:
-                yield from _counters(effective, schema, read)
-            yield from _marks(effective, schema, fields)
+            yield from _kinds(envelope, items)
+        yield from _values(settings.model_copy(update=missing), items)
     except FomoError as error:
         yield Finding.problem(error)
 
@@ -89,17 +80,19 @@ def _add(settings: DoctorSettings, recipe: str = "", **values: Any) -> str:
 
 
 def _unreadable(settings: DoctorSettings, first: Sequence[Pending], envelope: Envelope | None) -> Iterator[Finding]:
-    for reason, count in Counter(item.error.reason for item in first if item.error is not None).most_common():
-        what, remedy = f"{count:,} of {counted(len(first), 'record')}", "correct their producer"
-        if reason == "tombstone":
-            if settings.tombstones == "skip" or (envelope is not None and envelope.has_tombstones):
-                continue
-            what, remedy = f"{what} have no value (tombstones)", _add(settings, tombstones="skip")
-        elif reason == NEEDS_REGISTRY:
-            what, remedy = f"{what} have a schema of a registry", "add --registry URL; see docs/schemas.md"
-        else:
-            what = f"{what} cannot be read ({reason})"
-        yield Finding(f"{what}: they become dead letters", remedy)
+    """Report records that become dead letters."""
+    counts = Counter(item.error.reason for item in first if item.error is not None)
+    of_all, end = f"of {counted(len(first), 'record')}", "they become dead letters"
+    tombstones, with_schema = counts.pop("tombstone", 0), counts.pop(NEEDS_REGISTRY, 0)
+    if tombstones and settings.tombstones != "skip" and not (envelope and envelope.has_tombstones):
+        what = f"{tombstones:,} {of_all} have no value (tombstones): {end}"
+        yield Finding(what, _add(settings, tombstones="skip"))
+    if with_schema:
+        what = f"{with_schema:,} {of_all} have a schema of a registry: {end}"
+        yield Finding(what, "add --registry URL; see docs/schemas.md")
+    if counts:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in counts.most_common())
+        yield Finding(f"{counts.total():,} {of_all} cannot be read ({reasons}): {end}", "correct their producer")
 
 
 # --- what a tool writes
@@ -108,17 +101,16 @@ def _unreadable(settings: DoctorSettings, first: Sequence[Pending], envelope: En
 def _shape(
     settings: DoctorSettings,
     groups: Mapping[Envelope | None, Sequence[int]],
-    n: int,
     envelope: Envelope | None,
     missing: Mapping[str, Any],
 ) -> Finding | None:
-    """Return what is said about the tools that write these n records. envelope: of most of them."""
+    """Return the finding about the tools that write the records. envelope: of most; missing: settings that read it."""
     parts = [f"{len(places):,} {group.content}" for group, places in groups.items() if group is not None]
     if not parts:
         return None
     count, _, content = parts[0].partition(" ")
     others = [f"{len(groups[None]):,} others"] if None in groups else []
-    what = ", ".join([f"{count} of {n:,} records are {content}", *parts[1:], *others])
+    what = ", ".join([f"{count} of {sum(map(len, groups.values())):,} records are {content}", *parts[1:], *others])
     advice = ["give each kind a topic of its own, as all records of a topic are compared"] if len(groups) > 1 else []
     if envelope is not None and envelope.remedy:
         remedy = f"{envelope.remedy}; {envelope.recipe}"
@@ -146,7 +138,7 @@ def _missing_settings(settings: DoctorSettings, envelope: Envelope, items: Seque
         values["key"] = key
     if settings.time is None and envelope.time:
         values |= {"time": envelope.time} if any(look_up(record, envelope.time) for record in records) else {}
-    if settings.features is None and envelope.row:
+    if settings.features is None:
         with_key = settings.model_copy(update=values)
         series = [_series_of(item, with_key.key) for item in items]
         try:
@@ -156,12 +148,16 @@ def _missing_settings(settings: DoctorSettings, envelope: Envelope, items: Seque
         time = next((path for path, why in left_out.items() if why == TIME_REASON and path in leaves), None)
         if with_key.time is None and time is not None:
             values["time"] = time
-        values["features"] = tuple(name for name in schema.features if name in leaves)
-        if schema.counters and settings.counters == AUTO_COUNTERS:
-            values["counters"] = tuple(sorted(schema.counters & leaves.keys()))
-    exclude = [name for name in envelope.exclude if name not in settings.exclude and settings.features is None]
-    if exclude:
-        values["exclude"] = (*settings.exclude, *exclude)
+        if envelope.row:
+            values["features"] = tuple(name for name in schema.features if name in leaves)
+            if schema.counters and settings.counters == AUTO_COUNTERS:
+                values["counters"] = tuple(sorted(schema.counters & leaves.keys()))
+        no_values = [
+            name
+            for name in envelope.exclude
+            if any(feature == name or feature.startswith(f"{name}.") for feature in schema.features)
+        ]
+        values |= {"exclude": (*settings.exclude, *no_values)} if no_values else {}
     if envelope.has_tombstones and settings.tombstones != "skip":
         values["tombstones"] = "skip"
     return values
@@ -188,9 +184,9 @@ def _only(record: Fields, path: str) -> Fields:
     return record
 
 
-def _kinds(envelope: Envelope, records: Sequence[Fields]) -> Iterator[Finding]:
+def _kinds(envelope: Envelope, items: Sequence[Pending]) -> Iterator[Finding]:
     """Report records of one tool that are about several things."""
-    kinds = {key for record in records if (key := key_of(record, envelope.kind)) is not None}
+    kinds = {key_of(item.fields, envelope.kind) for item in items} - {None}
     if len(kinds) > 1:
         what = f"the {envelope.content} have {len(kinds):,} different values in {envelope.kind}"
         remedy = "give those that have other fields or units a topic of their own"
@@ -198,6 +194,24 @@ def _kinds(envelope: Envelope, records: Sequence[Fields]) -> Iterator[Finding]:
 
 
 # --- what records show about settings
+
+
+def _values(settings: DoctorSettings, items: Sequence[Pending]) -> Iterator[Finding]:
+    """Report the features, and what the values of fields show. Raises SchemaError."""
+    records = [item.fields for item in items]
+    yield from _buckets(records)
+    schema, note = _schema(settings, items)
+    yield Finding(note)
+    yield from _absent(settings, schema, items)
+    if len(items) < MIN_RECORDS:
+        return
+    if settings.key is None:
+        yield from _key(settings, items)
+    if settings.time is None:
+        yield from _time(settings, items)
+    if settings.features is not None and settings.counters == AUTO_COUNTERS:
+        yield from _counters(settings, schema, items)
+    yield from _marks(settings, schema, records)
 
 
 def _schema(settings: DoctorSettings, read: Sequence[Pending]) -> tuple[Schema, str]:
@@ -226,7 +240,7 @@ def _absent(settings: DoctorSettings, schema: Schema, read: Sequence[Pending]) -
     records = [item.fields for item in read]
     without = np.isnan(schema.rows(records)).all(axis=0)
     absent = {name: "features" for name, is_absent in zip(schema.features, without, strict=True) if is_absent}
-    if settings.key is not None and not any(item.key for item in read):
+    if settings.key is not None and not any(item.key or key_of(item.fields, settings.key) for item in read):
         absent[settings.key] = "key"
     if settings.time is not None and all(to_milliseconds(look_up(record, settings.time)) is None for record in records):
         absent[settings.time] = "time"
@@ -238,11 +252,15 @@ def _absent(settings: DoctorSettings, schema: Schema, read: Sequence[Pending]) -
 
 def _buckets(records: Sequence[Fields]) -> Iterator[Finding]:
     """Report buckets of histograms of Prometheus that come as records: a field `le` with their limits."""
-    for path, values in known_values(records).items():
-        if path.rpartition(".")[2] != "le" or "+Inf" not in values or not _can_be_named(path):
-            continue
-        if all(value == "+Inf" or is_number_text(value) for value in values):
-            what = f"{len(values):,} of {len(records):,} records are buckets of histograms (field {path})"
+    limits: dict[str, list[Any]] = {}
+    for record in records:
+        for path, value in islice(leaves_of(record), MAX_FIELD_NAMES):
+            if path.rpartition(".")[2] == "le":
+                limits.setdefault(path, []).append(value)
+    for path, values in limits.items():
+        finite = [value for value in values if value != "+Inf"]
+        if 0 < len(finite) < len(values) and all(map(is_number_text, finite)):
+            what = f"{len(values):,} of {len(records):,} records are buckets of histograms (limits in {path[:60]})"
             remedy = "send quantiles instead, computed by recording rules of Prometheus"
             yield Finding(f"{what}, which are compared with each other", f"{remedy}; see {PAGE}#telegraf")
 
@@ -257,9 +275,13 @@ def _key(settings: DoctorSettings, read: Sequence[Pending]) -> Iterator[Finding]
     }
     if (found := find_key(leaves, len(read))) is not None:
         path, n_values = found
-        have = f"{len(own):,} of {len(read):,} records have a key, with {len(set(own)):,} different values"
-        what = f"{have}; the field {path} has {n_values:,} values in {len(leaves[path]):,} records"
-        yield Finding(f"{what}, and may name their series", _add(settings, key=path))
+        have = (
+            f"{len(own):,} of {len(read):,} records have a key, with {len(set(own)):,} values"
+            if own
+            else "no record has a key"
+        )
+        what = f"{have}; {path} has {n_values:,} values in {len(leaves[path]):,} records, and may name their series"
+        yield Finding(what, _add(settings, key=path))
 
 
 def _time(settings: DoctorSettings, read: Sequence[Pending]) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ class Envelope(NamedTuple):
     content: what its messages are. heading: of its recipe. fits: returns whether a record has this shape. keys: fields
     that may name a series, the best first. time: field with the time. row: the object with the values; the key, the
     features, and the time if none is named, are fields of it. kind: field that says what a message is about. exclude:
-    fields that are numbers, but say nothing. remedy: what to do, if it cannot be read.
+    fields and objects that only name things, although some hold numbers. remedy: what to do, if it cannot be read.
     """
 
     content: str
@@ -94,16 +94,21 @@ ENVELOPES = (
         keys=("subject", "source"),
         time="time",
         kind="type",
-        exclude=("specversion",),
+        exclude=("specversion", "id", "sequence"),
     ),
     Envelope(
-        *("metrics of Vector", "Vector", _is_vector), keys=("tags.host", "tags.instance"), time="timestamp", kind="name"
+        *("metrics of Vector", "Vector", _is_vector),
+        keys=("tags.host", "tags.instance"),
+        time="timestamp",
+        kind="name",
+        exclude=("tags",),
     ),
     Envelope(
         *("metrics of Telegraf", "Telegraf", _is_telegraf),
         keys=("tags.host", "tags.instance"),
         time="timestamp",
         kind="name",
+        exclude=("tags",),
     ),
     Envelope(
         *("batches of the OpenTelemetry Collector", "What is not read", _is_otlp),
