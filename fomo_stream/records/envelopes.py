@@ -59,7 +59,9 @@ def _is_vector(record: Fields) -> bool:
 
 def _is_change(record: Fields) -> bool:
     images = [record[name] for name in ("before", "after") if name in record]
+    texts = [image for image in images if isinstance(image, str)]  # of MongoDB: a document as JSON
     has_images = bool(images) and all(image is None or isinstance(image, dict | str) for image in images)
+    has_images = has_images and all(text.startswith("{") for text in texts)
     return has_images and record.get("op") in _CHANGES and ("source" in record or "ts_ms" in record)
 
 
