@@ -122,7 +122,7 @@ def collect_facts(settings: DoctorSettings) -> Facts:
             topics = [*deployment_checks.topics_of(settings), *deployment_checks.internal_topics(settings)]
             described, hidden = describe_topics(cluster.admin, topics)
             of_brokers = (cluster.configs([str(node.id)], ResourceType.BROKER) for node in description.nodes)
-            first, unread = _first_records(
+            first, unread = _read_first(
                 settings, cluster, len(getattr(described.get(settings.topic), "partitions", ()))
             )
             return Facts(
@@ -139,7 +139,7 @@ def collect_facts(settings: DoctorSettings) -> Facts:
             )
 
 
-def _first_records(settings: DoctorSettings, cluster: Cluster, count: int) -> tuple[list[Pending], str]:
+def _read_first(settings: DoctorSettings, cluster: Cluster, count: int) -> tuple[list[Pending], str]:
     """Return the records that a new group reads first, decoded; else why they are not known. count: of partitions.
 
     With --start latest, these are the newest ones. They are read outside of the group.

@@ -42,7 +42,7 @@ from fomo_stream.settings.rule_spec import zone
 from fomo_stream.settings.sources import flags_text
 from fomo_stream.wording import counted, did_you_mean, exact, in_time
 
-MIN_RECORDS = 50  # fewer are no evidence about the values of a field
+MIN_RECORDS = 50  # fewer say too little about the values of a field
 MIN_TIME_DIFFERENCE_MS = 60_000  # between the time in a field and that of the record
 MAX_MARK = 1e20  # larger numbers are not shown: no usual number for a missing value
 Fields = Mapping[str, Any]
@@ -236,16 +236,22 @@ def _can_be_named(path: str) -> bool:
 
 
 def _absent(settings: DoctorSettings, schema: Schema, read: Sequence[Pending]) -> Iterator[Finding]:
-    """Report settings that name fields without a value in all records."""
+    """Report records without a value of any feature, and named fields without a value in all records."""
     records = [item.fields for item in read]
-    without = np.isnan(schema.rows(records)).all(axis=0)
-    absent = {name: "features" for name, is_absent in zip(schema.features, without, strict=True) if is_absent}
+    without = np.isnan(schema.rows(records))
+    if not settings.derive and (n := int(without.all(axis=1).sum())):
+        what = f"{n:,} of {counted(len(read), 'record')} have no value of any feature: they become dead letters"
+        error = SchemaError(what, "check --features") if n == len(read) else None
+        yield Finding(what) if error is None else Finding.problem(error)
+    absent = {
+        name: "features" for name, is_absent in zip(schema.features, without.all(axis=0), strict=True) if is_absent
+    }
     if settings.key is not None and not any(item.key or key_of(item.fields, settings.key) for item in read):
         absent[settings.key] = "key"
     if settings.time is not None and all(to_milliseconds(look_up(record, settings.time)) is None for record in records):
         absent[settings.time] = "time"
     for name in absent.keys() - {*settings.derive}:
-        value = "number" if absent[name] == "features" and name not in schema.categorical else absent[name]
+        value = "value" if name in schema.categorical else absent[name].replace("features", "number")
         hint = did_you_mean(name, known_values(records)).removeprefix("; ")
         yield Finding(f"no record has a {value} in {name[:60]}", hint or f"check --{absent[name]}")
 

@@ -19,7 +19,7 @@ _CHANGES = ("c", "u", "d", "r", "t", "m")  # create, update, delete, read, trunc
 
 
 class Envelope(NamedTuple):
-    """What a tool writes around the values that it measures.
+    """The shape of what a tool writes around the values that it measures, and the fields that have a role in it.
 
     content: what its messages are. heading: of its recipe. fits: returns whether a record has this shape. keys: fields
     that may name a series, the best first. time: field with the time. row: the object with the values; the key, the
@@ -142,8 +142,8 @@ def of_most(groups: Mapping[Envelope | None, Sequence[int]]) -> Envelope | None:
     return next((envelope for envelope, places in groups.items() if 2 * len(places) > n), None)
 
 
-def advice(records: Iterable[Fields]) -> str:
-    """Return what to do with records of which a tool has written most; empty if none of these has."""
+def recipe_hint(records: Iterable[Fields]) -> str:
+    """Return what to do if one of these tools has written most of the records; else an empty text."""
     if (envelope := of_most(by_envelope(records))) is None:
         return ""
     return "; ".join(filter(None, (f"most records are {envelope.content}", envelope.remedy, envelope.recipe)))

@@ -22,7 +22,7 @@ from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
-from fomo_stream.records.envelopes import advice
+from fomo_stream.records.envelopes import recipe_hint
 from fomo_stream.records.files import FORMAT_HINT
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import ALL_FEATURES, MarkCandidates, Marks, marks_of
@@ -157,7 +157,7 @@ def infer_schema(
         left_out |= dict.fromkeys(sorted(set(features) - set(usual)), reason)
         features = usual
     if not features:
-        raise NoFeaturesError(len(sample), left_out, source, advice(sample))
+        raise NoFeaturesError(len(sample), left_out, source, recipe_hint(sample))
     counter_names = set(named)
     if counters == AUTO_COUNTERS:
         have_series = series is not None and 2 * len(set(series)) <= len(series)  # else the keys are ids of records

@@ -6,7 +6,7 @@ import pytest
 from recipes import FEATURES, RECIPES, flags_of, messages
 
 from fomo_stream.cli.parser import parse
-from fomo_stream.records.inference import choose_features, key_of, roles_of
+from fomo_stream.records.inference import NoFeaturesError, choose_features, key_of, roles_of
 from fomo_stream.records.schema import look_up
 from fomo_stream.records.times import to_milliseconds
 from fomo_stream.settings.commands import ScoreSettings
@@ -30,3 +30,11 @@ def test_the_flags_read_the_messages(tool: str) -> None:
     assert all(one is not None and 1.7e12 < one < 2e12 for one in times)
     rows = schema.rows([*records, {**message, "after": None}, {"payload": None}, {}])
     assert rows.shape == (303, len(schema.features))
+
+
+def test_a_file_that_cannot_be_read_names_the_recipe() -> None:
+    settings = parse(ScoreSettings, ["-"])
+    assert isinstance(settings, ScoreSettings)
+    batches = [{"resourceMetrics": [{"resource": {}, "scopeMetrics": []}]}] * 9
+    with pytest.raises(NoFeaturesError, match="docs/recipes.md#what-is-not-read"):
+        choose_features(settings, "jsonl", batches, "file", roles_of(settings), lambda _: None)
