@@ -46,6 +46,7 @@ BROKER_CHECKS = {
     "records": record_checks.records,
 }
 FIRST_RECORDS = 1000  # records that are looked at, of all partitions together
+MAX_FIRST_BYTES = 32 << 20  # of these records
 MIN_OF_PARTITION = 10  # records of a partition that is looked at
 PATIENCE_S = 5.0  # the wait for the next record
 FindingsByCheck = Mapping[str, Sequence[Finding]]  # by check
@@ -144,7 +145,7 @@ def _read_first(settings: DoctorSettings, cluster: Cluster, count: int) -> tuple
 
     With --start latest, these are the newest ones. They are read outside of the group.
     """
-    first: list[Pending] = []
+    first, size = list[Pending](), 0
     share = max(MIN_OF_PARTITION, -(-FIRST_RECORDS // max(1, count)))
     places = [(settings.topic, number) for number in range(count)]
     try:
@@ -159,6 +160,8 @@ def _read_first(settings: DoctorSettings, cluster: Cluster, count: int) -> tuple
                 for message in islice(reader.read(settings.topic, {place[1]: (begin, end)}, PATIENCE_S), share):
                     item = decoder.receive(to_record(message), 0.0)
                     first += [item] if item is not None else []
+                    if (size := size + len(message)) > MAX_FIRST_BYTES:
+                        return first, ""
     except (FomoError, NoProgressError) as error:
         return [], f"{settings.topic} could not be read: {error}"
     except KafkaException as error:

@@ -7,7 +7,7 @@ names of fields and counts, never what a record holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
 from typing import Any
@@ -116,8 +116,8 @@ def _shape(
         remedy = f"{envelope.remedy}; {envelope.recipe}"
         return Finding.problem(SchemaError(what, "; ".join([*advice, remedy])))
     if missing and envelope is not None:
-        of_most = f"for the {envelope.content}, " if len(groups) > 1 else ""
-        advice.append(of_most + _add(settings, envelope.recipe, **missing))
+        which = f"for the {envelope.content}, " if len(groups) > 1 else ""
+        advice.append(which + _add(settings, envelope.recipe, **missing))
     elif advice:
         advice.append(f"see {PAGE}")
     return Finding(what, "; ".join(advice))
@@ -133,7 +133,7 @@ def _missing_settings(settings: DoctorSettings, envelope: Envelope, items: Seque
     values: dict[str, Any] = {}
     records = [item.fields for item in items]
     rows = [_only(record, envelope.row) for record in records]
-    leaves = {path: of_path for path, of_path in known_values(rows).items() if _can_be_named(path)}
+    leaves = _nameable(rows)
     if settings.key is None and (key := _key_field(envelope, records, leaves)) is not None:
         values["key"] = key
     if settings.time is None and envelope.time:
@@ -144,7 +144,7 @@ def _missing_settings(settings: DoctorSettings, envelope: Envelope, items: Seque
         try:
             schema, left_out = infer_from_records(with_key, rows, roles_of(with_key), series)
         except SchemaError as error:
-            raise SchemaError(f"{len(items):,} records are {envelope.content}: {error}", envelope.recipe) from None
+            raise SchemaError(f"{len(items):,} records are {envelope.content}: {error.what}", envelope.recipe) from None
         time = next((path for path, why in left_out.items() if why == TIME_REASON and path in leaves), None)
         if with_key.time is None and time is not None:
             values["time"] = time
@@ -235,6 +235,11 @@ def _can_be_named(path: str) -> bool:
     return path.isprintable() and path == path.strip() and '"' not in path and 0 < len(path) <= 200
 
 
+def _nameable(records: Iterable[Fields]) -> dict[str, list[Any]]:
+    """Return the known values of the fields that a flag can name."""
+    return {path: values for path, values in known_values(records).items() if _can_be_named(path)}
+
+
 def _absent(settings: DoctorSettings, schema: Schema, read: Sequence[Pending]) -> Iterator[Finding]:
     """Report records without a value of any feature, and named fields without a value in all records."""
     records = [item.fields for item in read]
@@ -276,31 +281,27 @@ def _key(settings: DoctorSettings, read: Sequence[Pending]) -> Iterator[Finding]
     own = [item.record.key for item in read if item.record.key is not None]
     if 2 * len(own) > len(read) and MIN_RECORDS_PER_KEY * len(set(own)) <= len(own):
         return
-    leaves = {
-        path: values for path, values in known_values(item.fields for item in read).items() if _can_be_named(path)
-    }
+    leaves = _nameable(item.fields for item in read)
     if (found := find_key(leaves, len(read))) is not None:
         path, n_values = found
-        have = (
-            f"{len(own):,} of {len(read):,} records have a key, with {len(set(own)):,} values"
-            if own
-            else "no record has a key"
-        )
+        have = f"{len(own):,} of {len(read):,} records have a key, with {len(set(own)):,} values"
+        have = have if own else "no record has a key"
         what = f"{have}; {path} has {n_values:,} values in {len(leaves[path]):,} records, and may name their series"
         yield Finding(what, _add(settings, key=path))
 
 
 def _time(settings: DoctorSettings, read: Sequence[Pending]) -> Iterator[Finding]:
     """Suggest a field with the time where it differs from the record's own time."""
-    leaves = {
-        path: values for path, values in known_values(item.fields for item in read).items() if _can_be_named(path)
-    }
-    path, _ = find_time({path: values for path, values in leaves.items() if len(values) == len(read)}) or ("", False)
-    pairs = [(item.timestamp, to_milliseconds(look_up(item.fields, path), zone(settings.timezone))) for item in read]
+    leaves = _nameable(item.fields for item in read)
+    found = find_time({path: values for path, values in leaves.items() if len(values) == len(read)})
+    if found is None:
+        return
+    path, clock = found[0], zone(settings.timezone)
+    pairs = [(item.timestamp, to_milliseconds(look_up(item.fields, path), clock)) for item in read]
     differences = [abs(own - time) for own, time in pairs if own is not None and time is not None]
-    if path and differences and (difference := median(differences)) > MIN_TIME_DIFFERENCE_MS:
-        what = f"the time in {path} differs from the record's own time by {in_time(difference / 1000)} (median of "
-        yield Finding(f"{what}{len(differences):,} records)", _add(settings, time=path))
+    if differences and (difference := median(differences)) > MIN_TIME_DIFFERENCE_MS:
+        what = f"the time in {path} differs from the record's own time by {in_time(difference / 1000)}"
+        yield Finding(f"{what} (median of {len(differences):,} records)", _add(settings, time=path))
 
 
 def _counters(settings: DoctorSettings, schema: Schema, read: Sequence[Pending]) -> Iterator[Finding]:
@@ -322,7 +323,5 @@ def _marks(settings: DoctorSettings, schema: Schema, records: Sequence[Fields]) 
     if usual:
         listed = ", ".join(f"{name[:60]} is {exact(value)} in {n:,}" for name, value, n in usual)
         marks = (*settings.missing_values, *(f"{name}={exact(value)}" for name, value, _ in usual))
-        what = (
-            f"{listed} of {counted(len(records), 'record')}, far from all others: it may mean that a value is missing"
-        )
+        what = f"{listed} of {counted(len(records), 'record')}, far from all others: it may mean a missing value"
         yield Finding(what, f"if it does, {_add(settings, missing_values=marks)}")

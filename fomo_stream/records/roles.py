@@ -18,11 +18,11 @@ MIN_RECORDS_PER_TIME = 1.5  # on average, if the texts of records of one time ar
 
 
 def known_values(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return by field the values that are not missing, in the order of the records."""
+    """Return by field the values that are not missing, in the order of the records; of the first MAX_FIELD_NAMES."""
     leaves = dict[str, list[Any]]()
     for record in records:
         for path, value in islice(leaves_of(record), MAX_FIELD_NAMES):
-            if not is_missing(value):
+            if not is_missing(value) and (path in leaves or len(leaves) < MAX_FIELD_NAMES):
                 leaves.setdefault(path, []).append(value)
     return leaves
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from recipes import FEATURES, RECIPES, flags_of, messages
 
@@ -35,6 +37,6 @@ def test_the_flags_read_the_messages(tool: str) -> None:
 def test_a_file_that_cannot_be_read_names_the_recipe() -> None:
     settings = parse(ScoreSettings, ["-"])
     assert isinstance(settings, ScoreSettings)
-    batches = [{"resourceMetrics": [{"resource": {}, "scopeMetrics": []}]}] * 9
-    with pytest.raises(NoFeaturesError, match="docs/recipes.md#what-is-not-read"):
+    batches: list[dict[str, Any]] = [{"resourceMetrics": [{"resource": {}, "scopeMetrics": []}]}] * 9
+    with pytest.raises(NoFeaturesError, match=r"docs/recipes\.md#what-is-not-read"):
         choose_features(settings, "jsonl", batches, "file", roles_of(settings), lambda _: None)
