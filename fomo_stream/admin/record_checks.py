@@ -7,7 +7,7 @@ names of fields and counts, never what a record holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
 from typing import Any
@@ -306,7 +306,9 @@ def _time(settings: DoctorSettings, read: Sequence[Pending]) -> Iterator[Finding
 
 def _counters(settings: DoctorSettings, schema: Schema, read: Sequence[Pending]) -> Iterator[Finding]:
     """Suggest counters among features that are named."""
-    series = [_series_of(item, settings.key) for item in read]
+    series: list[Hashable] = [_series_of(item, settings.key) for item in read]
+    if 2 * len(set(series)) > len(series):  # the keys are ids of records
+        series = [item.record.partition for item in read]
     numeric = [name for name in schema.features if name not in {*schema.categorical, *settings.derive}]
     values = {name: [look_up(item.fields, name) for item in read] for name in numeric}
     if names := tuple(name for name in numeric if only_grows(name, values[name], series)):

@@ -441,7 +441,7 @@ def choose_features(
 def roles_of(settings: RecordSettings, label: str | None = None) -> dict[str, str]:
     """Return the fields that are not features because of another role, with it. label: field of the label, if any."""
     others = ((settings.key, KEY), (settings.time, TIME), (label, LABEL))
-    return dict.fromkeys(settings.exclude, EXCLUDED) | {field: role for field, role in others if field is not None}
+    return {field: role for field, role in others if field is not None} | dict.fromkeys(settings.exclude, EXCLUDED)
 
 
 def infer_from_file(

@@ -222,6 +222,9 @@ def test_records_show_a_key_a_time_counters_and_numbers_for_missing_values() -> 
         counting.append({**record, "pieces": totals[key]})
     assert advice(found(counting, keyed)) == []  # recognised by the service
     assert advice(found(counting, keyed, features="temp,pieces")) == ["--counters", "pieces"]
+    totals_of_all = [{"temp": record["temp"], "pieces": 3 * i + rng.randint(0, 2)} for i, record in enumerate(records)]
+    unique = [str(i).encode() for i in range(N)]
+    assert advice(found(totals_of_all, unique, features="temp,pieces")) == ["--counters", "pieces"]
 
 
 def test_settings_that_name_no_field_are_reported() -> None:
