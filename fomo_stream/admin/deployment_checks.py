@@ -24,6 +24,7 @@ from fomo_stream.kafka.topics.checks import (
     state_topic,
     without_effect,
 )
+from fomo_stream.partition.record import Pending
 from fomo_stream.settings.commands import DoctorSettings
 from fomo_stream.wording import counted, in_bytes, in_time
 
@@ -51,6 +52,8 @@ class Facts:
     on_cluster: Operations = None
     on_group: Operations = None
     transactions: Sequence[Finding] = ()  # whether transactions work, if they are needed
+    first: Sequence[Pending] = ()  # the first records of all partitions, those of each in order
+    unread: str = ""  # why the first records are not known
 
     def operations(self) -> dict[str, Operations]:
         """Return what this user may do with each topic that exists."""

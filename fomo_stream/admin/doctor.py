@@ -1,7 +1,7 @@
 """`fomo-stream doctor`: runs all checks of a start, and finds what works but should be changed.
 
-It writes no record, registers no schema, and changes no topic and no group. To find out whether transactions are
-possible, it initialises a producer with its own transactional id.
+It reads the first records, but writes none, registers no schema, and changes no topic and no group. To find out whether
+transactions are possible, it initialises a producer with its own transactional id.
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import ResourceType
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import OffsetSpec, ResourceType
 
-from fomo_stream.admin import deployment_checks
+from fomo_stream.admin import deployment_checks, record_checks
 from fomo_stream.admin.deployment_checks import Facts
 from fomo_stream.errors import BrokerError, FomoError, RecordError, RegistryError, needs_extra
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, broker_errors, make_producer
 from fomo_stream.kafka.broker.cluster import ANSWER_S, Cluster, describe_topics
 from fomo_stream.kafka.broker.permissions import operations_of, operations_of_group
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
+from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.delivery.transactions import Transactions
+from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.topics.checks import Finding
+from fomo_stream.partition.record import Pending
 from fomo_stream.records.writer_schema import Kind, SchemaText
 from fomo_stream.settings.commands import DoctorSettings
-from fomo_stream.wording import counted
+from fomo_stream.wording import clean, counted
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.registry.client import RegistryClient
@@ -37,7 +43,12 @@ BROKER_CHECKS = {
     "replicas": deployment_checks.replicas,
     "broker settings": deployment_checks.broker_settings,
     "transactions": deployment_checks.transactions,
+    "records": record_checks.records,
 }
+FIRST_RECORDS = 1000  # records that are looked at, of all partitions together
+MAX_FIRST_BYTES = 32 << 20  # of these records
+MIN_OF_PARTITION = 10  # records of a partition that is looked at
+PATIENCE_S = 5.0  # the wait for the next record
 FindingsByCheck = Mapping[str, Sequence[Finding]]  # by check
 KINDS = {Kind.AVRO: "Avro", Kind.PROTOBUF: "Protobuf", Kind.JSON: "JSON"}
 
@@ -68,8 +79,8 @@ def as_text(by_check: FindingsByCheck) -> str:
     width, lines = max(map(len, by_check)), []
     for name, findings in by_check.items():
         for i, finding in enumerate(findings):
-            lines.append(f"{finding.level:<11}  {'' if i else name:<{width}}  {finding.what}")
-            lines += [f"{'':<{width + 15}}-> {finding.remedy}"] if finding.remedy else []
+            lines.append(f"{finding.level:<11}  {'' if i else name:<{width}}  {clean(finding.what)}")
+            lines += [f"{'':<{width + 15}}-> {clean(finding.remedy)}"] if finding.remedy else []
     counts = Counter(finding.level for findings in by_check.values() for finding in findings)
     shown = [counted(counts[level], level) for level in ("problem", "warning")]
     return "\n".join([*lines, "", ", ".join([*shown, f"{counts['not checked']} not checked"])])
@@ -112,6 +123,9 @@ def collect_facts(settings: DoctorSettings) -> Facts:
             topics = [*deployment_checks.topics_of(settings), *deployment_checks.internal_topics(settings)]
             described, hidden = describe_topics(cluster.admin, topics)
             of_brokers = (cluster.configs([str(node.id)], ResourceType.BROKER) for node in description.nodes)
+            first, unread = _read_first(
+                settings, cluster, len(getattr(described.get(settings.topic), "partitions", ()))
+            )
             return Facts(
                 brokers={node.id: f"{node.host}:{node.port}" for node in description.nodes},
                 topics=described,
@@ -121,7 +135,38 @@ def collect_facts(settings: DoctorSettings) -> Facts:
                 on_cluster=operations_of(description),
                 on_group=on_group,
                 transactions=transactions,
+                first=first,
+                unread=unread,
             )
+
+
+def _read_first(settings: DoctorSettings, cluster: Cluster, count: int) -> tuple[list[Pending], str]:
+    """Return the records that a new group reads first, decoded; else why they are not known. count: of partitions.
+
+    With --start latest, these are the newest ones. They are read outside of the group.
+    """
+    first, size = list[Pending](), 0
+    share = max(MIN_OF_PARTITION, -(-FIRST_RECORDS // max(1, count)))
+    places = [(settings.topic, number) for number in range(count)]
+    try:
+        decoder = Decoder(codec_for(settings, of_service=False)[0], settings.key)
+        begins, ends = cluster.offsets(places, OffsetSpec.earliest()), cluster.ends(places)
+        with TopicReader(settings) as reader:
+            for place in places[: FIRST_RECORDS // MIN_OF_PARTITION]:
+                if place not in begins or place not in ends:
+                    return [], f"the broker does not tell the offsets of {settings.topic}"
+                begin, end = begins[place], ends[place].readable
+                begin = max(begin, end - share) if settings.start == "latest" else begin
+                for message in islice(reader.read(settings.topic, {place[1]: (begin, end)}, PATIENCE_S), share):
+                    item = decoder.receive(to_record(message), 0.0)
+                    first += [item] if item is not None else []
+                    if (size := size + len(message)) > MAX_FIRST_BYTES:
+                        return first, ""
+    except (FomoError, NoProgressError) as error:
+        return [], f"{settings.topic} could not be read: {error}"
+    except KafkaException as error:
+        return [], f"{settings.topic} could not be read: {error.args[0].str()}"
+    return first, "" if count else f"{settings.topic} does not exist, or this user may not describe it"
 
 
 def _start_transactions(settings: DoctorSettings) -> None:

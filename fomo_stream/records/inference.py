@@ -22,6 +22,7 @@ from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
+from fomo_stream.records.envelopes import recipe_hint
 from fomo_stream.records.files import FORMAT_HINT
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import ALL_FEATURES, MarkCandidates, Marks, marks_of
@@ -54,11 +55,11 @@ class TooManyFeaturesError(SchemaError):
 
 
 class NoFeaturesError(SchemaError):
-    """None of the first `n` records has a field that can be a feature. left_out: why, by field."""
+    """None of the first `n` records has a field that can be a feature. left_out: why, by field; hint: what to do."""
 
-    def __init__(self, n: int, left_out: Mapping[str, str], source: str = "") -> None:
+    def __init__(self, n: int, left_out: Mapping[str, str], source: str = "", hint: str = "") -> None:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
-        hint = "name the features to use, or categories"
+        hint = hint or "name the features to use, or categories"
         if len(left_out) == 1 and len(next(iter(left_out)).split()) > 1:
             hint = "if spaces separate the cells of a file, give --delimiter ' '"
         where = _first_records_text(n, source)
@@ -156,7 +157,7 @@ def infer_schema(
         left_out |= dict.fromkeys(sorted(set(features) - set(usual)), reason)
         features = usual
     if not features:
-        raise NoFeaturesError(len(sample), left_out, source)
+        raise NoFeaturesError(len(sample), left_out, source, recipe_hint(sample))
     counter_names = set(named)
     if counters == AUTO_COUNTERS:
         have_series = series is not None and 2 * len(set(series)) <= len(series)  # else the keys are ids of records
@@ -268,6 +269,16 @@ def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:
     # A memory gauge of 2 GB is as large as an epoch, but has another name and does not only rise. A latency may be
     # called a time, but does not only rise either.
     return (is_epoch and (named or rising)) or (named and rising and bool((np.diff(x) >= 0).all()))
+
+
+def is_time_field(path: str, values: Sequence[Any]) -> bool:
+    """Return whether all values of a field are times: in text, or numbers since 1970 whose name says so."""
+    if all(map(is_time, values)):
+        return bool(values)
+    x, words = numbers(values), _last_words(path)
+    times = [to_milliseconds(value) for value in values]
+    is_plausible = all(time is not None and _YEAR_2000 <= time / 1000.0 <= _YEAR_2100 for time in times)
+    return is_plausible and bool(words & _TIME_WORDS) and _is_timestamp(x, words)
 
 
 def _is_counter(x: np.ndarray, words: set[str]) -> bool:
@@ -430,7 +441,7 @@ def choose_features(
 def roles_of(settings: RecordSettings, label: str | None = None) -> dict[str, str]:
     """Return the fields that are not features because of another role, with it. label: field of the label, if any."""
     others = ((settings.key, KEY), (settings.time, TIME), (label, LABEL))
-    return dict.fromkeys(settings.exclude, EXCLUDED) | {field: role for field, role in others if field is not None}
+    return {field: role for field, role in others if field is not None} | dict.fromkeys(settings.exclude, EXCLUDED)
 
 
 def infer_from_file(

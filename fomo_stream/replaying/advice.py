@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from datetime import time as clock
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,12 +26,10 @@ from fomo_stream.records.explanation import name_text
 from fomo_stream.records.inference import (
     AUTO_COUNTERS,
     infer_from_records,
-    is_missing,
     key_of,
-    leaves_of,
     roles_of,
-    words_of,
 )
+from fomo_stream.records.roles import find_key, find_time, known_values
 from fomo_stream.records.schema import look_up, number_of
 from fomo_stream.records.times import is_time, places_at, to_milliseconds
 from fomo_stream.replaying.blocks import Block, Source
@@ -54,11 +52,6 @@ KEPT_FIELDS = ("reasons", "severity", "score", "p_value", "incident")  # of the 
 RECORDS_PER_DAY = 10_000  # assumed for records without times
 DAY_MS = 86_400_000
 MAX_CATEGORY_VALUES, MIN_RECORDS_PER_VALUE = 50, 20  # values of a category, and records of each, on average
-KEY_WORDS = {"id", "device", "machine", "sensor", "user", "host", "station", "pump", "unit", "customer", "account"} | {
-    *("line", "asset", "serial", "key", "name", "node", "instance", "vehicle", "meter", "client")
-}
-MIN_RECORDS_PER_KEY = 5  # records of a key, on average
-MIN_RECORDS_PER_TIME = 1.5  # on average, if the texts of records of one time are keys
 MIN_EXPLAINED_SHARE = 0.5  # of the variance that hours explain, to suggest time features
 KEPT_GROUPS = ("Records", "Alerts", "Detector")  # groups whose given values are kept
 
@@ -80,11 +73,7 @@ class Suggestions:
 def suggest_roles(settings: ReplaySettings, source: Source) -> Suggestions:
     """Suggest roles for the fields of a source that the settings say nothing about."""
     records, keys = _first_samples(source)
-    suggestions, leaves = Suggestions(), dict[str, list[Any]]()  # leaves: the known values of each field
-    for record in records:
-        for path, value in leaves_of(record):
-            if not is_missing(value):
-                leaves.setdefault(path, []).append(value)
+    suggestions, leaves = Suggestions(), known_values(records)
     used = {*settings.exclude, *settings.categorical, settings.key, settings.time, settings.label}
     free = {path: values for path, values in leaves.items() if path not in (*used, settings.result_field)}
     if source.kind != "topic":  # records of a topic have a time and a key
@@ -110,45 +99,20 @@ def _first_samples(source: Source) -> tuple[list[Mapping[str, Any]], list[Any]]:
 
 
 def _suggest_time(suggestions: Suggestions, leaves: dict[str, list[Any]]) -> list[Any]:
-    """Suggest the first field with times that never descend, or else the first with times; return its values."""
-    times = {path: values for path, values in leaves.items() if all(map(is_time, values[:INFER_RECORDS]))}
-    ordered = [path for path, values in times.items() if _is_ascending(values)]
-    if chosen := next(iter(ordered or times), None):
-        suggestions.add("time", chosen, "the time of a record" + ("" if ordered else "; it is not in order"))
-        return leaves.pop(chosen)
-    return []
-
-
-def _is_ascending(values: Sequence[Any]) -> bool:  # the time zone does not matter
-    stamps = [stamp for value in values[:MAX_SAMPLE_RECORDS] if (stamp := to_milliseconds(value)) is not None]
-    return all(a <= b for a, b in pairwise(stamps))
+    """Suggest the field with the times of records; return its values."""
+    if (found := find_time(leaves)) is None:
+        return []
+    path, is_ordered = found
+    suggestions.add("time", path, "the time of a record" + ("" if is_ordered else "; it is not in order"))
+    return leaves.pop(path)
 
 
 def _suggest_key(suggestions: Suggestions, leaves: dict[str, list[Any]], n: int, times: Sequence[Any]) -> None:
-    """Suggest the field that distinguishes series: its values repeat, and either its name is usual for keys, or each
-    value comes once at each time.
-
-    times: (n,) of the records, empty if they have none.
-    """
-    counts = {}
-    for path, values in leaves.items():
-        is_name = all(isinstance(value, str) or type(value) is int for value in values[:INFER_RECORDS])
-        if is_name and len(values) > n / 2 and (KEY_WORDS & set(words_of(path)) or _take_turns(values, times)):
-            distinct = len(set(map(str, values)))
-            if 2 <= distinct <= len(values) / MIN_RECORDS_PER_KEY:
-                counts[path] = distinct
-    if counts:
-        chosen = max(counts, key=lambda path: counts[path])
-        n_values = counts[chosen]
-        suggestions.add("key", chosen, f"{n_values:,} values, each of {n / n_values:,.0f} records: a series each")
-        leaves.pop(chosen)
-
-
-def _take_turns(values: Sequence[Any], times: Sequence[Any]) -> bool:
-    """Return whether several of these texts come at each time, and none of them twice."""
-    pairs = list(zip(times, values, strict=True)) if len(times) == len(values) else []
-    at_once = len(pairs) / max(1, len({time for time, _ in pairs}))
-    return at_once >= MIN_RECORDS_PER_TIME and isinstance(values[0], str) and len(set(pairs)) == len(pairs)
+    """Suggest the field that distinguishes series. times: (n,) of the records, empty if they have none."""
+    if (found := find_key(leaves, n, times)) is not None:
+        path, n_values = found
+        suggestions.add("key", path, f"{n_values:,} values, each of {n / n_values:,.0f} records: a series each")
+        leaves.pop(path)
 
 
 def _suggest_categories(suggestions: Suggestions, settings: ReplaySettings, leaves: dict[str, list[Any]]) -> None:

@@ -224,9 +224,14 @@ def _with_present_names(values: Mapping[str, Any], shown: Callable[[str], str], 
 
 def command_line(settings: BaseFlags, command: str, **changes: Any) -> str:
     """Return the command line with the flags that these settings were loaded with, and changes; secrets as ***."""
-    words = ["fomo-stream", command]
-    for name, value in {**settings._flags, **changes}.items():
-        field, flag = type(settings).model_fields[name], option(name)
+    return f"fomo-stream {command} {flags_text(type(settings), {**settings._flags, **changes})}".rstrip()
+
+
+def flags_text(cls: type[BaseFlags], values: Mapping[str, Any]) -> str:
+    """Return the flags that give these settings these values, for a shell; secrets as ***."""
+    words = list[str]()
+    for name, value in values.items():
+        field, flag = cls.model_fields[name], option(name)
         if isinstance(value, dict):
             words += [f"{flag}.{key}=***" for key in value]
         elif isinstance(value, bool):

@@ -17,6 +17,7 @@ from fomo_stream.admin.doctor import BROKER_CHECKS
 from fomo_stream.errors import NotPermittedError, TopicError
 from fomo_stream.kafka.broker.permissions import service_needs
 from fomo_stream.kafka.topics.checks import RESULT_BYTES, STATE_TOPIC_CONFIG, Finding
+from fomo_stream.partition.record import Pending, Record
 from fomo_stream.settings.commands import DoctorSettings
 
 EVERYTHING = frozenset(AclOperation) - {AclOperation.UNKNOWN, AclOperation.ANY, AclOperation.ALL}
@@ -49,6 +50,10 @@ def described(partitions: int = 4, replicas: int = 3, in_sync: int = 3, operatio
     return SimpleNamespace(partitions=[one] * partitions, authorized_operations=operations)
 
 
+READ = [
+    Pending(Record("t", 0, i, None, b"pump", b"", []), {"temperature": 20.0 + i % 7}, 0.0, None, b"pump")
+    for i in range(100)
+]
 GOOD = Facts(
     brokers={1: "a:9092", 2: "b:9092", 3: "c:9092"},
     topics={name: described() for name in CONFIGS},
@@ -56,6 +61,7 @@ GOOD = Facts(
     broker_configs=(BROKER, BROKER, BROKER),
     on_cluster=EVERYTHING,
     on_group=EVERYTHING,
+    first=READ,
 )
 
 
@@ -113,6 +119,8 @@ DEFECTS: list[tuple[Facts, str, int | None, str]] = [
     (replace(GOOD, broker_configs=()), "broker settings", None, "may not read the brokers' configuration"),
     (replace(GOOD, on_group={AclOperation.DESCRIBE}), "permissions", 9, "not permitted: Read on group g"),
     (topic("t", operations=None), "permissions", None, "the broker does not tell"),
+    (replace(GOOD, first=()), "records", None, "t has no records yet"),
+    (replace(GOOD, first=(), unread="t could not be read"), "records", None, "t could not be read"),
     (replace(GOOD, transactions=[REFUSED]), "transactions", 9, "no"),
 ]
 

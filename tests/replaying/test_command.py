@@ -74,6 +74,17 @@ def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path)
     assert "Report: " in done.stdout
 
 
+def test_scored_records_are_a_reference_as_their_input_is(folder: Path, tmp_path: Path) -> None:
+    good, scores = tmp_path / "good.jsonl", tmp_path / "scores.jsonl"
+    assert run_replay(settings_of(folder, scores_file=good)) == 0
+    contents = []
+    for reference in (folder / "rows.jsonl", good):
+        assert run_replay(settings_of(folder, reference=reference, scores_file=scores)) == 0
+        contents.append(scores.read_bytes())
+    assert b"reference_logit" in contents[0]
+    assert contents[0] == contents[1]
+
+
 def test_ctrl_c_gives_the_report_so_far_and_no_input_is_overwritten(folder: Path, tmp_path: Path) -> None:
     so_far: Any = replay_settings(settings_of(folder), CtrlC(1)).report
     assert not so_far["source"]["is_complete"]
