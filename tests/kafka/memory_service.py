@@ -26,6 +26,7 @@ from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.member import MEMBERSHIP_S, ConsumerErrors, GroupMember
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.settings_file import SettingsFile
 from fomo_stream.kafka.topics.watch import EndsAnswer, TopicReport
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.partition.incidents import Incidents
@@ -143,6 +144,7 @@ class Instance(GroupMember):
             "restorer": restorer,
             "watch": watch,
             "search": SimpleNamespace(trouble=""),
+            "settings_file": SettingsFile(SETTINGS),
         }
         super().__init__(
             SETTINGS, errors=ConsumerErrors(), pipeline=pipeline, delivery=delivery, topics=topics, **clients
