@@ -70,13 +70,14 @@ def _line_of_yaml(text: str, place: Sequence[str | int]) -> int | None:
 def _line_of_toml(text: str, place: Sequence[str | int]) -> int | None:
     """Find the n-th header of a table, and the name below it, because tomllib does not tell line numbers."""
     lines, line, names = text.splitlines(), None, [part for part in place if isinstance(part, str)]
-    number = next((part for part in place if isinstance(part, int)), None)
-    begin = 0
-    if number is not None:
-        headers = [i for i, text in enumerate(lines) if re.match(rf"\s*\[\[\s*{names[0]}\s*\]\]", text)]
+    at = next((i for i, part in enumerate(place) if isinstance(part, int)), None)
+    number, begin = None, 0
+    if at is not None:
+        number, table = int(place[at]), r"\s*\.\s*".join(rf"[\"']?{re.escape(str(part))}[\"']?" for part in place[:at])
+        headers = [i for i, text in enumerate(lines) if re.match(rf"\s*\[\[\s*{table}\s*\]\]", text)]
         if number >= len(headers):
             return None
-        begin, names = headers[number] + 1, names[1:]
+        begin, names = headers[number] + 1, names[at:]
         line = headers[number]
     for i in range(begin, len(lines) if names else begin):
         if i > begin and number is not None and re.match(r"\s*\[", lines[i]):

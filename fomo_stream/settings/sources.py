@@ -278,7 +278,7 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     message = error["msg"].removeprefix("Value error, ")
     path = flags.get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
     if path and error["loc"] and extra_of(cls.model_fields[str(error["loc"][0])]).get("table"):
-        return _explain_table(cls, error, message, Path(path))
+        return _explain_table(cls, error, message, Path(path), flags)
     if not error["loc"]:
         return str(message)
     name = str(error["loc"][0])
@@ -300,7 +300,7 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     return f"{where}{shown}: {first}{message[1:]}"
 
 
-def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -> str:
+def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path, flags: Mapping[str, Any]) -> str:
     """Return one line for an error in a table of the configuration file: its line, its field, and a near match."""
     place = [part for part in error["loc"] if not str(part).startswith("function")]
     name, hint = str(place[-1]).replace("_", "-"), ""
@@ -316,6 +316,12 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path) -
         hint = did_you_mean(str(error["input"]), choices)
     shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     shown = shown.replace("_", "-").replace("from-", "from")
+    content = read_config(path)
+    sections: Mapping[str, Any] = content.get(SECTIONS) or {}
+    topic = flags.get("topic") or _variables().get(f"{ENV_PREFIX}TOPIC") or content.get("topic", ",".join(sections))
+    section = _section_of(sections, topic)
+    if section is not None and place[0] in (sections[section] or {}):
+        place = [SECTIONS, section, *place]
     return f"--config {path}{at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
 
 
@@ -333,16 +339,21 @@ def _read_file(path: Path, cls: type[BaseFlags], topic: str | None) -> list[dict
     if not tables or not all(isinstance(table, dict | None) and _is_section(name) for name, table in tables):
         example = "`topics: {sensors: {key: machine}}`"
         raise ConfigError(f"--config {path}{at_line(path, (SECTIONS,))}: {SECTIONS} needs settings by topic: {example}")
+    shared.setdefault("topic", ",".join(sections))
     try:
-        patterns = [re.compile(name) for name in sections if name.startswith("^")]
+        section = _section_of(sections, topic or shared["topic"])
     except re.error as error:
         text = f"{SECTIONS} has an invalid pattern, {error.pattern!r}: {error}"
         raise ConfigError(f"--config {path}{at_line(path, (SECTIONS, str(error.pattern)))}: {text}") from None
     named = {name: _named_settings(path, table or {}, fields, (SECTIONS, name)) for name, table in tables}
-    shared.setdefault("topic", ",".join(named))
-    topic = topic or shared["topic"]
-    match = next((pattern.pattern for pattern in patterns if pattern.match(topic)), "")
-    return [named.get(topic, named.get(match, {})), shared] if cls.has_sections else [shared]
+    return [named.get(section or "", {}), shared] if cls.has_sections else [shared]
+
+
+def _section_of(sections: Mapping[str, Any], topic: str) -> str | None:
+    """Return the name of the section of a topic, or the first pattern that matches it. Raises re.error."""
+    patterns = [re.compile(name) for name in sections if name.startswith("^")]
+    match = next((pattern.pattern for pattern in patterns if pattern.match(topic)), None)
+    return topic if topic in sections else match
 
 
 def _is_section(name: Any) -> bool:

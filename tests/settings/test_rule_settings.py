@@ -13,6 +13,7 @@ from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.rule_spec import Rule, Window, check_names, parse_table
+from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import reload_settings
 
 YAML = """\
@@ -115,6 +116,18 @@ def test_a_mistake_in_toml_has_a_line_too(tmp_path: Path) -> None:
     assert f"--config {tmp_path}/fomo.toml line 8: rules[1].only: 'fals' is not one of" in said
     said = refusal(tmp_path, TOML.replace('ignore = "5%"', 'ignroe = "5%"'), "fomo.toml")
     assert "line 13: rules[2].ignroe: unknown field; did you mean ignore?" in said
+
+
+def test_a_mistake_in_the_section_of_a_topic_has_its_line(tmp_path: Path) -> None:
+    section = "".join(f"    {line}\n" for line in YAML.replace("ignore: 5%", "ignore: 5 %%").splitlines())
+    (tmp_path / "a.yaml").write_text(f"{YAML}topics:\n  t:\n{section}")
+    line = YAML[: YAML.index("ignore")].count("\n") + 1
+    with pytest.raises(ConfigError, match=rf"line {YAML.count(chr(10)) + 2 + line}: rules\[2\]\.ignore: "):
+        parse(ServiceSettings, ["--topic", "t", "--config", str(tmp_path / "a.yaml")])
+    table = TOML.replace("[[", "[[topics.t.").replace('ignore = "5%"', 'ignroe = "5%"')
+    (tmp_path / "a.toml").write_text(f"[topics.t]\n{table}")
+    with pytest.raises(ConfigError, match=r"line 14: rules\[2\]\.ignroe: unknown field"):
+        parse(ServiceSettings, ["--topic", "t", "--config", str(tmp_path / "a.toml")])
 
 
 def test_flags_are_rules_too() -> None:
