@@ -141,7 +141,7 @@ class BlockTable(Copied):
         if not self._is_new and not len(at):
             return {}
         entries = rows_as_entries(name, at, self._blocks)
-        if self._is_new or not self._logged[at].all():
+        if self._is_new or np.count_nonzero(self._logged[at]) < len(at):
             self._logged[at] = True
             entries[f"{name}/blocks"] = zlib.compress(np.packbits(self._logged).tobytes(), 1)
         self._written[:] = self._is_new = False
