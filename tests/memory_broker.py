@@ -92,7 +92,7 @@ class MemoryProducer:
             if failure.code() == KafkaError._QUEUE_FULL:
                 raise BufferError
             raise KafkaException(failure)
-        self._queue.append(Produced((topic, max(partition, 0)), key, value, headers, timestamp, on_delivery))
+        self._queue.append(Produced((topic, max(partition, 0)), key, value, headers or [], timestamp, on_delivery))
 
     def poll(self, _seconds: float) -> None:
         self.send()

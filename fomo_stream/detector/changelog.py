@@ -236,7 +236,7 @@ class Document(Copied):
         data = b"".join([start, *(required_entry(entries, f"{name}/{i}") for i in range(1, n))])
         if digest != _document_digest(count, data):
             raise DamagedStateError(f"the state is damaged: {name} does not match its digest")
-        self._parts, self._digest = n, digest
+        self._parts, self._digest, self._short = n, digest, None
         return data
 
 
