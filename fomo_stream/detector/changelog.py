@@ -26,8 +26,10 @@ StoredEntries = Mapping[str, bytes]  # the entries that the log still has after 
 Arrays = dict[str, NDArray[Any]]
 
 PART_BYTES = 256 * 1024
-FEW_ROWS = 8  # so few are collected one by one, as numpy takes long to begin: in a commit, mostly one or two are new
-SHORT_BYTES = 4096  # of a document that is kept, because to compare it takes less time than its digest
+MIN_NUMPY_ROWS = (
+    8  # fewer are collected one by one, as numpy takes long to begin: in a commit, mostly one or two are new
+)
+MAX_KEPT_BYTES = 4096  # of a document that is kept: to compare it takes less time than its digest
 DIGEST_BYTES, COUNT_BYTES = 16, 4  # at the start of a document
 HEAD_BYTES = DIGEST_BYTES + COUNT_BYTES
 
@@ -168,7 +170,7 @@ def rows_as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
 
 def rows_as_entries(name: str, at: NDArray[np.int64], columns: Sequence[NDArray[Any]]) -> Entries:
     """Return an entry for each of the rows at some places (k,): its bytes in all columns, side by side."""
-    if len(at) < FEW_ROWS:
+    if len(at) < MIN_NUMPY_ROWS:
         return {f"{name}/{i}": b"".join([column[i] for column in columns]) for i in at.tolist()}
     rows = np.concatenate([rows_as_bytes(column[at]) for column in columns], axis=1)
     data, width = rows.tobytes(), rows.shape[1]
@@ -206,7 +208,7 @@ class Document(Copied):
     def __init__(self) -> None:
         self._parts = 0  # in the log
         self._digest = b""  # of the document in the log
-        self._short: bytes | None = None  # this document, if it is short
+        self._kept: bytes | None = None  # this document, if it has at most MAX_KEPT_BYTES
 
     def copy(self) -> Document:
         """Return a new one, as nothing of it is in the log."""
@@ -214,9 +216,9 @@ class Document(Copied):
 
     def changes(self, name: str, data: bytes) -> Entries:
         """The parts to write, and old ones to delete; nothing if the log has the same document."""
-        if data == self._short:
+        if data == self._kept:
             return {}
-        self._short = data if len(data) <= SHORT_BYTES else None
+        self._kept = data if len(data) <= MAX_KEPT_BYTES else None
         n = -(-(HEAD_BYTES + len(data)) // PART_BYTES)
         count = n.to_bytes(COUNT_BYTES, "little")
         digest = _document_digest(count, data)
@@ -236,7 +238,7 @@ class Document(Copied):
         data = b"".join([start, *(required_entry(entries, f"{name}/{i}") for i in range(1, n))])
         if digest != _document_digest(count, data):
             raise DamagedStateError(f"the state is damaged: {name} does not match its digest")
-        self._parts, self._digest, self._short = n, digest, None
+        self._parts, self._digest, self._kept = n, digest, None
         return data
 
 
