@@ -80,10 +80,10 @@ class MemoryProducer:
         topic: str,
         value: bytes | None,
         key: bytes | None,
-        headers: Headers,
         partition: int,
-        timestamp: int,
         on_delivery: Callable[[KafkaError | None, Any], None],
+        timestamp: int = 0,
+        headers: Headers | None = None,
     ) -> None:
         if self._id is not None and (self._state != "open" or self._begun):
             raise KafkaException(KafkaError(KafkaError._STATE, f"produce in state {self._state} {self._begun}"))
@@ -92,7 +92,7 @@ class MemoryProducer:
             if failure.code() == KafkaError._QUEUE_FULL:
                 raise BufferError
             raise KafkaException(failure)
-        self._queue.append(Produced((topic, max(partition, 0)), key, value, headers, timestamp, on_delivery))
+        self._queue.append(Produced((topic, max(partition, 0)), key, value, headers or [], timestamp, on_delivery))
 
     def poll(self, _seconds: float) -> None:
         self.send()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
 from operator import attrgetter
@@ -26,6 +26,10 @@ StoredEntries = Mapping[str, bytes]  # the entries that the log still has after 
 Arrays = dict[str, NDArray[Any]]
 
 PART_BYTES = 256 * 1024
+MIN_NUMPY_ROWS = (
+    8  # fewer are collected one by one, as numpy takes long to begin: in a commit, mostly one or two are new
+)
+MAX_KEPT_BYTES = 4096  # of a document that is kept: to compare it takes less time than its digest
 DIGEST_BYTES, COUNT_BYTES = 16, 4  # at the start of a document
 HEAD_BYTES = DIGEST_BYTES + COUNT_BYTES
 
@@ -135,12 +139,12 @@ class BlockTable(Copied):
 
     def changes(self, name: str) -> Entries:
         """The blocks that were written since the last call."""
-        if not self._is_new and not self._written.any():
+        at = self._written.nonzero()[0]
+        if not self._is_new and not len(at):
             return {}
-        at = np.flatnonzero(self._written)
-        entries = rows_as_entries(name, at, [blocks[at] for blocks in self._blocks])
-        if self._is_new or (self._written & ~self._logged).any():
-            self._logged |= self._written
+        entries = rows_as_entries(name, at, self._blocks)
+        if self._is_new or np.count_nonzero(self._logged[at]) < len(at):
+            self._logged[at] = True
             entries[f"{name}/blocks"] = zlib.compress(np.packbits(self._logged).tobytes(), 1)
         self._written[:] = self._is_new = False
         return entries
@@ -164,9 +168,11 @@ def rows_as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)
 
 
-def rows_as_entries(name: str, at: NDArray[np.int64], columns: list[NDArray[np.uint8]]) -> Entries:
-    """An entry for each of the rows at some places (k,): its bytes in all columns, (k, width) each, side by side."""
-    rows = np.concatenate(columns, axis=1)
+def rows_as_entries(name: str, at: NDArray[np.int64], columns: Sequence[NDArray[Any]]) -> Entries:
+    """Return an entry for each of the rows at some places (k,): its bytes in all columns, side by side."""
+    if len(at) < MIN_NUMPY_ROWS:
+        return {f"{name}/{i}": b"".join([column[i] for column in columns]) for i in at.tolist()}
+    rows = np.concatenate([rows_as_bytes(column[at]) for column in columns], axis=1)
     data, width = rows.tobytes(), rows.shape[1]
     return {f"{name}/{i}": data[k * width : (k + 1) * width] for k, i in enumerate(at.tolist())}
 
@@ -202,6 +208,7 @@ class Document(Copied):
     def __init__(self) -> None:
         self._parts = 0  # in the log
         self._digest = b""  # of the document in the log
+        self._kept: bytes | None = None  # this document, if it has at most MAX_KEPT_BYTES
 
     def copy(self) -> Document:
         """Return a new one, as nothing of it is in the log."""
@@ -209,6 +216,9 @@ class Document(Copied):
 
     def changes(self, name: str, data: bytes) -> Entries:
         """The parts to write, and old ones to delete; nothing if the log has the same document."""
+        if data == self._kept:
+            return {}
+        self._kept = data if len(data) <= MAX_KEPT_BYTES else None
         n = -(-(HEAD_BYTES + len(data)) // PART_BYTES)
         count = n.to_bytes(COUNT_BYTES, "little")
         digest = _document_digest(count, data)
@@ -228,7 +238,7 @@ class Document(Copied):
         data = b"".join([start, *(required_entry(entries, f"{name}/{i}") for i in range(1, n))])
         if digest != _document_digest(count, data):
             raise DamagedStateError(f"the state is damaged: {name} does not match its digest")
-        self._parts, self._digest = n, digest
+        self._parts, self._digest, self._kept = n, digest, None
         return data
 
 
@@ -283,10 +293,10 @@ class State(Copied):
         for attribute, entry_name in self.documents.items():
             if (value := getattr(self, attribute)) is not None:
                 data = value if isinstance(value, bytes) else value.tobytes()
-                entries |= self._log_of(attribute).changes(_joined_name(name, entry_name), data)
+                entries |= self._log_of(attribute).changes(joined_name(name, entry_name), data)
         for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:
-                entries |= part.changes(_joined_name(name, entry_name))
+                entries |= part.changes(joined_name(name, entry_name))
         return entries
 
     def recover(self, entries: StoredEntries, name: str = "", *scalars: Any) -> None:
@@ -301,14 +311,14 @@ class State(Copied):
         vars(self)["_logs"] = {}
         for attribute, entry_name in self.documents.items():
             if (value := getattr(self, attribute)) is not None:
-                restored: Any = self._log_of(attribute).recover(entries, _joined_name(name, entry_name))
+                restored: Any = self._log_of(attribute).recover(entries, joined_name(name, entry_name))
                 if not isinstance(value, bytes):
                     shape = value.shape if value.ndim > 1 else -1
                     restored = np.frombuffer(restored, value.dtype).reshape(shape).copy()
                 setattr(self, attribute, restored)
         for attribute, entry_name in self.parts.items():
             if (part := getattr(self, attribute)) is not None:
-                part.recover(entries, _joined_name(name, entry_name))
+                part.recover(entries, joined_name(name, entry_name))
         self._recovered()
 
     def _log_of(self, attribute: str) -> Document:
@@ -316,5 +326,10 @@ class State(Copied):
         return logs.setdefault(attribute, Document())
 
 
-def _joined_name(name: str, part: str) -> str:
+def joined_name(name: str, part: str) -> str:
+    """Return the name of a part of what has this name, which may be empty.
+
+    >>> joined_name("pool", "rows"), joined_name("", "rows")
+    ('pool/rows', 'rows')
+    """
     return f"{name}/{part}" if name and part else name or part

@@ -210,10 +210,10 @@ class Keys(Copied):
 
     def changes(self, name: str) -> Entries:
         """Entries of the rows that were written or forgotten since the last call; at first of all."""
-        at = np.flatnonzero(self._written)
+        at = self._written.nonzero()[0]
         if not len(at):
             return {}
-        entries = rows_as_entries(name, at, [rows_as_bytes(column[at]) for column in self.columns.values()])
+        entries = rows_as_entries(name, at, list(self.columns.values()))
         self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == UNKEYED)
         self._written[at] = False
         return entries | {f"{name}/{slot}": None for slot in at[~in_use].tolist()}

@@ -42,6 +42,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+COMPACT_JSON = json.JSONEncoder(separators=(",", ":")).encode
 MIN_SCORED_RECORDS = 500  # that an encoding has scored before it is written: in a young stream most do not last so long
 
 
@@ -399,11 +400,11 @@ class Scope:
         scored = min(MIN_SCORED_RECORDS, self.config.context_size // 2)
         return {
             **self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes),
-            **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
+            **self._counters_log.changes("counters", COMPACT_JSON(counters).encode()),
             **self.view_set.changes(self.records - scored, self._keeps_encodings),
             **self.context.changes(),
             **self.alerts.changes(),
-            **{f"follow/{name}": value for name, value in self.series.changes().items()},
+            **self.series.changes("follow"),
         }
 
     def recover(self, entries: StoredEntries, reusable: Scope | None = None) -> None:
@@ -420,7 +421,7 @@ class Scope:
         self.view_set.steps, self._has_noted_first = counters["steps"], counters["noted"]
         self.scaled, self._admitted = counters["scaled"], self.records
         self.drop_addresses()
-        self.series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
+        self.series.recover(entries, "follow")
 
     def copy(self, series: Series) -> Scope:
         """An independent scope in the same state, of a copy of its series; encoded contexts, immutable, are shared."""

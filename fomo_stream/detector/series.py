@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from fomo_stream.detector import changelog
+from fomo_stream.detector.changelog import joined_name
 from fomo_stream.detector.keys import MAX_KEYS, UNKEYED, Digests, Key, Keys
 from fomo_stream.detector.relative import PRIOR_VARIANCE, Pooled, distances_between_keys, weights, within_keys
 from fomo_stream.detector.seasons import Cycle, Seasons
@@ -284,8 +285,8 @@ class Series(changelog.State):
         """Entries of the series that were used or forgotten since the last call; at first of all."""
         counters = COUNTERS.pack(*self._totals.tolist(), len(self.keys), self.pooled is not None)
         firsts = b"" if self.pooled is None else self._counts.firsts.tobytes()
-        entries = super().changes(name) | self._totals_log.changes("keys", counters + firsts)
-        return entries | self.keys.changes("key")
+        entries = super().changes(name) | self._totals_log.changes(joined_name(name, "keys"), counters + firsts)
+        return entries | self.keys.changes(joined_name(name, "key"))
 
     def recover(self, entries: changelog.StoredEntries, name: str = "", *scalars: Any) -> None:
         """Replace the present state by that of the entries.
@@ -293,15 +294,15 @@ class Series(changelog.State):
         Raises StateError when they are of other lags or features, or damaged; the object must not be used then.
         """
         settings = json.loads(self._settings)
-        changelog.check_same(json.loads(changelog.Document().recover(entries, "settings")), settings, settings)
+        stored = changelog.Document().recover(entries, joined_name(name, "settings"))
+        changelog.check_same(json.loads(stored), settings, settings)
+        keys = joined_name(name, "keys")
         try:
-            counters, firsts = (
-                (value := changelog.required_entry(entries, "keys"))[: COUNTERS.size],
-                value[COUNTERS.size :],
-            )
-            self._totals_log.recover(entries, "keys")
+            changelog.required_entry(entries, keys)
+            value = self._totals_log.recover(entries, keys)
+            counters, firsts = value[: COUNTERS.size], value[COUNTERS.size :]
             *self._totals[:], count, is_scaled = COUNTERS.unpack(counters)
-            self.keys.recover(entries, "key", count)
+            self.keys.recover(entries, joined_name(name, "key"), count)
             self._scale = b"" if is_scaled else None
             super().recover(entries, name)
             scale = {} if self._scale is None else load(self._scale)

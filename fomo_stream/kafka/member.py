@@ -165,7 +165,7 @@ class GroupMember:
         self.assignment = Assignment(consumer, settings.topic, settings.feedback)
         self.turned_at = time.monotonic()
         self.membership = Membership(consumer, settings.kafka.get("group.protocol") == "consumer")
-        interval_s = settings.commit_interval_ms / 1000
+        self._interval_s = interval_s = settings.commit_interval_ms / 1000
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
         self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
         self._turn_s = min(IDLE_POLL_S, TURN_SHARE * settings.max_latency_ms / 1000)
@@ -198,7 +198,7 @@ class GroupMember:
         log.info(kv("started", topic=settings.topic, out=settings.out, **alerts, group=settings.group))
         try:
             while not is_stopping():
-                messages = self._poller.poll(self._patience(), self._rested_at)
+                messages = self._poller.poll(self._patience(), self._collects_until())
                 polled_at = time.monotonic()
                 for message in messages:
                     self._receive(message, polled_at)
@@ -244,18 +244,29 @@ class GroupMember:
     def _score_and_commit(self, now: float) -> None:
         """Score the records that wait, if a commit is due or after a rest, and take the next step of the commit.
 
-        The rest grows with the time that scoring took, up to the longest wait for a batch: where there is little to do,
-        a record does not wait, and where there is much, records are scored together, which takes less time.
+        The rest grows with the time that the last such turn took, up to the longest wait for a batch: where there is
+        little to do, a record does not wait, and where there is much, records are scored together, which takes less
+        time. With exactly-once, no reader sees a score before the next commit. So while one is under way the rest may
+        be longer, and ends with it.
         """
         longest_s, is_behind = self.settings.batch_age_ms / 1000, bool(self._poller.is_behind)
-        if now < self._rested_at and not self.commits.is_due(now, is_behind):
-            self.pipeline.score_due(now)
-        else:
-            self.pipeline.score_due(now + longest_s)
-            ended = time.monotonic()
-            self._rested_at = ended + min(REST[self.settings.delivery] * (ended - now), longest_s)
-        if self.commits.turn(now, is_behind):
+        if self.commits.is_under_way:
+            self.commits.turn(now)
+        can_wait = self._waits_for_commit
+        is_rested = now >= self._rested_at or self.commits.is_due(now, is_behind)
+        if is_rested or not can_wait:
+            self.pipeline.score_due(now + longest_s if is_rested else now)
+        if not can_wait and self.commits.turn(now, is_behind):
             self._poller.is_behind = None
+        if is_rested:
+            ended = time.monotonic()
+            rest_s = REST[self.settings.delivery] * (ended - now)
+            self._rested_at = ended + (rest_s if self._waits_for_commit else min(rest_s, longest_s))
+
+    @property
+    def _waits_for_commit(self) -> bool:
+        """Return whether the next outputs are seen only after the commit that follows the one under way."""
+        return self.commits.is_under_way and self.settings.delivery == "exactly-once"
 
     def _follow_silence(self) -> None:
         """Pass each answer of the broker about the ends of the input on once: as soon as a partition was read up to the
@@ -330,6 +341,12 @@ class GroupMember:
         if self.delivery.sent or any(own.position != own.committed for own in partitions):
             return min(max(self.commits.due - time.monotonic(), soon_s), self._idle_s)
         return self._idle_s
+
+    def _collects_until(self) -> float:
+        """Return until when a poll may wait for further records, seconds, monotonic."""
+        if self.commits.is_under_way:  # its end must not be noticed late
+            return min(self._rested_at, time.monotonic() + self._interval_s)
+        return self._rested_at
 
     # --- partitions -----------------------------------------------------------------------------------------
 

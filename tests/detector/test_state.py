@@ -38,7 +38,7 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 
 # --- changelog
 
-puts = st.lists(st.lists(st.integers(0, 10), max_size=4), max_size=12)
+puts = st.lists(st.lists(st.integers(0, 10), max_size=20), max_size=12)  # few rows and many
 
 
 @given(st.integers(1, 12), puts)
@@ -89,6 +89,14 @@ def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> N
         assert other.changes("d", data) == document.changes("d", data) == {}
         if i % 3 == 2:
             document = other
+
+
+def test_a_document_goes_back_to_what_the_log_has() -> None:
+    document = Document()
+    log = cast(dict[str, bytes], document.changes("d", b"old"))
+    lost = document.changes("d", b"new")
+    assert document.recover(log, "d") == b"old"
+    assert document.changes("d", b"new") == lost != {}
 
 
 @given(st.lists(st.binary(max_size=2)))

@@ -159,7 +159,7 @@ class Delivery(ABC):
         for output in outputs:
             if self._failure is not None:  # this commit will fail anyway
                 return
-            if (limits := self._limits.get(output.topic)) is not None and output.timestamp:
+            if output.timestamp and (limits := self._limits.get(output.topic)) is not None:
                 is_taken = -limits.before_ms < output.timestamp - now_ms < limits.after_ms
                 output.timestamp = output.timestamp if is_taken else 0
             try:
@@ -169,17 +169,16 @@ class Delivery(ABC):
 
     def _produce(self, output: Output) -> None:
         """Hand an output to the client, and wait while its queue is full. Raises KafkaException if it refuses."""
+        on_delivery = partial(self._failed, self._round, output)
+        # the client takes positional arguments in half the time, and the fewer the better
+        options: dict[str, Any] = {}
+        if output.timestamp:
+            options["timestamp"] = output.timestamp
+        if output.headers:
+            options["headers"] = output.headers
         for _ in range(100):
             try:
-                self._producer.produce(
-                    output.topic,
-                    output.value,
-                    output.key,
-                    partition=output.partition,
-                    timestamp=output.timestamp,
-                    headers=output.headers or None,  # an empty list would cost the client more
-                    on_delivery=partial(self._failed, self._round, output),
-                )
+                self._producer.produce(output.topic, output.value, output.key, output.partition, on_delivery, **options)
                 return
             except BufferError:
                 self._producer.poll(SLICE_S / 10)
