@@ -7,14 +7,15 @@ again, in which the new feature is missing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import chain, compress
 from math import isfinite, isnan
 from numbers import Real
 from operator import is_
-from typing import Any, NamedTuple, TypeAlias
+from threading import RLock
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ from fomo_stream.adapters.columns import (
 from fomo_stream.adapters.named_reasons import Explanation
 from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.detector import Detector, DetectorCall
+from fomo_stream.detector.detector import MAX_WORK_RECORDS, Detector, DetectorCall
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
@@ -333,6 +334,20 @@ class _Request(NamedTuple):
         return is_same_shape and self.rows.tobytes() == other.rows.tobytes()
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _locked(method: Method) -> Method:
+    """Return a method that one thread at a time is in: another one could change what the compiled step reads."""
+
+    @wraps(method)
+    def alone(self: OpenDetector, *arguments: Any) -> Any:
+        with self._lock:
+            return method(self, *arguments)
+
+    return cast(Method, alone)
+
+
 class OpenDetector:
     """A `Detector` of records that are rows of a frame or an array, or dicts; see `OpenRows`.
 
@@ -367,6 +382,7 @@ class OpenDetector:
         reference: OpenedData | None = None,
     ) -> None:
         checkpoint_path(model)
+        self._lock = RLock()
         self._derived, self._time = derived, time
         self.model, self.device, self.kernel = model, device, backend  # `kernel`: the name in pickles
         self.config = config
@@ -387,6 +403,7 @@ class OpenDetector:
             self._derived, self._reference = derived, (whole[kept], keys)
             self._current_detector()
 
+    @_locked
     def result(self, x: Mapping[Any, Any], name: str, unknown: float) -> float:
         """Return the field `name` of the result of x as the next record; `unknown` if there is no score yet.
 
@@ -395,22 +412,21 @@ class OpenDetector:
         request, detector = self._request([x])
         if detector is None or not len(request.rows):
             return np.nan if self._rows.has_learned else unknown
-        call = self._score(detector, request)
-        value = float(getattr(call.work.judged, name)[0])
-        self._scored = request, call
+        value = float(getattr(self._score(detector, request).work.judged, name)[0])
         return unknown if isnan(value) else value
 
+    @_locked
     def results(self, data: OpenedData, name: str, unknown: float) -> Float:
         """Return the field `name` (n,) of the results of the next n records, as `result` does."""
         request, detector = self._request(data)
         result = np.full(len(request.whole), np.nan if self._rows.has_learned else unknown)
         if detector is not None and len(request.rows):
-            call = self._score(detector, request)
-            values = getattr(call.judged, name)
+            values = getattr(self._score(detector, request).judged, name)
             result[request.places] = np.where(np.isnan(values), unknown, values)
-            self._scored = request, call
+            self._forget_large()
         return result
 
+    @_locked
     def explain(self, data: OpenedData) -> list[Explanation]:
         """Return the explanation of each of the next records; empty where there is no score."""
         request, detector = self._request(data)
@@ -429,19 +445,20 @@ class OpenDetector:
             scored.outlier.tolist(),
             request.keys or [None] * len(request.rows),
         )
-        self._scored = request, call
+        self._forget_large()
         for i, reasons, earlier, is_outlier, key in zip(*columns, strict=True):
             if earlier == earlier:  # NaN: no score
                 explanations[i] = Explanation.of(reasons, names, codes, records[i], earlier, is_outlier, key, counters)
         return explanations
 
+    @_locked
     def learn(self, data: OpenedData) -> None:
         """Learn records, in order. A record without any value is not learned."""
         request, detector = self._request(data, learn=True)
         n = len(request.rows)
         if detector is None or not n:
             return
-        kept = self._taken_scored()
+        kept, self._scored = self._scored, None
         self._since += n
         for i, row in enumerate(request.whole[request.places]):
             self._learned.append((row, None if request.keys is None else request.keys[i]))
@@ -452,6 +469,7 @@ class OpenDetector:
         else:
             detector.process(request.rows, request.keys)
 
+    @_locked
     def feedback(self, X: Any, is_outlier: Any) -> None:
         """Take verdicts; see `FoMoDetector.feedback_many`."""
         whole, detector = self._rows.rows(X, learn=True), self._current_detector()
@@ -487,17 +505,19 @@ class OpenDetector:
         return self._derived.follow(records, keys, [_time_of(record.get(self._time)) for record in records], learn)
 
     def _score(self, detector: Detector, request: _Request) -> DetectorCall:
-        """Return the scored records. Keep them in `_scored` once they were read: another call ends what is there."""
-        if (scored := self._taken_scored()) is not None:
+        """Return the scored records. The next call may end this one."""
+        if (scored := self._scored) is not None:
             if request.is_same(scored[0]):
                 return scored[1]
             detector.release(scored[1])
-        return detector.peek(request.rows, request.keys)
+        self._scored = None
+        self._scored = request, (call := detector.peek(request.rows, request.keys))
+        return call
 
-    def _taken_scored(self) -> tuple[_Request, DetectorCall] | None:
-        """Take what was scored last out of `_scored`: only one of several threads gets it."""
-        scored: tuple[_Request, DetectorCall] | None = self.__dict__.pop("_scored", None)
-        return scored
+    def _forget_large(self) -> None:
+        """Forget what was scored last if it takes much memory."""
+        if self._scored is not None and self._scored[1].n > MAX_WORK_RECORDS:
+            self._scored = None
 
     def _request(self, data: OpenedData, learn: bool = False) -> tuple[_Request, Detector | None]:
         """Return the rows of records, and the detector. learn: see `OpenRows.rows`.
@@ -514,9 +534,8 @@ class OpenDetector:
             detector = self._current_detector()
         if len(self._taken) < whole.shape[1]:
             rows = self._taken_of(whole)
-        scored = self._scored
-        if scored is not None and whole is scored[0].whole and keys == scored[0].keys:
-            return scored[0], detector
+        if self._scored is not None and whole is self._scored[0].whole and keys == self._scored[0].keys:
+            return self._scored[0], detector
         if rows is quick or is_complete(rows):
             return _Request(whole, rows, slice(None), keys), detector
         places = np.flatnonzero(has_values(rows))
@@ -584,17 +603,19 @@ class OpenDetector:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._lock = RLock()
         if "_learned" not in state:  # an older pickle: a new feature can only learn records from now on again
             self._begin()
 
+    @_locked
     def __getstate__(self) -> dict[str, Any]:
         """Return settings, features and the state of the detector, without the weights, which are loaded by name."""
         state = self.__dict__.copy()
         if self.detector is not None:
             state["_saved"] = self._width, self.detector.copy().changes()
         state["detector"] = None
-        state.pop("_scored", None)
-        return state
+        state["_scored"] = None
+        return {name: value for name, value in state.items() if name != "_lock"}
 
 
 def _checked_verdicts(values: Any, n: int) -> NDArray[np.bool_]:

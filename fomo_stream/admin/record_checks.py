@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any
 
@@ -43,6 +43,7 @@ from fomo_stream.settings.sources import flags_text
 from fomo_stream.wording import counted, did_you_mean, exact, in_time
 
 MIN_RECORDS = 50  # fewer say too little about the values of a field
+MIN_ORDERED = 0.9  # of the times in a field: so many are not before that of the record before
 MIN_TIME_DIFFERENCE_MS = 60_000  # between the time in a field and that of the record
 MAX_MARK = 1e20  # larger numbers are not shown: no usual number for a missing value
 Fields = Mapping[str, Any]
@@ -291,16 +292,20 @@ def _key(settings: DoctorSettings, read: Sequence[Pending]) -> Iterator[Finding]
 
 
 def _time(settings: DoctorSettings, read: Sequence[Pending]) -> Iterator[Finding]:
-    """Suggest a field with the time where it differs from the record's own time."""
+    """Suggest a field with the time where it is before the record's own time."""
     leaves = _nameable(item.fields for item in read)
     found = find_time({path: values for path, values in leaves.items() if len(values) == len(read)})
     if found is None:
         return
     path, clock = found[0], zone(settings.timezone)
-    pairs = [(item.timestamp, to_milliseconds(look_up(item.fields, path), clock)) for item in read]
-    differences = [abs(own - time) for own, time in pairs if own is not None and time is not None]
+    times = [(item.timestamp, to_milliseconds(look_up(item.fields, path), clock)) for item in read]
+    pairs = sorted((own, time) for own, time in times if own is not None and time is not None)
+    n_ordered = sum(a <= b for (_, a), (_, b) in pairwise(pairs))
+    if n_ordered < MIN_ORDERED * (len(pairs) - 1):  # a date of birth, or when something ends
+        return
+    differences = [own - time for own, time in pairs]
     if differences and (difference := median(differences)) > MIN_TIME_DIFFERENCE_MS:
-        what = f"the time in {path} differs from the record's own time by {in_time(difference / 1000)}"
+        what = f"the time in {path} is {in_time(difference / 1000)} before the record's own time"
         yield Finding(f"{what} (median of {len(differences):,} records)", _add(settings, time=path))
 
 

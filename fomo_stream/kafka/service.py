@@ -151,7 +151,8 @@ class Service:
                     self._trouble = ""
                     return member
             except BrokerError as error:
-                if not self._settings.wait or isinstance(error, FencedError):
+                # It waits, too, if it only joins its group again: a file that changes during an outage must not end it.
+                if isinstance(error, FencedError) or not (self._settings.wait or self.member is not None):
                     raise
                 self._state, self._trouble = "waiting", str(error)
                 if throttle.allow(self._trouble) is not None:

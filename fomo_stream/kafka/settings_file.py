@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from fomo_stream.detector.key_scopes import key_config
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.watched_files import WatchedFiles
 from fomo_stream.logs import kv, set_level
@@ -33,10 +34,11 @@ class SettingsFile:
     """The files of --config and --calendar. A file that cannot be read, or has a mistake, has no effect."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self._used = self._read = settings
+        self._used = settings
         self._files = WatchedFiles(files_of(settings))
         self._checked_at, self._has_read = 0.0, False
-        self.present = settings  # the settings in use, with the rules and LIVE_SETTINGS that are in the files now
+        self.present = settings  # the settings in use, or those in the files if these count without a restart
+        self.is_newer = False  # whether the instance has to join its group again with `present`
 
     def changed(self, now: float) -> Rules | None:
         """Return the rules in the files if these have changed since the last call. now: seconds, monotonic."""
@@ -47,33 +49,26 @@ class SettingsFile:
             return None
         self._has_read = True  # the first time always: they may have changed while the instance started
         try:
-            settings = reload_settings(self._read)
+            settings = reload_settings(self._used)
             rules = Rules.of(settings)
         except ConfigError as error:
             log.error(kv("rules_not_read", reason=error, effect="the old ones are kept"))
             return None
-        old, self._read = self._read, settings
-        before, self.present = self.present, _with_live(self.present, settings)
         set_level(settings.log_level)
-        others = [name for name in type(settings).model_fields if name not in {*RULE_SETTINGS, *NOT_COMPARED}]
-        others = [name for name in others if getattr(settings, name) != getattr(old, name)]
-        taken = [name for name in others if getattr(self.present, name) != getattr(before, name)]
-        if taken:
-            log.info(kv("settings_taken", names=",".join(taken), effect="joining the group again with them"))
-        if refused := [name for name in others if name not in taken]:
-            log.warning(kv("settings_changed", names=",".join(refused), effect="restart the instances to use them"))
+        names = [name for name in type(settings).model_fields if name not in {*RULE_SETTINGS, *NOT_COMPARED}]
+        names = [name for name in names if getattr(settings, name) != getattr(self._used, name)]
+        # all or none: only as a whole were the settings of the file checked
+        self.is_newer = bool(names) and set(names) <= {*LIVE_SETTINGS} and _sizes(settings) == _sizes(self._used)
+        if names and not self.is_newer:
+            log.warning(kv("settings_changed", names=",".join(names), effect="restart the instances to use them"))
+            settings = self._used.model_copy(update={name: getattr(settings, name) for name in RULE_SETTINGS})
+        elif names:
+            log.info(kv("settings_taken", names=",".join(names), effect="joining the group again with them"))
+        self.present = settings
         return rules
 
-    @property
-    def is_newer(self) -> bool:
-        """Return whether LIVE_SETTINGS have changed, so that the instance has to join its group again."""
-        return any(getattr(self.present, name) != getattr(self._used, name) for name in LIVE_SETTINGS)
 
-
-def _with_live(settings: ServiceSettings, read: ServiceSettings) -> ServiceSettings:
-    """Return `settings` with the rules and LIVE_SETTINGS of others."""
-    names = {*RULE_SETTINGS, *LIVE_SETTINGS}
-    made = settings.model_copy(update={name: getattr(read, name) for name in names})
-    if made.detector_config().history_scores != settings.detector_config().history_scores:  # the group agrees on it
-        made.alert_rate = settings.alert_rate
-    return made
+def _sizes(settings: ServiceSettings) -> tuple[int, int]:
+    """Return how many scores are remembered, of a partition and of a key: a stored state has as many."""
+    config = settings.detector_config()
+    return config.history_scores, key_config(config).history_scores

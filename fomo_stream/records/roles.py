@@ -13,6 +13,7 @@ from fomo_stream.records.times import to_milliseconds
 KEY_WORDS = {"id", "device", "machine", "sensor", "user", "host", "station", "pump", "unit", "customer", "account"} | {
     *("line", "asset", "serial", "key", "name", "node", "instance", "vehicle", "meter", "client")
 }
+WORDS_OF_TEXTS = {"line", "unit", "key", "name"}  # of these, only in the names of texts: a number may count or measure
 MIN_RECORDS_PER_KEY = 5  # records of a key, on average
 MIN_RECORDS_PER_TIME = 1.5  # on average, if the texts of records of one time are keys
 
@@ -48,7 +49,8 @@ def find_key(leaves: Mapping[str, Sequence[Any]], n: int, times: Sequence[Any] =
     counts = {}
     for path, values in leaves.items():
         is_name = all(isinstance(value, str) or type(value) is int for value in values)
-        if is_name and len(values) > n / 2 and (KEY_WORDS & set(words_of(path)) or _take_turns(values, times)):
+        words = KEY_WORDS if all(isinstance(value, str) for value in values) else KEY_WORDS - WORDS_OF_TEXTS
+        if is_name and len(values) > n / 2 and (words & set(words_of(path)) or _take_turns(values, times)):
             distinct = len(set(map(str, values)))
             if 2 <= distinct <= len(values) / MIN_RECORDS_PER_KEY:
                 counts[path] = distinct

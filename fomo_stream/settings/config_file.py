@@ -24,7 +24,7 @@ def read_config(path: Path) -> dict[str, Any]:
             return tomllib.loads(text)
         # the safe loader makes only plain values and times
         content = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError, ValueError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         if isinstance(error, yaml.MarkedYAMLError):  # its own text repeats the line, which may hold a secret
             mark = error.problem_mark or error.context_mark
@@ -45,8 +45,11 @@ def at_line(path: Path, place: Sequence[str | int]) -> str:
 
     place: the names and indices that lead to the value, such as ("rules", 0, "only").
     """
-    text = path.read_text(encoding="utf-8")
-    line = _line_of_toml(text, place) if path.suffix == TOML else _line_of_yaml(text, place)
+    try:
+        text = path.read_text(encoding="utf-8")
+        line = _line_of_toml(text, place) if path.suffix == TOML else _line_of_yaml(text, place)
+    except (OSError, ValueError, yaml.YAMLError):  # it was replaced after it was read
+        return ""
     return "" if line is None else f" line {line + 1}"
 
 

@@ -128,6 +128,7 @@ class BaseFlags(BaseSettings):
     has_sections: ClassVar[bool] = True  # whether the section of the topic counts
 
     _flags: Mapping[str, Any] = PrivateAttr({})  # those that `load` got
+    _defaults: Mapping[str, Any] = PrivateAttr({})  # those for settings that nobody gave
 
     config: Path | None = flag("General", None, metavar="FILE", affects="running")
     """YAML or TOML file with settings, named like the flags"""
@@ -172,13 +173,18 @@ class BaseFlags(BaseSettings):
 AnySettings = TypeVar("AnySettings", bound=BaseFlags)
 
 
-def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
-    """Load settings from `flags`, environment and configuration file. Raises ConfigError, which names each mistake."""
+def load(cls: type[AnySettings], flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> AnySettings:
+    """Load settings from `flags`, environment and configuration file. Raises ConfigError, which names each mistake.
+
+    defaults: of settings that none of these has, where they differ from those of the class.
+    """
     _check_environment()
     flags = _with_present_names(flags, option)
     try:
         settings = cls(**flags)
-        settings._flags = dict(flags)
+        if missing := (defaults or {}).keys() & (cls.model_fields.keys() - settings.model_fields_set):
+            settings = cls(**flags, **{name: (defaults or {})[name] for name in missing})
+        settings._flags, settings._defaults = dict(flags), dict(defaults or {})
         return settings
     except ValidationError as error:
         problems = [_explain(cls, item, flags) for item in error.errors()]
@@ -191,7 +197,7 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
 
 def reload_settings(settings: AnySettings) -> AnySettings:
     """Load the settings again, from the same flags and the present environment and file. Raises ConfigError."""
-    return load(type(settings), settings._flags)
+    return load(type(settings), settings._flags, settings._defaults)
 
 
 def files_of(settings: BaseFlags) -> tuple[Path, ...]:
@@ -319,7 +325,7 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path, f
     content = read_config(path)
     sections: Mapping[str, Any] = content.get(SECTIONS) or {}
     topic = flags.get("topic") or _variables().get(f"{ENV_PREFIX}TOPIC") or content.get("topic", ",".join(sections))
-    section = _section_of(sections, topic)
+    section = _section_of(sections, str(topic))
     if section is not None and place[0] in (sections[section] or {}):
         place = [SECTIONS, section, *place]
     return f"--config {path}{at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
@@ -341,7 +347,7 @@ def _read_file(path: Path, cls: type[BaseFlags], topic: str | None) -> list[dict
         raise ConfigError(f"--config {path}{at_line(path, (SECTIONS,))}: {SECTIONS} needs settings by topic: {example}")
     shared.setdefault("topic", ",".join(sections))
     try:
-        section = _section_of(sections, topic or shared["topic"])
+        section = _section_of(sections, str(topic or shared["topic"]))
     except re.error as error:
         text = f"{SECTIONS} has an invalid pattern, {error.pattern!r}: {error}"
         raise ConfigError(f"--config {path}{at_line(path, (SECTIONS, str(error.pattern)))}: {text}") from None

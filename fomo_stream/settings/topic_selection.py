@@ -97,11 +97,8 @@ class TopicCatalog(Generic[TopicSettings]):
         flags = {**self._flags, "topic": topic}
         try:
             if topic not in self._loaded:
-                settings = load(self._cls, flags)
-                has_latency = "max_latency_ms" in self._cls.model_fields.keys() - settings.model_fields_set
-                if has_latency and not self.selection.is_single:
-                    settings = load(self._cls, {**flags, "max_latency_ms": MAX_LATENCY_MS})
-                self._loaded[topic] = settings
+                defaults = {} if self.selection.is_single else {"max_latency_ms": MAX_LATENCY_MS}
+                self._loaded[topic] = load(self._cls, flags, defaults)
             return self._loaded[topic]
         except ConfigError as error:
             raise error if self.selection.is_single else ConfigError(f"topic {topic}: {error}") from None

@@ -6,7 +6,9 @@ import math
 import pickle
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -356,6 +358,29 @@ def test_all_results_of_a_record_are_computed_once_and_learning_it_is_free(monke
         detector.explain_one(x)
         detector.learn_one(x)
         assert scored == [1]
+
+
+def test_threads_can_score_while_others_learn() -> None:
+    detector, rng = FoMoDetector(context_size=60, min_context=20), random.Random(0)
+    given = [{"a": rng.gauss(0, 1), "b": rng.gauss(0, 1)} for _ in range(800)]
+    detector.learn_many(given[:100])
+
+    def work(at: int) -> float:
+        score = detector.score_one(given[at])
+        if at % 4 == 0:
+            detector.learn_one(given[at])
+        return score
+
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            scores = list(pool.map(work, range(100, 800)))
+    finally:
+        sys.setswitchinterval(switch_s)
+    assert all(0.0 <= score < 1.0 for score in scores)
+    assert detector._inner.detector is not None
+    assert detector._inner.detector.records == 100 + 175
 
 
 def test_what_was_scored_before_a_change_is_not_used_after_it() -> None:

@@ -49,8 +49,9 @@ def test_rules_are_read_again_and_outlive_a_crash_and_feedback_tells_of_windows(
         assert "fomo.yaml line 5: rules[1].valid" in one.text()
         assert [result.get("rule") == "cold" for result in scored(50)] == below(20, records[150:200])
         config.write_text("alert-rate: 0.02\nmax-latency-ms: 50\nkeys: 9\n" + RULE.format(low=20))
+        one.wait_for_log(" settings_changed names=alert_rate,keys,max_latency_ms ")
+        config.write_text("alert-rate: 0.02\nmax-latency-ms: 50\n" + RULE.format(low=20))
         one.wait_for_log(" settings_taken names=alert_rate,max_latency_ms ")
-        one.wait_for_log(" settings_changed names=keys ")
         wait_for(lambda: one.text().count(" started ") == 2, "the instance to join its group again")
         assert [result.get("rule") == "cold" for result in scored(50)] == below(20, records[200:250])
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:

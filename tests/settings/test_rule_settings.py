@@ -15,6 +15,7 @@ from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.rule_spec import Rule, Window, check_names, parse_table
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import reload_settings
+from fomo_stream.settings.topic_selection import TopicCatalog
 
 YAML = """\
 time: at
@@ -128,6 +129,18 @@ def test_a_mistake_in_the_section_of_a_topic_has_its_line(tmp_path: Path) -> Non
     (tmp_path / "a.toml").write_text(f"[topics.t]\n{table}")
     with pytest.raises(ConfigError, match=r"line 14: rules\[2\]\.ignroe: unknown field"):
         parse(ServiceSettings, ["--topic", "t", "--config", str(tmp_path / "a.toml")])
+
+
+def test_several_topics_have_another_latency_also_when_the_file_is_read_again(
+    tmp_path: Path,
+) -> None:
+    (path := tmp_path / "fomo.yaml").write_text("")
+    catalog = TopicCatalog(ServiceSettings, {"topic": "a,b", "group": "{topic}", "config": str(path)})
+    settings, found = catalog.settings("a"), []
+    for text in ("", "max-latency-ms: 50", "topics: {a: {max-latency-ms: 20}}", ""):
+        path.write_text(text)
+        found.append(reload_settings(settings).max_latency_ms)
+    assert [settings.max_latency_ms, *found] == [1000, 1000, 50, 20, 1000]
 
 
 def test_flags_are_rules_too() -> None:
