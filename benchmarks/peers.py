@@ -29,8 +29,8 @@ from families import Float, half_space_trees, loda, standardised
 from sklearn.ensemble import IsolationForest
 from sklearn.linear_model import Ridge
 
-FEWEST = 300  # scores for a threshold
-QUIET = pd.Timedelta(hours=1)
+MIN_SCORES = 300  # before the first threshold
+MAX_GAP = pd.Timedelta(hours=1)  # between alerts of an incident
 
 
 def isolation_forest(rows: Float, train: int) -> Float:
@@ -60,12 +60,12 @@ TRAINED: dict[str, Callable[[Float, int], Float]] = {"iforest": isolation_forest
 def results(times: pd.Series[Any], scores: Float, rate: float, train: int | None) -> pd.Series[Any]:
     """The results of one key. times: of its rows; train: how many of them were learned first, None if on the way."""
     if train is None:
-        limits = pd.Series(scores).expanding(FEWEST).quantile(1 - rate).shift(fill_value=np.inf).fillna(np.inf)
+        limits = pd.Series(scores).expanding(MIN_SCORES).quantile(1 - rate).shift(fill_value=np.inf).fillna(np.inf)
     else:
         limits = np.where(np.arange(len(scores)) < train, np.inf, np.quantile(scores[:train], 1 - rate))
     outlier = scores > np.asarray(limits)
     alerts = times[outlier].sort_values()
-    begins = ~(alerts.diff() <= QUIET)
+    begins = ~(alerts.diff() <= MAX_GAP)
     incidents = alerts.index.to_series().where(begins).ffill().reindex(times.index)
     return pd.Series(
         [
