@@ -18,17 +18,18 @@ hour apart share an incident.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from families import Float, half_space_trees, loda, standardised
+from families import half_space_trees, loda, standardised
+from numpy.typing import NDArray
 from sklearn.ensemble import IsolationForest
 from sklearn.linear_model import Ridge
 
+Float = NDArray[np.float64]
 MIN_SCORES = 300  # before the first threshold
 MAX_GAP = pd.Timedelta(hours=1)  # between alerts of an incident
 
@@ -60,10 +61,11 @@ TRAINED: dict[str, Callable[[Float, int], Float]] = {"iforest": isolation_forest
 def results(times: pd.Series[Any], scores: Float, rate: float, train: int | None) -> pd.Series[Any]:
     """The results of one key. times: of its rows; train: how many of them were learned first, None if on the way."""
     if train is None:
-        limits = pd.Series(scores).expanding(MIN_SCORES).quantile(1 - rate).shift(fill_value=np.inf).fillna(np.inf)
+        earlier = pd.Series(scores).expanding(MIN_SCORES).quantile(1 - rate).shift()
+        limits = earlier.fillna(np.inf).to_numpy()
     else:
         limits = np.where(np.arange(len(scores)) < train, np.inf, np.quantile(scores[:train], 1 - rate))
-    outlier = scores > np.asarray(limits)
+    outlier = scores > limits
     alerts = times[outlier].sort_values()
     begins = ~(alerts.diff() <= MAX_GAP)
     incidents = alerts.index.to_series().where(begins).ffill().reindex(times.index)
@@ -108,4 +110,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
