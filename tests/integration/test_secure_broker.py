@@ -168,11 +168,16 @@ class SecureKafka(Kafka):
         return {"JAVA_TOOL_OPTIONS": f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._provider.keys_url}"}
 
     def permit(self, acls: list[AclBinding]) -> None:
-        """Permit these, and nothing else."""
+        """Permit these, and nothing else. What is permitted before and after is so at every moment."""
+        for done in self.admin.create_acls(acls).values():
+            done.result(20)
         everything = AclBindingFilter(
             ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
-        for done in (*self.admin.delete_acls([everything]).values(), *self.admin.create_acls(acls).values()):
+        others = [acl for acl in self.admin.describe_acls(everything).result(20) if acl not in acls]
+        fields = "restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type"
+        filters = [AclBindingFilter(*(getattr(acl, field) for field in fields)) for acl in others]
+        for done in self.admin.delete_acls(filters).values() if filters else ():
             done.result(20)
 
     def secrets(self) -> dict[str, str]:
