@@ -96,7 +96,8 @@ def far_outside(logits: Float, clear: float = CLEAR_HEIGHT) -> Bool:
         return is_known
     ascending, n = np.sort(logits), len(logits)
     below = np.maximum(ascending[:-1], ODD_LOGIT)
-    height = np.maximum(below - np.median(ascending), MIN_HEIGHT)
+    median = (ascending[(n - 1) // 2] + ascending[n // 2]) / 2.0
+    height = np.maximum(below - median, MIN_HEIGHT)
     beyond = 1 + np.flatnonzero(ascending[1:] > below + clear * height)
     beyond = beyond[beyond >= n - int(MAX_FAR_SHARE * n)]
     return np.asarray(logits >= ascending[beyond[0]] if len(beyond) else np.zeros(n, dtype=bool))

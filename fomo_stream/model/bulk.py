@@ -57,6 +57,8 @@ class Bulk(NamedTuple):
 
     def far(self, rows: Float) -> Bool:
         """Which values of rows (n, d) are far; NaN is not."""
+        if not (np.isfinite(self.least).any() or np.isfinite(self.most).any()):
+            return np.zeros(rows.shape, dtype=bool)
         return np.asarray((rows < self.least) | (rows > self.most))
 
     def without(self, categorical: tuple[int, ...]) -> Bulk:

@@ -23,10 +23,11 @@ from fomo_stream.model.bulk import Bulk, without_far
 from fomo_stream.model.compiled_attention import encode_by_attention, weights_of_attention
 from fomo_stream.model.completion import NEAREST, Completion
 from fomo_stream.model.kernels import statistics as kernels
+from fomo_stream.model.kernels.column_spreads import median_deviations, spreads, standardised
 from fomo_stream.model.kernels.fusion import FusionWeights, describe_rows, fuse, fuse_at
 from fomo_stream.model.kernels.handles import Handle, address_of
 from fomo_stream.model.kernels.lanes import LANES
-from fomo_stream.model.kernels.neighbours import FAR, LIMIT
+from fomo_stream.model.kernels.neighbours import LIMIT
 from fomo_stream.model.kernels.router_attention import AttentionContext, AttentionWeights, attend_at
 from fomo_stream.model.kernels.row_completion import CompletionRows, complete
 from fomo_stream.model.kernels.statistics import (
@@ -76,31 +77,39 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     n, d = rows.shape
     if not 2 <= n <= MAX_CONTEXT:
         raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
+    complete, columns, fill, has_values = _filled(rows)
+    uses = np.array([space in model.config.used_spaces for space in SPACES])
+    if uses[1]:
+        knots = knots_of([without_far(column) for column in (columns.each() if quantiles is None else quantiles)])
+    else:  # no map: knots would be more than half of what is kept of a context
+        knots = np.zeros((d, 1)), np.full((d, 1), 0.5)
+    far = Bulk.of_sorted(columns).far(complete)
+    transform = _fit_transform(uses, complete, far, fill, has_values, *knots)
+    views, tails = project_all(complete, transform)
+    views = views[uses]
+    weights = weights_of(model)
+    if isinstance(weights, AttentionWeights):
+        return CompiledContext(n, transform, *encode_by_attention(views, np.asarray(far.any(axis=1)), weights))
+    described, own = _describe(views, tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1)))
+    logits = np.empty(n)
+    fuse(own, weights, logits)
+    return CompiledContext(n, transform, described, np.zeros((0, 0), np.float32), logits)
+
+
+def _filled(rows: Float) -> tuple[Float, SortedColumns, Float, Bool]:
+    """Rows (n, d) with gaps and infinite values filled and sizes limited; their columns, sorted; what fills gaps (d,);
+    and which columns have values (d,)."""
+    n, d = rows.shape
+    columns = SortedColumns.of(rows)
+    if (columns.counts == n).all() and np.abs(columns.values[:, [0, -1]]).max(initial=0.0) <= VALUE_LIMIT:
+        return rows, columns, columns.values[:, (n - 1) // 2].copy(), np.ones(d, dtype=bool)
     finite = np.isfinite(rows)
     columns = SortedColumns.of(np.where(finite, rows, np.nan))
     has_values = columns.counts > 0
     medians = columns.values[np.arange(d), np.maximum(columns.counts - 1, 0) // 2]
     fill = np.clip(np.where(has_values, medians, 0.0), -VALUE_LIMIT, VALUE_LIMIT)
-    complete = np.clip(np.where(finite, rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
-    uses = np.array([space in model.config.used_spaces for space in SPACES])
-    of_rows = columns if np.array_equal(complete, rows) else SortedColumns.of(complete)
-    bulk = Bulk.of_sorted(of_rows)
-    if not uses[1]:
-        quantiles = [np.empty(0)] * d  # no map: knots would be more than half of what is kept of a context
-    else:
-        quantiles = [without_far(column) for column in (of_rows.each() if quantiles is None else quantiles)]
-    far = bulk.far(complete)
-    transform = _fit_transform(uses, complete, far, fill, has_values, *knots_of(quantiles))
-    views, tails = project_all(complete, transform)
-    weights = weights_of(model)
-    if isinstance(weights, AttentionWeights):
-        return CompiledContext(n, transform, *encode_by_attention(views[uses], np.asarray(far.any(axis=1)), weights))
-    described, own = _describe(
-        views[uses], tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1))
-    )
-    logits = np.empty(n)
-    fuse(own, weights, logits)
-    return CompiledContext(n, transform, described, np.zeros((0, 0), np.float32), logits)
+    filled = np.clip(np.where(finite, rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
+    return filled, SortedColumns.of(filled), fill, has_values
 
 
 def score_queries(model: Model, context: CompiledContext, rows: Float) -> Float:
@@ -140,12 +149,9 @@ def _completion_rows(context: CompiledContext) -> CompletionRows:
 
 
 def _rows_for_kernel(done: Completion) -> CompletionRows:
-    n = len(done.rows)
-    center = np.where(done.known, done.rows.mean(axis=0), 0.0)
-    z = np.where(done.known, (done.rows - center) / done.scale, 0.0)
-    columns = np.full((z.shape[1], -(-n // LANES) * LANES), FAR, np.float32)
-    columns[:, :n] = np.clip(z, -LIMIT, LIMIT).T
-    return CompletionRows(done.rows, done.known, done.scale, center, np.abs(z).max(axis=0), columns, float(NEAREST))
+    padded = -(-len(done.rows) // LANES) * LANES
+    center, most, columns = standardised(done.rows, done.known, done.scale, padded)
+    return CompletionRows(done.rows, done.known, done.scale, center, most, columns, float(NEAREST))
 
 
 def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
@@ -153,6 +159,12 @@ def completed(context: Completion, rows: Float, lacking: Bool) -> Float:
     out = np.empty(rows.shape)
     complete(np.array(rows, order="C"), _rows_for_kernel(context), np.array(lacking.T, order="C"), out)
     return out
+
+
+def spreads_of(rows: Float) -> Float:
+    """Return the standard deviations (d,) of the columns of rows (n, d)."""
+    deviations: Float = spreads(rows, np.ones(len(rows), dtype=bool))
+    return deviations
 
 
 def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
@@ -229,10 +241,8 @@ def _describe(
     tails = np.ones(views.shape[1:]) if tails is None else tails
     statistics, own, bandwidth = own_statistics(x, columns, tails, ranks, floor)
     ordered = np.sort(np.ascontiguousarray(statistics.T), axis=1)
-    median = ordered[:, (n - 1) // 2].copy()
-    deviation = np.partition(np.abs(ordered - median[:, None]), (n - 1) // 2, axis=1)[:, (n - 1) // 2]
-    spread = 1.4826 * deviation + 0.05 * (statistics if near.all() else statistics[near]).std(0) + 1e-6
-    comparison = (median, spread, *as_tables(ordered.astype(np.float32)))
+    spread = 1.4826 * median_deviations(ordered) + 0.05 * spreads(statistics, near) + 1e-6
+    comparison = (ordered[:, (n - 1) // 2].copy(), spread, *as_tables(ordered.astype(np.float32)))
     described = kernels.Described(columns, own, bandwidth, floor, *comparison, kernels.rarities(n, False))
     return described, own_channels(statistics, *comparison, kernels.rarities(n, True))
 

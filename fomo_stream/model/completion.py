@@ -14,10 +14,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.model.quantile_map import SortedColumns
+
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 NEAREST = 5
+
+
+def _spreads(rows: Float) -> Float:
+    spreads: Float = rows.std(axis=0)
+    return spreads
+
+
+def _scale(spreads: Float) -> Float:
+    """Standard deviations (d,), 1 where a column does not vary or is unknown."""
+    return np.where(spreads > 0, spreads, 1.0)
 
 
 @dataclass(frozen=True)
@@ -29,17 +41,25 @@ class Completion:
     scale: Float  # (d,) that distances are divided by
 
     @classmethod
-    def of(cls, rows: Float, fill: Callable[[Completion, Float, Bool], Float] | None = None) -> Completion:
-        """Complete the rows (n, d) of a context, NaN = missing, each by the others. fill: as the method."""
+    def of(
+        cls,
+        rows: Float,
+        fill: Callable[[Completion, Float, Bool], Float] | None = None,
+        spreads: Callable[[Float], Float] = _spreads,
+    ) -> Completion:
+        """Complete the rows (n, d) of a context, NaN = missing, each by the others.
+
+        fill: as the method; spreads: the standard deviations (d,) of columns (n, d).
+        """
         missing = np.isnan(rows)
         has_values: Bool = ~np.all(missing, axis=0)
         gaps = missing & has_values
         if not gaps.any():
-            return cls(rows, has_values, _scale(rows))
-        middle = np.full(rows.shape[1], np.nan)
-        middle[has_values] = np.nanquantile(rows[:, has_values], 0.5, axis=0, method="lower")
+            return cls(rows, has_values, _scale(spreads(rows)))
+        columns = SortedColumns.of(rows)
+        middle = columns.values[np.arange(rows.shape[1]), np.maximum(columns.counts - 1, 0) // 2]
         rough = np.where(gaps, middle, rows)
-        among = cls(rough, has_values, _scale(rough))
+        among = cls(rough, has_values, _scale(spreads(rough)))
         filled = among.fill(rows, gaps) if fill is None else fill(among, rows, gaps)
         return cls(filled, has_values, among.scale)
 
@@ -72,9 +92,3 @@ class Completion:
         values = np.sort(self.rows[near][:, gaps], axis=0)
         likely: Float = values[(len(values) - 1) // 2]
         return likely
-
-
-def _scale(rows: Float) -> Float:
-    """The standard deviations (d,) of columns (n, d), 1 where a column does not vary or is unknown."""
-    deviation = rows.std(axis=0)
-    return np.where(deviation > 0, deviation, 1.0)

@@ -124,7 +124,7 @@ def _completion(kind: type[EncodedContext], rows: Float) -> Completion:
         return Completion.of(rows)
     from fomo_stream.model import compiled
 
-    return Completion.of(rows, compiled.completed)
+    return Completion.of(rows, compiled.completed, compiled.spreads_of)
 
 
 def encode_with_torch(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> ContextCache:

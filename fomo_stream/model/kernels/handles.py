@@ -7,7 +7,7 @@ Kernels that depend on the model are called by address, too: else every caller h
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ if ARE_COMPILED:
     from fomo_stream.model.kernels.numba_files import pointer_to
 
 WORDS = 5  # integers for each array: its address, and its sizes
+NO_SIZES = (0,) * (WORDS - 1)
 
 
 class Handle:
@@ -35,13 +36,9 @@ class Handle:
 
     def __init__(self, *tree: Any) -> None:
         self._tree = tree
-        self._leaves = [leaf if isinstance(leaf, Handle) else np.ascontiguousarray(leaf) for leaf in _leaves(tree)]
+        self._leaves: list[Any] = []
         words: list[int] = []
-        for leaf in self._leaves:
-            if isinstance(leaf, Handle):
-                words += leaf.address, 0, 0, 0, 0
-            else:
-                words += _address_of(leaf), *leaf.shape, *(0,) * (WORDS - 1 - leaf.ndim)
+        _add_leaves(tree, self._leaves, words)
         self._words = np.array(words, np.int64)
         self.address: int = self._words.ctypes.data
 
@@ -53,18 +50,26 @@ def _address_of(array: NDArray[Any]) -> int:
     """Return the address of an array's values; 0 if it has none."""
     if not array.size:
         return 0
-    # `array.ctypes` takes four times as long, and a context has 70 arrays
-    return ctypes.addressof(ctypes.c_char.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # `array.ctypes` takes three times as long
+    except TypeError:  # it is read-only
+        return int(array.ctypes.data)
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, tuple):
-        for part in tree:
-            yield from _leaves(part)
-    elif tree is None:
-        yield np.zeros(0)
-    else:
-        yield float(tree) if isinstance(tree, (int, float)) else tree
+def _add_leaves(tree: tuple[Any, ...], leaves: list[Any], words: list[int]) -> None:
+    """Add what has an address to the leaves, and its integers to the words. A context has 40 arrays."""
+    for part in tree:
+        if isinstance(part, tuple):
+            _add_leaves(part, leaves, words)
+            continue
+        if isinstance(part, Handle):
+            leaf: Any = part
+            words += part.address, 0, 0, 0, 0
+        else:
+            value = np.zeros(0) if part is None else float(part) if isinstance(part, (int, float)) else part
+            leaf = np.ascontiguousarray(value)
+            words += _address_of(leaf), *leaf.shape, *NO_SIZES[leaf.ndim :]
+        leaves.append(leaf)
 
 
 if ARE_COMPILED:
