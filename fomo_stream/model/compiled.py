@@ -36,6 +36,7 @@ from fomo_stream.model.kernels.statistics import (
     own_channels,
     own_statistics,
     project_all,
+    sorting_keys,
     whitening_matrix,
 )
 from fomo_stream.model.kernels.view_scores import score_views
@@ -240,11 +241,14 @@ def _describe(
     ranks = tails is not None
     tails = np.ones(views.shape[1:]) if tails is None else tails
     statistics, own, bandwidth = own_statistics(x, columns, tails, ranks, floor)
+    keys = sorting_keys(statistics)
+    keys.sort(axis=1)
     ordered = np.sort(np.ascontiguousarray(statistics.T), axis=1)
+    median = ordered[:, (n - 1) // 2].copy()
     spread = 1.4826 * median_deviations(ordered) + 0.05 * spreads(statistics, near) + 1e-6
-    comparison = (ordered[:, (n - 1) // 2].copy(), spread, *as_tables(ordered.astype(np.float32)))
-    described = kernels.Described(columns, own, bandwidth, floor, *comparison, kernels.rarities(n, False))
-    return described, own_channels(statistics, *comparison, kernels.rarities(n, True))
+    tables = as_tables(ordered.astype(np.float32))
+    described = kernels.Described(columns, own, bandwidth, floor, median, spread, *tables, kernels.rarities(n, False))
+    return described, own_channels(statistics, keys, median, spread, kernels.rarities(n, True))
 
 
 def weights_of(model: Model) -> FusionWeights | AttentionWeights:

@@ -52,6 +52,8 @@ class Completion:
         fill: as the method; spreads: the standard deviations (d,) of columns (n, d).
         """
         missing = np.isnan(rows)
+        if not missing.any():
+            return cls(rows, np.ones(rows.shape[1], dtype=bool), _scale(spreads(rows)))
         has_values: Bool = ~np.all(missing, axis=0)
         gaps = missing & has_values
         if not gaps.any():

@@ -30,7 +30,9 @@ class SortedColumns(NamedTuple):
         values = np.array(rows.T, dtype=np.float64, order="C")
         values.sort(axis=1)  # NaN comes last
         values += 0.0
-        return cls(values, np.count_nonzero(~np.isnan(rows), axis=0))
+        is_complete = not np.isnan(values[:, -1:]).any()
+        counts = np.full(rows.shape[1], len(rows)) if is_complete else np.count_nonzero(~np.isnan(rows), axis=0)
+        return cls(values, counts)
 
     def each(self) -> list[Float]:
         """The values (m,) of each column."""

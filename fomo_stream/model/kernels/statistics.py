@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.arithmetic import (
     asinh,
+    bits_of_single,
     count_smaller,
     count_up_to,
     log,
@@ -428,6 +429,7 @@ def rarities(n, own):
     return out
 
 
+ROW_OF_KEY = 0xFFFFFFFF  # bits of `sorting_keys`
 KEPT_DISTANCES = 1 << 22  # are kept between the two passes (16 MiB); of larger contexts they are computed twice
 
 
@@ -519,11 +521,31 @@ def own_statistics(x, columns, tails, ranks, floor):
 
 
 @kernel
-def own_channels(statistics, median, spread, ordered, last_ordered, rarity):
-    """Channels (n, 2 S) float32 of the context's own statistics (n, S)."""
+def sorting_keys(statistics):
+    """Integers (S, n) in the order of the float32 values of statistics (n, S), with the row of each in their lower
+    half. To sort them tells the places of rows, in a quarter of the time of an argsort."""
+    n, count = statistics.shape
+    keys = np.empty((count, n), np.int64)
+    for i in range(n):
+        for a in range(count):
+            bits = bits_of_single(np.float32(statistics[i, a]))
+            keys[a, i] = (np.int64(bits if bits >= 0 else -(bits & 0x7FFFFFFF)) << 32) | i
+    return keys
+
+
+@kernel
+def own_channels(statistics, keys, median, spread, rarity):
+    """Channels (n, 2 S) float32 of the context's own statistics (n, S), as `channels_of` makes them, from their sorted
+    keys (S, n)."""
     n, count = statistics.shape
     out = np.empty((n, 2 * count), np.float32)
     for i in range(n):
-        of_row = span(statistics, i * count, count)
-        channels_of(of_row, median, spread, ordered, last_ordered, rarity, span(out, i * 2 * count, 2 * count))
+        for a in range(count):
+            out[i, 2 * a] = asinh(np.float32((statistics[i, a] - median[a]) / spread[a]))
+    for a in range(count):
+        of_statistic, smaller = span(keys, a * n, n), 0
+        for r in range(n):
+            if of_statistic[r] >> 32 != of_statistic[smaller] >> 32:
+                smaller = r
+            out[of_statistic[r] & ROW_OF_KEY, 2 * a + 1] = rarity[smaller]
     return out
