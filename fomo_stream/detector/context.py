@@ -224,7 +224,8 @@ class Context(State):
             return self.spec_of_recent(at, number, takes_effect, numbers)
         reservoir = self._reservoir_of(view)
         numbers, vectors = reservoir.numbers, reservoir.rows.reshape(len(reservoir), -1, self._n_features)
-        self.confirmed = np.intersect1d(self.confirmed, self.reservoir.numbers)  # the others are forgotten
+        if len(self.confirmed):
+            self.confirmed = np.intersect1d(self.confirmed, self.reservoir.numbers)  # the others are forgotten
         rows = self.view_columns(view, vectors)
         is_fitted = self._has_quantile_map and view.input in ("record", "relative")
         quantiles = reservoir.quantiles if is_fitted else ()

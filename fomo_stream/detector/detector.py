@@ -175,6 +175,8 @@ class Detector:
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Return whether records with these keys (n,) can be processed without waiting for a generation."""
+        if not any(scope.view_set.is_building for scope in self._key_scopes.scopes):
+            return True  # mostly: so it need not be known which scopes these records visit
         if not len(self._key_scopes):
             return self._shared.is_ready(len(keys))
         call = self._visited(np.empty((len(keys), 0)), Digests.of(keys), learn=True, is_bounded=False)
@@ -450,8 +452,7 @@ class Detector:
         while done < call.k:
             start, done = done, judge_visits(call.work.address, call.n, call.k, done, key_scopes.scope_addresses, learn)
             self._refer(call, start, done)
-            if self.config.explain != "none":
-                self._explain(call, start, done)
+            self._explain(call, start, done)
             scope = key_scopes.scopes[last := int(call.work.visits.scope[done - 1])]
             if learn and scope.records == scope.bound:  # before the next visit there is more to do
                 before = scope.shifts
@@ -543,10 +544,12 @@ class Detector:
 
     def _explain(self, call: DetectorCall, start: int, stop: int) -> None:
         """Find the reasons of those visits, from `start` to before `stop`, that get any."""
-        part, judged = slice(start, stop), call.judged
-        is_wanted = call.visits.is_result[part] & (judged.status[part] > 0)
-        if self.config.explain != "all":
-            is_wanted &= judged.outlier[part] & (self.config.explain == "alerts")
+        part, judged, explains_all = slice(start, stop), call.work.judged, self.config.explain == "all"
+        if self.config.explain == "none" or not (explains_all or judged.outlier[part].any()):
+            return  # mostly
+        is_wanted = call.work.visits.is_result[part] & (judged.status[part] > 0)
+        if not explains_all:
+            is_wanted &= judged.outlier[part]
         for e in (start + np.flatnonzero(is_wanted)).tolist():
             call.reasons[e] = self._reasons(call, e, call.scores_of(e))
 

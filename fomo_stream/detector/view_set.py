@@ -45,7 +45,10 @@ class ContextBuilder:
 
     def __call__(self) -> Generation:
         """Build it: what an executor runs."""
-        return Generation.build(self._model, self.spec)
+        made = Generation.build(self._model, self.spec)
+        if self._model.kernel == "numba":
+            _ = made.handle  # which scoring would have to make
+        return made
 
     @cached_property
     def bulk(self) -> Bulk:
@@ -158,18 +161,19 @@ class ViewContexts(Copied):
         return self.view.sample == "reservoir"
 
     @property
-    def _builders(self) -> list[ContextBuilder]:
+    def at_hand(self) -> list[ContextBuilder]:
+        """The builders of the current and the next generation, as far as there are any."""
         return [builder for builder in (self.current, self.next) if builder is not None]
 
     def plain(self) -> list[Any]:
         """The plain numbers of the state: those of the current and the next generation, and what they are made from."""
         numbers = [0 if builder is None else builder.spec.number for builder in (self.current, self.next)]
-        return [*numbers, [] if self._is_stored else [_numbers_of_recent(builder.spec) for builder in self._builders]]
+        return [*numbers, [] if self._is_stored else [_numbers_of_recent(builder.spec) for builder in self.at_hand]]
 
     def changes(self, last: int, encoded: bool) -> Entries:
         """Entries that the log does not have yet; not the plain numbers. See `ViewSet.changes`."""
         entries: Entries = {}
-        for builder in self._builders if self._is_stored else ():
+        for builder in self.at_hand if self._is_stored else ():
             number, parity = builder.spec.number, builder.spec.number % 2
             name = f"generation/{self.view.name}/{parity}"
             if self._planned[parity] != number:
@@ -191,7 +195,7 @@ class ViewContexts(Copied):
         not be built again.
         """
         self._recovered()
-        at_hand = [] if reusable is None else reusable._builders
+        at_hand = [] if reusable is None else reusable.at_hand
         made_from = iter(plain[2])
         for name, number in zip(("current", "next"), plain, strict=False):
             builder = None
@@ -262,6 +266,7 @@ class ViewSet(Copied):
         self.column_ranges = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
         self.view_contexts = [ViewContexts(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
+        self._may_be_building = True  # see `is_building`
         self._choose_bulk_view()
 
     @property
@@ -296,6 +301,7 @@ class ViewSet(Copied):
         for at, contexts in enumerate(self.view_contexts):
             if not contexts.view.is_of_keys or context.is_due(at):
                 contexts.begin(context.context_spec(at, 1, context.history.records))
+        self._may_be_building = True
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """Build the next generation of one view, at a step, if it is due."""
@@ -305,6 +311,7 @@ class ViewSet(Copied):
             contexts = self.view_contexts[at]
             if contexts.next is None and context.is_due(at):
                 contexts.add(context.context_spec(at, contexts.number + 1, takes_effect))
+                self._may_be_building = True
                 break  # one a step, so that two never take effect together
         self.steps += 1
 
@@ -318,9 +325,16 @@ class ViewSet(Copied):
         ends = (contexts.until_next(records) for contexts in self.view_contexts)
         return min((end for end in ends if end is not None), default=None)
 
+    @property
+    def is_building(self) -> bool:
+        """Return whether a generation is being built: only then `is_ready` can be False, whatever it is asked."""
+        if self._may_be_building:
+            self._may_be_building = not all(each.done for own in self.view_contexts for each in own.at_hand)
+        return self._may_be_building
+
     def is_ready(self, stop: int) -> bool:
         """Return whether the generations that score the records before number `stop` are there."""
-        return all(contexts.is_ready(stop) for contexts in self.view_contexts)
+        return not self.is_building or all(contexts.is_ready(stop) for contexts in self.view_contexts)
 
     def _choose_bulk_view(self) -> None:
         """Choose the view whose context tells which values are far: of the reservoir if possible, untrimmed."""
@@ -428,6 +442,7 @@ class ViewSet(Copied):
         others = {} if reusable is None else {each.view: each for each in reusable.view_contexts}
         for at, contexts in enumerate(self.view_contexts):
             contexts.recover(entries, plain[at], context, at, others.get(contexts.view))
+        self._may_be_building = True
 
     def _recovered(self) -> None:
         self._choose_bulk_view()
