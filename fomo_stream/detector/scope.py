@@ -172,9 +172,13 @@ class Scope:
         following = tuple(each.view.name for each in view_contexts if each.next is not None)
         return Inspection(self.context.reservoir.numbers, generations, following, {})
 
-    def is_ready(self, n: int) -> bool:
-        """Return whether the next n records can be processed without waiting for a generation that is being built."""
-        return self.view_set.is_ready(self.records + n)
+    def n_ready(self, least: int) -> int:
+        """Return how many of the next records can be processed without waiting for a generation that is being built.
+
+        Of later ones than `ahead`, or than `least`, that is not known.
+        """
+        known, end = max(self.ahead, least), self.view_set.until_wait(self.records)
+        return known if end is None else min(known, end)
 
     # -- the compiled step ---------------------------------------------------------------------------------------
 

@@ -126,11 +126,11 @@ class ViewContexts(Copied):
         """Return how many records from number `records` on the current generation still scores; None: no end."""
         return None if self.next is None else self.next.spec.takes_effect - records
 
-    def is_ready(self, stop: int) -> bool:
-        """Return whether the generations that score the records before number `stop` are there."""
-        if self.next is not None and stop > self.next.spec.takes_effect and not self.next.done:
-            return False
-        return self.current is None or self.current.done
+    def until_wait(self, records: int) -> int | None:
+        """Return how many records from number `records` on need no generation that is being built; None: no end."""
+        if self.current is not None and not self.current.done:
+            return 0
+        return None if self.next is None or self.next.done else self.next.spec.takes_effect - records
 
     def builder_of(self, number: int) -> ContextBuilder | None:
         """The generation that scores the record of this number; None without a generation."""
@@ -161,19 +161,18 @@ class ViewContexts(Copied):
         return self.view.sample == "reservoir"
 
     @property
-    def at_hand(self) -> list[ContextBuilder]:
-        """The builders of the current and the next generation, as far as there are any."""
+    def _builders(self) -> list[ContextBuilder]:
         return [builder for builder in (self.current, self.next) if builder is not None]
 
     def plain(self) -> list[Any]:
         """The plain numbers of the state: those of the current and the next generation, and what they are made from."""
         numbers = [0 if builder is None else builder.spec.number for builder in (self.current, self.next)]
-        return [*numbers, [] if self._is_stored else [_numbers_of_recent(builder.spec) for builder in self.at_hand]]
+        return [*numbers, [] if self._is_stored else [_numbers_of_recent(builder.spec) for builder in self._builders]]
 
     def changes(self, last: int, encoded: bool) -> Entries:
         """Entries that the log does not have yet; not the plain numbers. See `ViewSet.changes`."""
         entries: Entries = {}
-        for builder in self.at_hand if self._is_stored else ():
+        for builder in self._builders if self._is_stored else ():
             number, parity = builder.spec.number, builder.spec.number % 2
             name = f"generation/{self.view.name}/{parity}"
             if self._planned[parity] != number:
@@ -195,7 +194,7 @@ class ViewContexts(Copied):
         not be built again.
         """
         self._recovered()
-        at_hand = [] if reusable is None else reusable.at_hand
+        at_hand = [] if reusable is None else reusable._builders
         made_from = iter(plain[2])
         for name, number in zip(("current", "next"), plain, strict=False):
             builder = None
@@ -266,7 +265,7 @@ class ViewSet(Copied):
         self.column_ranges = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
         self.view_contexts = [ViewContexts(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
-        self._may_be_building = True  # see `is_building`
+        self._may_wait = True  # whether `until_wait` may have an end
         self._choose_bulk_view()
 
     @property
@@ -301,7 +300,7 @@ class ViewSet(Copied):
         for at, contexts in enumerate(self.view_contexts):
             if not contexts.view.is_of_keys or context.is_due(at):
                 contexts.begin(context.context_spec(at, 1, context.history.records))
-        self._may_be_building = True
+        self._may_wait = True
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """Build the next generation of one view, at a step, if it is due."""
@@ -311,7 +310,7 @@ class ViewSet(Copied):
             contexts = self.view_contexts[at]
             if contexts.next is None and context.is_due(at):
                 contexts.add(context.context_spec(at, contexts.number + 1, takes_effect))
-                self._may_be_building = True
+                self._may_wait = True
                 break  # one a step, so that two never take effect together
         self.steps += 1
 
@@ -325,16 +324,13 @@ class ViewSet(Copied):
         ends = (contexts.until_next(records) for contexts in self.view_contexts)
         return min((end for end in ends if end is not None), default=None)
 
-    @property
-    def is_building(self) -> bool:
-        """Return whether a generation is being built: only then `is_ready` can be False, whatever it is asked."""
-        if self._may_be_building:
-            self._may_be_building = not all(each.done for own in self.view_contexts for each in own.at_hand)
-        return self._may_be_building
-
-    def is_ready(self, stop: int) -> bool:
-        """Return whether the generations that score the records before number `stop` are there."""
-        return not self.is_building or all(contexts.is_ready(stop) for contexts in self.view_contexts)
+    def until_wait(self, records: int) -> int | None:
+        """Return how many records from number `records` on need no generation that is being built; None: no end."""
+        if not self._may_wait:
+            return None  # mostly
+        ends = [contexts.until_wait(records) for contexts in self.view_contexts]
+        self._may_wait = any(end is not None for end in ends)
+        return min((end for end in ends if end is not None), default=None)
 
     def _choose_bulk_view(self) -> None:
         """Choose the view whose context tells which values are far: of the reservoir if possible, untrimmed."""
@@ -442,7 +438,7 @@ class ViewSet(Copied):
         others = {} if reusable is None else {each.view: each for each in reusable.view_contexts}
         for at, contexts in enumerate(self.view_contexts):
             contexts.recover(entries, plain[at], context, at, others.get(contexts.view))
-        self._may_be_building = True
+        self._may_wait = True
 
     def _recovered(self) -> None:
         self._choose_bulk_view()

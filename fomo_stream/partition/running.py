@@ -144,9 +144,8 @@ class Running(Partition):
             self._generation, self.generation_since = self.detector.generation, now
         if not len(self.waiting):
             return []
-        n = min(len(self.waiting), max_records(self.waiting.items[0]) or self.batch_size, self.detector.ahead)
-        self.batch = self.waiting.items[:n]
-        if not self.detector.is_ready([item.key for item in self.batch]):
+        self.batch = self.waiting.items[: max_records(self.waiting.items[0]) or self.batch_size]
+        if not (n := self.detector.n_ready([item.key for item in self.batch])):
             self.late_since = self.late_since or now
             return []
         self.late_since = None

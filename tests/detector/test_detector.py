@@ -82,14 +82,14 @@ def test_a_detector_says_when_it_would_have_to_wait(lag: int) -> None:
         executor.submit(go.wait, 60)  # the next build has to queue behind this
         try:
             taken = 0
-            while one.is_ready([None]):
+            while one.n_ready([None]):
                 one.process(rows[taken : taken + 1])
                 taken += 1
             assert 0 < taken < len(rows)
         finally:
             go.set()
         one.process(rows[taken : taken + 1])
-        assert one.is_ready([None])
+        assert one.n_ready([None])
 
 
 def test_a_background_build_changes_nothing() -> None:
