@@ -180,9 +180,8 @@ class Running(Partition):
             for row, numbers in between.items()
         }
         columns = self._columns(detector_rows, keys, offsets, windows, skipped, process)
-        judged = self._builder.judge(
-            columns, rows, chosen, list(compress(fields, usable.tolist())), missing[usable].tolist(), windows
-        )
+        of_chosen = keys, offsets, list(compress(fields, usable.tolist())), missing[usable].tolist()
+        judged = self._builder.judge(columns, rows, chosen, *of_chosen, windows)
         closed = self._builder.follow(judged, keys, offsets, n_again, first)
         if items:
             self.position, self.last_timestamp = items[-1].offset + 1, items[-1].timestamp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -27,7 +27,7 @@ def results_of(
     schema: Schema,
     records: Sequence[Mapping[str, Any]],
     missing: Sequence[int],
-    sources: Sequence[Source] | None = None,
+    sources: Iterable[Source] | None = None,
     keys: Sequence[Key] | None = None,
 ) -> list[Result]:
     """Return the result object of each row of `scored`, for its output record; NaN becomes None.
@@ -81,7 +81,8 @@ def results_of(
 
 def unscored_result(missing: int | None, model: str | None = None, source: Source | None = None) -> Result:
     """Return the result of a record that is not scored; the caller adds the status."""
-    result: Result = ({} if source is None else _place(*source)) | dict.fromkeys(("score", "remembered_logit", "logit", "p_value"))
+    result: Result = {} if source is None else _place(*source)
+    result |= dict.fromkeys(("score", "remembered_logit", "logit", "p_value"))
     result |= {"outlier": False, "severity": None, "confidence": None, "missing": missing}
     return result | ({} if model is None else {"model": model}) | {"generation": 0}
 
