@@ -154,12 +154,14 @@ class Scope:
         if not self.has_contexts:
             return max(1, self.config.min_context - self.context.max_rows)
         stepped, keys = self.alerts.stepped, self.series.keys
-        until_next = self.view_set.until_next(self.records)
         unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
+        if not self.series.n_features:  # the scope of a key: that of the partition follows its records
+            return unplanned
+        until_bulk = self.view_set.until_next_bulk(self.records)
         if self.series.max_keys - len(keys) < unplanned:
             unplanned = stepped + STEP - self.records  # ... or forget keys that have records among these
         scaled = stepped + max(1, -(-(2 * self.scaled - stepped) // STEP)) * STEP - self.records
-        return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
+        return min(unplanned, scaled) if until_bulk is None else min(until_bulk, unplanned, scaled)
 
     def drop_addresses(self) -> None:
         """Forget addresses and room: call it after a change of contexts, earlier logits or verdicts."""

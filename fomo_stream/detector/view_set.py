@@ -372,6 +372,10 @@ class ViewSet(Copied):
                 counts[part] += generation.number
         return counts
 
+    def until_next_bulk(self, records: int) -> int | None:
+        """Return how many records from number `records` on have the same `bulk`; None: no end."""
+        return None if self._bulk_view is None else self._bulk_view.until_next(records)
+
     def bulk(self, number: int) -> Bulk | None:
         """Which values are far, as of the record of this number; None: that is not known."""
         builder = None if self._bulk_view is None else self._bulk_view.builder_of(number)
