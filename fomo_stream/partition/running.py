@@ -127,7 +127,8 @@ class Running(Partition):
     def step(
         self, now: float, clock: int | None = None, max_records: Callable[[Pending], int | None] = lambda first: None
     ) -> ScoredBatch | None:
-        """Score and learn the first waiting records: as many as can all be scored before any is learned, or a tile.
+        """Score and learn the first waiting records: as many as need no context that is being built, see
+        `Detector.n_ready`.
 
         None: without waiting records, inactive, or the context for the records is not built yet. now: seconds,
         monotonic; clock: milliseconds since 1970. max_records: returns how many records may be taken together,
