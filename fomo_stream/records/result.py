@@ -53,7 +53,7 @@ def results_of(
             "score": score,
             "remembered_logit": remembered,
             "logit": logit,
-            "p_value": None if p is None else _rounded(p),
+            "p_value": None if p is None else _short_p_value(p),
             "outlier": outlier,
             "severity": _SEVERITIES[severity],
             "confidence": confidence,
@@ -92,7 +92,7 @@ def _place(topic: str, partition: int, offset: int, timestamp: int | None) -> Re
 
 
 @lru_cache(maxsize=2**14)
-def _rounded(p: float) -> float:
+def _short_p_value(p: float) -> float:
     """Return a p-value with three digits. Those of a stream are few different ones: ranks among as many records."""
     return float(f"{p:.3g}")
 
