@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,22 @@ class Patient(Future[Any]):
     def result(self, timeout: float | None = None) -> Any:
         assert self.done(), "somebody waits"
         return super().result(timeout)
+
+
+class Lazy(Executor):
+    """Runs submitted calls in `work`; waiting for a result before that is an error."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._waiting.append((Patient(), partial(fn, *args, **kwargs)))
+        return self._waiting[-1][0]
+
+    def work(self) -> None:
+        while self._waiting:
+            future, call = self._waiting.popleft()
+            future.set_result(call())
 
 
 class AtOnce(Executor):

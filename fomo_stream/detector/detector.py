@@ -161,27 +161,31 @@ class Detector:
         return self._shared.room
 
     @property
-    def ahead(self) -> int:
-        """Return how many of the next records can be processed at most, so that `is_ready` knows what they wait for.
-
-        With large tiles it is a tile: to wait for a generation in `process` costs less than tiles that are not full.
-        """
-        return max(self._shared.ahead, self._large_tile)
-
-    @property
     def reference(self) -> Reference | None:
         """The rows that are called good, if there are any."""
         return self._reference
 
-    def is_ready(self, keys: Sequence[Key]) -> bool:
-        """Return whether records with these keys (n,) can be processed without waiting for a generation."""
-        if not len(self._key_scopes):
-            return self._shared.is_ready(len(keys))
-        call = self._visited(np.empty((len(keys), 0)), Digests.of(keys), learn=True, is_bounded=False)
-        counts = dict(call.scopes) | {0: self._of_shared(call)}  # its view of keys scores records of all keys
-        is_ready = all(self._key_scopes.scopes[s].is_ready(n) for s, n in counts.items())
-        self.release(call)
-        return is_ready
+    def n_ready(self, keys: Sequence[Key]) -> int:
+        """Return how many of the next records, which have these keys (n,), can be processed without waiting for a
+        generation; not more than are known to be.
+
+        With large tiles it is a tile or nothing: to wait in `process` costs less than tiles that are not full.
+        """
+        tile, scopes = self._large_tile, self._key_scopes.scopes
+        keys = keys[: max(self._shared.ahead, tile) if tile else DECISION_RECORDS]
+        n, of_shared = len(keys), self._shared.n_ready(tile)
+        if len(scopes) == 1:
+            n = min(n, of_shared)
+        elif n:
+            call = self._visited(np.empty((n, 0)), Digests.of(keys), learn=True, is_bounded=False)
+            at, visits = call.visits.at, call.visits
+            # the first visits that may have to wait; the view of keys of the partition scores records of all keys
+            waiting = [at[visits.shared >= self._shared.records + of_shared][:1]]
+            limits = ((s, scopes[s].n_ready(tile)) for s, _ in call.scopes if s)
+            waiting += [at[visits.scope == s][limit : limit + 1] for s, limit in limits]
+            n = int(min((first[0] for first in waiting if len(first)), default=n))
+            self.release(call)
+        return n if n == len(keys) or not tile else 0
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
@@ -450,8 +454,7 @@ class Detector:
         while done < call.k:
             start, done = done, judge_visits(call.work.address, call.n, call.k, done, key_scopes.scope_addresses, learn)
             self._refer(call, start, done)
-            if self.config.explain != "none":
-                self._explain(call, start, done)
+            self._explain(call, start, done)
             scope = key_scopes.scopes[last := int(call.work.visits.scope[done - 1])]
             if learn and scope.records == scope.bound:  # before the next visit there is more to do
                 before = scope.shifts
@@ -543,10 +546,12 @@ class Detector:
 
     def _explain(self, call: DetectorCall, start: int, stop: int) -> None:
         """Find the reasons of those visits, from `start` to before `stop`, that get any."""
-        part, judged = slice(start, stop), call.judged
-        is_wanted = call.visits.is_result[part] & (judged.status[part] > 0)
-        if self.config.explain != "all":
-            is_wanted &= judged.outlier[part] & (self.config.explain == "alerts")
+        part, judged, explains_all = slice(start, stop), call.work.judged, self.config.explain == "all"
+        if self.config.explain == "none" or not (explains_all or judged.outlier[part].any()):
+            return  # mostly
+        is_wanted = call.work.visits.is_result[part] & (judged.status[part] > 0)
+        if not explains_all:
+            is_wanted &= judged.outlier[part]
         for e in (start + np.flatnonzero(is_wanted)).tolist():
             call.reasons[e] = self._reasons(call, e, call.scores_of(e))
 

@@ -69,6 +69,7 @@ class Reservoir(State):
         # of the rows; inf: an empty slot
         self._priorities = np.where(taken, self._priority(np.where(taken, numbers, 0)), np.inf)
         self._count = int(taken.sum())  # rows
+        self._order: Int | None = None  # see `_in_order`; None: rows have come or gone
         self._quantiles = Quantiles(self._slots["rows"][taken, : self._fitted])
         # priority that a further row needs to enter
         self._lowest = float(self._priorities.min()) if self._count == self.capacity else -np.inf
@@ -80,7 +81,7 @@ class Reservoir(State):
     @property
     def numbers(self) -> Int:
         """Record numbers (len(self),) of the rows, ascending."""
-        return np.sort(self._slots["numbers"][self._taken])
+        return self._slots["numbers"][self._in_order]
 
     @property
     def rows(self) -> Float:
@@ -100,8 +101,10 @@ class Reservoir(State):
     @property
     def _in_order(self) -> Int:
         """The slots (len(self),) that have a row, by record number."""
-        slots: Int = np.flatnonzero(self._taken)
-        return slots[np.argsort(self._slots["numbers"][slots])]
+        if self._order is None:
+            slots: Int = np.flatnonzero(self._taken)
+            self._order = slots[np.argsort(self._slots["numbers"][slots])]
+        return self._order
 
     @property
     def _taken(self) -> NDArray[np.bool_]:
@@ -161,7 +164,7 @@ class Reservoir(State):
         slots: Int = np.flatnonzero(~self._taken)[: len(numbers)]
         self._slots.put(slots, rows=rows, numbers=numbers, logits=logits)
         self._quantiles.add(rows[:, : self._fitted])
-        self._priorities[slots] = priority
+        self._priorities[slots], self._order = priority, None
         self._newest = max(self._newest, int(numbers.max()))
         self._count += len(slots)
         self._lowest = float(self._priorities.min()) if self._count == self.capacity else -np.inf
@@ -171,7 +174,7 @@ class Reservoir(State):
         if len(slots):
             self._quantiles.remove(self._slots["rows"][slots, : self._fitted])
             self._slots.put(slots, numbers=EMPTY)
-            self._priorities[slots], self._lowest = np.inf, -np.inf
+            self._priorities[slots], self._lowest, self._order = np.inf, -np.inf, None
             self._count -= len(slots)
 
     def note(self, numbers: Int, logits: Float) -> None:

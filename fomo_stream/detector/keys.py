@@ -49,7 +49,9 @@ class Digests(NamedTuple):
     def of(cls, keys: Sequence[Key]) -> Digests:
         """Return the digests of keys (n,)."""
         none = bytes(DIGEST_BYTES)
-        data = bytearray().join([none if key is None else digest_of(key) for key in keys])
+        short = _digest_of_short
+        parts = [none if key is None else short(key) if len(key) <= SHORT_KEY else _digest(key) for key in keys]
+        data = bytearray().join(parts)
         is_keyed = np.array([key is not None for key in keys], dtype=bool)
         return cls(np.frombuffer(data, np.uint64).reshape(len(keys), 2), is_keyed)
 

@@ -154,12 +154,14 @@ class Scope:
         if not self.has_contexts:
             return max(1, self.config.min_context - self.context.max_rows)
         stepped, keys = self.alerts.stepped, self.series.keys
-        until_next = self.view_set.until_next(self.records)
         unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
+        if not self.series.n_features:  # the scope of a key: that of the partition follows its records
+            return unplanned
+        until_bulk = self.view_set.until_next_bulk(self.records)
         if self.series.max_keys - len(keys) < unplanned:
             unplanned = stepped + STEP - self.records  # ... or forget keys that have records among these
         scaled = stepped + max(1, -(-(2 * self.scaled - stepped) // STEP)) * STEP - self.records
-        return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
+        return min(unplanned, scaled) if until_bulk is None else min(until_bulk, unplanned, scaled)
 
     def drop_addresses(self) -> None:
         """Forget addresses and room: call it after a change of contexts, earlier logits or verdicts."""
@@ -172,9 +174,13 @@ class Scope:
         following = tuple(each.view.name for each in view_contexts if each.next is not None)
         return Inspection(self.context.reservoir.numbers, generations, following, {})
 
-    def is_ready(self, n: int) -> bool:
-        """Return whether the next n records can be processed without waiting for a generation that is being built."""
-        return self.view_set.is_ready(self.records + n)
+    def n_ready(self, least: int) -> int:
+        """Return how many of the next records can be processed without waiting for a generation that is being built.
+
+        Of later ones than `ahead`, or than `least`, that is not known.
+        """
+        known, end = max(self.ahead, least), self.view_set.until_wait(self.records)
+        return known if end is None else min(known, end)
 
     # -- the compiled step ---------------------------------------------------------------------------------------
 

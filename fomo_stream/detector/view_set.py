@@ -45,7 +45,10 @@ class ContextBuilder:
 
     def __call__(self) -> Generation:
         """Build it: what an executor runs."""
-        return Generation.build(self._model, self.spec)
+        made = Generation.build(self._model, self.spec)
+        if self._model.kernel == "numba":
+            _ = made.handle  # which scoring would have to make
+        return made
 
     @cached_property
     def bulk(self) -> Bulk:
@@ -123,11 +126,11 @@ class ViewContexts(Copied):
         """Return how many records from number `records` on the current generation still scores; None: no end."""
         return None if self.next is None else self.next.spec.takes_effect - records
 
-    def is_ready(self, stop: int) -> bool:
-        """Return whether the generations that score the records before number `stop` are there."""
-        if self.next is not None and stop > self.next.spec.takes_effect and not self.next.done:
-            return False
-        return self.current is None or self.current.done
+    def until_wait(self, records: int) -> int | None:
+        """Return how many records from number `records` on need no generation that is being built; None: no end."""
+        if self.current is not None and not self.current.done:
+            return 0
+        return None if self.next is None or self.next.done else self.next.spec.takes_effect - records
 
     def builder_of(self, number: int) -> ContextBuilder | None:
         """The generation that scores the record of this number; None without a generation."""
@@ -262,6 +265,7 @@ class ViewSet(Copied):
         self.column_ranges = np.stack([ends[:-1], ends[1:], [int(view.is_of_keys) for view in views]], axis=1)
         self.view_contexts = [ViewContexts(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
+        self._may_wait = True  # whether `until_wait` may have an end
         self._choose_bulk_view()
 
     @property
@@ -296,6 +300,7 @@ class ViewSet(Copied):
         for at, contexts in enumerate(self.view_contexts):
             if not contexts.view.is_of_keys or context.is_due(at):
                 contexts.begin(context.context_spec(at, 1, context.history.records))
+        self._may_wait = True
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """Build the next generation of one view, at a step, if it is due."""
@@ -305,6 +310,7 @@ class ViewSet(Copied):
             contexts = self.view_contexts[at]
             if contexts.next is None and context.is_due(at):
                 contexts.add(context.context_spec(at, contexts.number + 1, takes_effect))
+                self._may_wait = True
                 break  # one a step, so that two never take effect together
         self.steps += 1
 
@@ -318,9 +324,13 @@ class ViewSet(Copied):
         ends = (contexts.until_next(records) for contexts in self.view_contexts)
         return min((end for end in ends if end is not None), default=None)
 
-    def is_ready(self, stop: int) -> bool:
-        """Return whether the generations that score the records before number `stop` are there."""
-        return all(contexts.is_ready(stop) for contexts in self.view_contexts)
+    def until_wait(self, records: int) -> int | None:
+        """Return how many records from number `records` on need no generation that is being built; None: no end."""
+        if not self._may_wait:
+            return None  # mostly
+        ends = [contexts.until_wait(records) for contexts in self.view_contexts]
+        self._may_wait = any(end is not None for end in ends)
+        return min((end for end in ends if end is not None), default=None)
 
     def _choose_bulk_view(self) -> None:
         """Choose the view whose context tells which values are far: of the reservoir if possible, untrimmed."""
@@ -361,6 +371,10 @@ class ViewSet(Copied):
             for part, generation in view_input.parts:
                 counts[part] += generation.number
         return counts
+
+    def until_next_bulk(self, records: int) -> int | None:
+        """Return how many records from number `records` on have the same `bulk`; None: no end."""
+        return None if self._bulk_view is None else self._bulk_view.until_next(records)
 
     def bulk(self, number: int) -> Bulk | None:
         """Which values are far, as of the record of this number; None: that is not known."""
@@ -428,6 +442,7 @@ class ViewSet(Copied):
         others = {} if reusable is None else {each.view: each for each in reusable.view_contexts}
         for at, contexts in enumerate(self.view_contexts):
             contexts.recover(entries, plain[at], context, at, others.get(contexts.view))
+        self._may_wait = True
 
     def _recovered(self) -> None:
         self._choose_bulk_view()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,24 +56,26 @@ class ResultBuilder:
         columns: Results,
         rows: Float,
         items: Sequence[Item],
+        keys: Sequence[Key],
+        offsets: Sequence[int],
         fields: Sequence[Mapping[str, Any]],
         missing: Sequence[int],
         windows: Mapping[int, OpenWindows],
     ) -> JudgedRecords:
         """Return the results of n records, with the alerts that muted keys, rules and windows leave, and rules force.
 
-        columns: (n,) of the detector; rows: (n, d) values of the features; items, fields, missing: (n,) the records,
-        their fields, and how many features each lacks; windows: open windows by position.
+        columns: (n,) of the detector; rows: (n, d) values of the features; items, keys, offsets, fields, missing:
+        (n,) the records, theirs, and how many features each lacks; windows: open windows by position.
         """
-        keys = [item.key for item in items]
         muted = [i for i in np.flatnonzero(columns.outlier).tolist() if self._muted.has(keys[i])]
         columns = columns.with_alerts((), muted)
-        sources = None if self._source is None else [(*self._source, item.offset, item.timestamp) for item in items]
+        times = [item.timestamp for item in items]
+        sources = None if self._source is None else zip(*map(repeat, self._source), offsets, times, strict=False)
         results = results_of(columns, self._model, self._schema, fields, missing, sources, keys)
         for i in muted:
             results[i]["muted"] = True
         removed, forced = [], []
-        for part, rules in self._rules.parts([item.offset for item in items]):
+        for part, rules in self._rules.parts(offsets):
             if not rules.rules and not windows:
                 continue
             outside = rules.outside(rows[part], keys[part], self._schema)

@@ -127,7 +127,8 @@ class Running(Partition):
     def step(
         self, now: float, clock: int | None = None, max_records: Callable[[Pending], int | None] = lambda first: None
     ) -> ScoredBatch | None:
-        """Score and learn the first waiting records: as many as can all be scored before any is learned, or a tile.
+        """Score and learn the first waiting records: as many as need no context that is being built, see
+        `Detector.n_ready`.
 
         None: without waiting records, inactive, or the context for the records is not built yet. now: seconds,
         monotonic; clock: milliseconds since 1970. max_records: returns how many records may be taken together,
@@ -144,9 +145,8 @@ class Running(Partition):
             self._generation, self.generation_since = self.detector.generation, now
         if not len(self.waiting):
             return []
-        n = min(len(self.waiting), max_records(self.waiting.items[0]) or self.batch_size, self.detector.ahead)
-        self.batch = self.waiting.items[:n]
-        if not self.detector.is_ready([item.key for item in self.batch]):
+        self.batch = self.waiting.items[: max_records(self.waiting.items[0]) or self.batch_size]
+        if not (n := self.detector.n_ready([item.key for item in self.batch])):
             self.late_since = self.late_since or now
             return []
         self.late_since = None
@@ -181,9 +181,8 @@ class Running(Partition):
             for row, numbers in between.items()
         }
         columns = self._columns(detector_rows, keys, offsets, windows, skipped, process)
-        judged = self._builder.judge(
-            columns, rows, chosen, list(compress(fields, usable.tolist())), missing[usable].tolist(), windows
-        )
+        of_chosen = keys, offsets, list(compress(fields, usable.tolist())), missing[usable].tolist()
+        judged = self._builder.judge(columns, rows, chosen, *of_chosen, windows)
         closed = self._builder.follow(judged, keys, offsets, n_again, first)
         if items:
             self.position, self.last_timestamp = items[-1].offset + 1, items[-1].timestamp

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operations import Operations
+from pipelines import Lazy
 from streams import SMALL, assert_same_results, detector, keys_of, stream
 
-from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Status
 from fomo_stream.errors import ConfigError, SchemaError, StateError
@@ -82,14 +83,31 @@ def test_a_detector_says_when_it_would_have_to_wait(lag: int) -> None:
         executor.submit(go.wait, 60)  # the next build has to queue behind this
         try:
             taken = 0
-            while one.is_ready([None]):
+            while one.n_ready([None]):
                 one.process(rows[taken : taken + 1])
                 taken += 1
             assert 0 < taken < len(rows)
         finally:
             go.set()
         one.process(rows[taken : taken + 1])
-        assert one.is_ready([None])
+        assert one.n_ready([None])
+
+
+@pytest.mark.parametrize("own_contexts", [0, 2])
+def test_no_record_that_is_ready_waits(own_contexts: int) -> None:
+    """Also not for a generation that the records before it bring about."""
+    n, config, executor = 1500, replace(SMALL, own_contexts=own_contexts), Lazy()
+    rows, keys = stream(n, 1), [str(i % 3) for i in range(n)]
+    one, parts, at, sizes = Detector(shared_model(), 3, config, executor), [], 0, set()
+    while at < n:
+        if size := one.n_ready(keys[at : at + 200]):
+            parts.append(one.process(rows[at : at + size], keys[at : at + size]))
+            at += size
+            sizes.add(size)
+        else:
+            executor.work()
+    assert_same_results(detector(config).process(rows, keys), Results.concatenate(parts))
+    assert (max(sizes) > STEP + config.lag) == bool(own_contexts)  # the partition learns few records of such keys
 
 
 def test_a_background_build_changes_nothing() -> None:

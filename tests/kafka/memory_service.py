@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import wait
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import numpy as np
 from confluent_kafka import Message, TopicPartition
 from label_effects import EffectRecorder, effects_in
 from memory_broker import MemoryBroker, MemoryConsumer, Place
-from pipelines import IDS, Patient, QuickSettings, cheap_model
+from pipelines import IDS, Lazy, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Severity
@@ -70,22 +69,6 @@ def service_broker(count: int) -> MemoryBroker:
     broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), count)
     broker.topic_ids = dict(IDS)
     return broker
-
-
-class Lazy(Executor):
-    """Runs submitted calls in `work`; waiting for a result before that is an error."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self._waiting.append((Patient(), partial(fn, *args, **kwargs)))
-        return self._waiting[-1][0]
-
-    def work(self) -> None:
-        while self._waiting:
-            future, call = self._waiting.popleft()
-            future.set_result(call())
 
 
 class Prompt(ExactlyOnce):
