@@ -153,8 +153,9 @@ class Ranges(NamedTuple):
 
     def beyond_others(self, rows: Float) -> Float:
         """The same for the rows of the context themselves, each compared with the others."""
-        out, at = np.zeros(len(rows)), np.flatnonzero(((rows <= self.low[0]) | (rows >= self.high[1])).any(axis=1))
-        rows = rows[at]  # the others are inside
+        at_end = np.flatnonzero((rows <= self.low[0]) | (rows >= self.high[1]))  # the other values are inside
+        out, at = np.zeros(len(rows)), np.unique(at_end // max(rows.shape[1], 1))
+        rows = rows[at]
         low = np.where(rows == self.low[0], self.low[1], self.low[0])
         high = np.where(rows == self.high[1], self.high[0], self.high[1])
         out[at] = _beyond(rows, low, high)
@@ -197,7 +198,7 @@ class Generation:
         added = np.zeros(len(rows))
         ranges = outliers = None
         if once and not spec.trim:  # a trimmed context lacks the ends of the ranges
-            ranges = Ranges.of(context[~far], spec.middle)
+            ranges = Ranges.of(context[~far] if far.any() else context, spec.middle)
             added = added + once * ranges.beyond_others(context)
         if once and len(spec.outliers) >= MIN_KNOWN_OUTLIERS:
             outliers = scoring.encode_rows(model, frequencies.encode(spec.outliers))

@@ -88,10 +88,12 @@ def encode_context(model: Model, rows: Float, quantiles: Sequence[Float] | None 
     transform = _fit_transform(uses, complete, far, fill, has_values, *knots)
     views, tails = project_all(complete, transform)
     views = views[uses]
+    # usually none is: NumPy is slow at `any` over short rows
+    is_far = far.any(axis=1) if far.any() else np.zeros(n, dtype=bool)
     weights = weights_of(model)
     if isinstance(weights, AttentionWeights):
-        return CompiledContext(n, transform, *encode_by_attention(views, np.asarray(far.any(axis=1)), weights))
-    described, own = _describe(views, tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~far.any(axis=1)))
+        return CompiledContext(n, transform, *encode_by_attention(views, np.asarray(is_far), weights))
+    described, own = _describe(views, tails if uses[1] else None, 1e-4 * math.sqrt(d), np.asarray(~is_far))
     logits = np.empty(n)
     fuse(own, weights, logits)
     return CompiledContext(n, transform, described, np.zeros((0, 0), np.float32), logits)
