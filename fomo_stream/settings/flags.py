@@ -77,7 +77,10 @@ def _parse_missing_value(text: str) -> tuple[str, float]:
 
 
 def _without_times_sign(value: Any) -> Any:
-    return value.strip().removesuffix("x") if isinstance(value, str) else value
+    number = value.strip().removesuffix("x") if isinstance(value, str) else value
+    if isinstance(number, str) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", number, re.ASCII):
+        raise ValueError("write how many times the usual gap, such as 5x")
+    return number
 
 
 Cycles = Annotated[Names, AfterValidator(lambda names: _in_order(names, CYCLES))]
