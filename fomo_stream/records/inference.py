@@ -23,7 +23,7 @@ from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
 from fomo_stream.records.envelopes import recipe_hint
-from fomo_stream.records.files import FORMAT_HINT
+from fomo_stream.records.files import FORMAT_HINT, JSON_HINT
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import ALL_FEATURES, MarkCandidates, Marks, marks_of
 from fomo_stream.records.result_writers import csv_columns
@@ -60,8 +60,8 @@ class NoFeaturesError(SchemaError):
     def __init__(self, n: int, left_out: Mapping[str, str], source: str = "", hint: str = "") -> None:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
         hint = hint or "name the features to use, or categories"
-        if len(left_out) == 1 and len(next(iter(left_out)).split()) > 1:
-            hint = "if spaces separate the cells of a file, give --delimiter ' '"
+        if len(left_out) == 1 and (sign := re.search(r"[^\w.-]", next(iter(left_out)).strip())):
+            hint = f"if {sign[0]!r} separates the cells of a file, give --delimiter {sign[0]!r}"
         where = _first_records_text(n, source)
         super().__init__(f"no numeric field to score in {where}; left out: {named or 'nothing'}", hint)
 
@@ -403,7 +403,7 @@ def choose_features(
     lack a named field, or have only text in a feature; the first records may lack labels.
     """
     if not records:
-        raise SchemaError(f"no line of {source} is a record", FORMAT_HINT)
+        raise SchemaError(f"no line of {source} is a record", JSON_HINT if format == "jsonl" else FORMAT_HINT)
     left_out: Mapping[str, str] = {}
     if settings.features is not None:
         schema = named_schema(settings)
