@@ -212,6 +212,17 @@ def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None
     assert "2 records of the input without a value of any feature (a,b,d)" in notes
 
 
+def test_times_that_cannot_be_read_and_keys_that_no_record_has_are_named(model_path: Path) -> None:
+    times = [f"2026-10-01T{i // 60:02}:{i % 60:02}:00Z" if i < 400 else "yesterday" for i in range(N)]
+    data = as_csv([{**record, "at": None if i < 3 else times[i]} for i, record in enumerate(RECORDS)])
+    notes = score(model_path, data, time="at", key="pump", mute_key=("p99",))[1]
+    assert "23 records of the input without a readable time in at, such as 'yesterday'" in notes
+    assert "--mute-key: no record of the input has the key p99" in notes
+    heard = str(RECORDS[0]["pump"])
+    assert "--mute-key" not in score(model_path, data, key="pump", mute_key=(heard,))[1]
+    assert f"has the key {heard};" in score(model_path, data, mute_key=(heard,))[1]
+
+
 def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
     good, lasting = (
         RECORDS[:200],
@@ -241,7 +252,7 @@ def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
             "has 60 usable rows; at least 106 are needed; give more rows, or raise --alert-rate",
         ),
         (as_jsonl(RECORDS[:60]) + b"{\n", {}, "line 61: .*; correct or remove that line"),
-        (b"time,other\n1,2\n3,4\n", {}, "has 0 usable rows"),
+        (b"time,other\n1,2\n3,4\n", {}, "has no value of any feature .*flow_m3_h.*; give records with the same"),
         (b"flow_m3_h\n" + b"1\n" * 300, {}, "has no value of .*temperature_c.*; add it, or leave it out"),
         (b"", {}, "empty|no rows|usable"),
     ],
