@@ -24,6 +24,7 @@ _THOUSANDS_POINT = re.compile(
 )
 # 1.234 and 1.234,5; 12,5 and ,5
 _WITH_COMMA = re.compile(rf"[+-]?(?:[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?|\d*,\d+){_EXPONENT}", re.ASCII)
+_ADDRESS = re.compile(r"(?:(?:1\d\d|2[0-4]\d|25[0-5])(?:\.|$)){4}", re.ASCII)  # of a computer: 192.168.100.200
 _NEGATIVE = re.compile(r"\(\s*([^-+()]+)\)|([^-+()]+)-")  # as accountants write: (80.00) and 80.00-
 _FORTRAN = re.compile(r"([+-]?[\d.,]+)[dD]([+-]?\d{1,3})", re.ASCII)
 _HEX = re.compile(r"[+-]?0[xX][0-9a-fA-F]{1,13}")  # longer ones name something
@@ -85,7 +86,8 @@ def number_in(text: str, mark: DecimalMark) -> float | None:
     elif fortran := _FORTRAN.fullmatch(text):
         text = f"{fortran[1]}e{fortran[2]}"
     if mark == "comma" and ("," in text or "." in text):
-        return float(text.replace(".", "").replace(",", ".")) if _WITH_COMMA.fullmatch(text) else None
+        is_number = _WITH_COMMA.fullmatch(text) and not _ADDRESS.fullmatch(text)
+        return float(text.replace(".", "").replace(",", ".")) if is_number else None
     if "," in text:
         return float(text.replace(",", "")) if _THOUSANDS_POINT.fullmatch(text) else None
     if _HEX.fullmatch(text):

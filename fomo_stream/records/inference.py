@@ -50,6 +50,10 @@ KEY, TIME, LABEL = "key of the series", "time of the record", "label of the reco
 EXCLUDED = "excluded"
 
 
+# The names of a line that no known delimiter cuts: words that one sign joins, or blanks.
+_JOINED = re.compile(r"[\w.-]+(?:([^\w\s.-])[\w.-]+(?:\1[\w.-]+)*)|\S+(?:\s+\S+)+")
+
+
 class TooManyFeaturesError(SchemaError):
     """Records have more numeric fields than can be inferred as features."""
 
@@ -60,8 +64,9 @@ class NoFeaturesError(SchemaError):
     def __init__(self, n: int, left_out: Mapping[str, str], source: str = "", hint: str = "") -> None:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
         hint = hint or "name the features to use, or categories"
-        if len(left_out) == 1 and (sign := re.search(r"[^\w.-]", next(iter(left_out)).strip())):
-            hint = f"if {sign[0]!r} separates the cells of a file, give --delimiter {sign[0]!r}"
+        if len(left_out) == 1 and (joined := _JOINED.fullmatch(next(iter(left_out)).strip())):
+            sign = joined[1] or " "
+            hint = f"if {sign!r} separates the cells of a file, give --delimiter {sign!r}"
         where = _first_records_text(n, source)
         super().__init__(f"no numeric field to score in {where}; left out: {named or 'nothing'}", hint)
 

@@ -50,7 +50,7 @@ def is_signed(values: Collection[Any]) -> bool:
 
 
 def check_label_values(field: str, values: Collection[Any]) -> None:
-    """Raise SchemaError if none of the values of a field is a label, or if all labels are outliers, and other values are there too."""
+    """Raise SchemaError if none of the values of a field is a label, or if it has other values and no normal record."""
     verdicts = set(map(verdict_of, values))
     is_known = INLIER in verdicts or (OUTLIER in verdicts and UNREADABLE not in verdicts)
     if values and not is_signed(values) and not is_known:

@@ -111,7 +111,9 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
     ("data", "flags", "complaint"),
     [
         (b"a,b\nx,y\n", {}, "no numeric field"),
-        (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record"),
+        (b"a:b\n" + b"1:2\n" * 60, {}, "if ':' separates the cells of a file, give --delimiter ':'"),
+        (b"a   b\n" + b"1   2\n" * 60, {}, "if ' ' separates the cells of a file, give --delimiter ' '"),
+        (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record; each line must be one JSON object"),
         (b"{bad\n" * 5000, {"format": "jsonl"}, "only 0 of the first"),  # before memory fills up
         (b"a,b\n", {}, "no line of the input is a record; it must be CSV with rows under a line of column names"),
         (b'{"a": "1,5"}\n' * 60, {}, r"no numeric .* first 60 records of the input; left out: a \(text\)"),

@@ -249,7 +249,9 @@ def test_more_lines_than_the_first_ones_can_be_skipped() -> None:
         read(data.encode(), skip_lines=999)
 
 
-@pytest.mark.parametrize("names", [["12A", "7B"], ["P1", "P2"], ["1st", "2nd"], ["12a", "7a"]])
+@pytest.mark.parametrize(
+    "names", [["192.168.100.200", "192.168.101.255"], ["12A", "7B"], ["P1", "P2"], ["1st", "2nd"], ["12a", "7a"]]
+)
 def test_names_are_no_numbers(names: list[str]) -> None:
     data = "x,b\n" + "".join(f"{name},1.5\n" for name in names * 20)
     assert read(data.encode())[0]["x"] == names * 20
