@@ -41,7 +41,7 @@ from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
 from fomo_stream.records.derived import DerivedFeatures
-from fomo_stream.records.inference import RARE_VALUES, READ_AS_NUMBERS, TIME_REASON, is_missing
+from fomo_stream.records.inference import RARE_VALUES, READ_AS_NUMBERS, TIME_REASON
 from fomo_stream.records.missing_values import ALL_FEATURES, table_of_marks, without_marks
 from fomo_stream.records.schema import is_number_text, numbers, random_columns
 from fomo_stream.records.times import is_time, known_time, to_milliseconds
@@ -309,7 +309,7 @@ def open_data(X: Any) -> OpenedData:
 def _key_of(value: Any) -> Key:
     """Return a value as a key; None for a missing value. An integer gives the same key as the equal float."""
     if isinstance(value, (bytes, str)):
-        return None if is_missing(value) else value
+        return None if isinstance(value, str) and value.strip() in MISSING_TEXTS else value
     return _number_as_key(value) if isinstance(value, (int, float)) else _other_as_key(value)
 
 
