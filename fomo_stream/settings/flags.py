@@ -90,7 +90,7 @@ BrokerName = Annotated[str, AfterValidator(broker_text)]
 Factor = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_without_times_sign)]
 
 
-_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}
+_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " ", "\\x01": "\x01"}
 
 
 def _delimiter(text: str) -> str:

@@ -112,6 +112,7 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
     [
         (b"a,b\nx,y\n", {}, "no numeric field"),
         (b"a:b\n" + b"1:2\n" * 60, {}, "if ':' separates the cells of a file, give --delimiter ':'"),
+        (b"aa\x01bb\n" + b"11\x0122\n" * 60, {}, r"if '.x01' separates the cells of a file, give --delimiter"),
         (b"a   b\n" + b"1   2\n" * 60, {}, "if ' ' separates the cells of a file, give --delimiter ' '"),
         (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record; each line must be one JSON object"),
         (b"{bad\n" * 5000, {"format": "jsonl"}, "only 0 of the first"),  # before memory fills up

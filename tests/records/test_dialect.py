@@ -178,6 +178,7 @@ def test_the_header_is_found_between_remarks_and_units_and_shown(above: str, bel
         ({"skip_lines": 1}, ["a;b"]),
         ({"skip_lines": 2}, ["c", "d"]),
         ({"delimiter": ";", "skip_lines": 1}, ["a", "b"]),
+        ({"delimiter": "\x01"}, ["x:y"]),
     ],
 )
 def test_flags_say_what_the_lines_do_not_show(flags: dict[str, Any], names: list[str]) -> None:
