@@ -41,12 +41,12 @@ MISSING = frozenset(
 _WORDS: dict[str, bool | None] = {**dict.fromkeys(MISSING), "true": True, "false": False}
 
 _MONEY = r"[A-Z]{0,3}[$\u20a0-\u20bf\u00a3\u00a5]"
-_LETTER = r"(?:[^\W\d_]|[\u00b5\u03bc\u03a9\u2126])"  # also a micro and an ohm
+_LETTER = r"(?:[^\W\d_]|[\u00b5\u03bc\u03a9\u2126\u2103\u2109])"  # also a micro, an ohm, and degrees in one sign
 # What stands around a number: money before it; behind it money, a unit, or a letter that says how good it is.
 _WITH_UNIT = re.compile(
     rf"(?P<open>\(?)(?P<sign>[-+]?)(?P<before>{_MONEY}|[A-Z]{{3}}(?= ))?\s?(?P<number>[-+]?(?:\d|[.,]\d)"
     rf"(?:[\d.,]|[{_THOUSANDS_SPACES}](?=\d{{3}}(?!\d)))*(?:[eEdD][+-]?\d{{1,3}}(?![\w.,]))?)"
-    rf"(?P<space>[ \u00a0\u202f]?)(?P<after>{_MONEY}|[%\u2030\u00b0*\u2020][^\W\d_]?|{_LETTER}[^\s;|,()]{{0,9}})?"
+    rf"(?P<space>[ \u00a0\u202f]?)(?P<after>{_MONEY}|[%\u2030\u00b0\u00ba*\u2020][^\W\d_]?|{_LETTER}[^\s;|,()]{{0,9}})?"
     rf"(?P<end>-?\)?)",
     re.ASCII,
 )
@@ -77,7 +77,9 @@ def number_in(text: str, mark: DecimalMark) -> float | None:
     >>> [number_in(text, "point") for text in ("1,234.5", "(80.00)", "50.00-", "45,00,000", "1.2D+03", "0x1F")]
     [1234.5, -80.0, -50.0, 4500000.0, 1200.0, 31.0]
     """
-    text = text.strip().replace("\u2212", "-")  # the minus sign of typography
+    text = (
+        text.strip().replace("\u2212", "-").replace("\u2013", "-")
+    )  # the minus of typography, the dash of word processors
     if text[-1:] in (")", "-") and (negative := _NEGATIVE.fullmatch(text)):
         value = number_in(negative[1] or negative[2], mark)
         return None if value is None else -value
@@ -127,7 +129,7 @@ def parse_number(text: str) -> Number | None:
     point, comma = (number_in(text, mark) for mark in DECIMAL_MARKS)
     if point is not None or comma is not None:
         return Number((point, comma))
-    text = text.replace("\u2212", "-")
+    text = text.replace("\u2212", "-").replace("\u2013", "-")
     if (match := _WITH_UNIT.fullmatch(text)) is None or not (match["before"] or match["after"]):
         return None
     core = f"{match['open']}{match['sign']}{match['number']}{match['end']}"

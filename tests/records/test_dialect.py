@@ -187,7 +187,7 @@ def test_flags_say_what_the_lines_do_not_show(flags: dict[str, Any], names: list
     assert file.header == names
 
 
-FORMS = [
+FORMS: list[tuple[list[str], list[float | None]]] = [
     (["50.00-", "20.00", "(80.00)"], [-50.0, 20.0, -80.0]),
     (["$1,234.50", "-$5.00", "($7.25)"], [1234.5, -5.0, -7.25]),
     (["30.1%", "29.9 %", "-1.5%"], [30.1, 29.9, -1.5]),
@@ -201,12 +201,15 @@ FORMS = [
     (["512 MB", "1.5 GB", "8 MB", "3 kB"], [512.0, 1500.0, 8.0, 0.003]),
     (["950", "1.5K", "2.25M", "820"], [950.0, 1500.0, 2250000.0, 820.0]),
     (["$1.5K", "$2M", "$800K"], [1.5, 2000.0, 800.0]),
+    (["21.5ºC", "7 ºC", "–3.5ºC"], [21.5, 7.0, -3.5]),
+    (["21.5℃", "7℃", "−3.5℃"], [21.5, 7.0, -3.5]),
+    (["–2.5", "3.5", "–"], [-2.5, 3.5, None]),
     (["293.5K", "300K", "301K"], [293.5, 300.0, 301.0]),
 ]
 
 
 @pytest.mark.parametrize(("cells", "values"), FORMS)
-def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[float]) -> None:
+def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[float | None]) -> None:
     data = "x;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells * 5))
     assert read(data.encode())[0]["x"] == values * 5
 
