@@ -129,8 +129,8 @@ class Columns:
         return list(self._array[:, column] if self.is_temporal(column) else self._array[:, column].tolist())
 
     def records(self) -> list[dict[Hashable, Any]]:
-        """Return the values of each row by name; no records if there are no columns."""
-        rows = zip(*map(self.cells, range(len(self.names))), strict=True)
+        """Return the values of each row by name."""
+        rows = zip(*map(self.cells, range(len(self.names))), strict=True) if self.names else [()] * self.rows
         return [dict(zip(self.names, cells, strict=True)) for cells in rows]
 
     def codes(self, column: int) -> Float:

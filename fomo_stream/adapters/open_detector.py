@@ -315,7 +315,7 @@ def _key_of(value: Any) -> Key:
 
 def _other_as_key(value: Any) -> Key:
     """Return a value that is not text as a key."""
-    if value is None or value != value:
+    if value is None or str(value) in MISSING_TEXTS:  # NA of pandas cannot be compared
         return None
     return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
 

@@ -360,3 +360,10 @@ def test_a_record_of_unknown_features_warns_once() -> None:
         assert message.endswith(f"unknown: {'0, 1' if isinstance(X, np.ndarray) else repr('A')}; known are 'a', 'b'")
         assert warned(detector.score_many, X) == []
         assert warned(detector.score_many, [{"A": 1.0, "b": 1.0}, {}]) == []
+
+
+def test_a_frame_without_columns_has_its_rows() -> None:
+    detector = FoMoDetector(derive=["gap()"], time="at")
+    detector.learn_many([{"x": float(i % 7), "at": 60.0 * i} for i in range(10)])
+    assert len(detector.score_many(pd.DataFrame([{}, {}]))) == 2
+    assert detector.explain_many(pd.DataFrame([{}, {}])) == [[], []]
