@@ -416,6 +416,11 @@ def test_an_encoding_of_windows_is_read_or_named(tmp_path: Path) -> None:
         load(ScoreSettings, {"config": file})
 
 
+def test_a_file_that_cannot_be_read_is_a_mistake_of_its_flag() -> None:
+    with pytest.raises(ConfigError, match="--reference a+: cannot be read: File name too long"):
+        load(ScoreSettings, {"reference": "a" * 300})
+
+
 @pytest.mark.parametrize("text", ["1h", "x", "often"])
 def test_a_factor_that_is_no_number_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--silence {text}: write how many times the usual gap, such as 5x"):
