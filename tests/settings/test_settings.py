@@ -417,7 +417,7 @@ def test_an_encoding_of_windows_is_read_or_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_a_mistake_of_its_flag() -> None:
-    with pytest.raises(ConfigError, match="--reference a+: cannot be read: File name too long"):
+    with pytest.raises(ConfigError, match=r"--reference a+: cannot be read: File name too long"):
         load(ScoreSettings, {"reference": "a" * 300})
 
 
