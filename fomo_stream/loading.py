@@ -92,6 +92,7 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     from fomo_stream.partition.running import Running
     from fomo_stream.records.files import BLOCK_RECORDS, RecordFile, open_records, trusted_records
     from fomo_stream.records.inference import key_of, text_columns
+    from fomo_stream.records.schema import shown_names
     from fomo_stream.settings.flags import FileFlags
 
     path = settings.reference
@@ -103,13 +104,18 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
         csv_settings = settings.csv_settings() if isinstance(settings, FileFlags) else {}
         file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **csv_settings)
         numbered = enumerate(trusted_records(file), 1)
+        n_read = 0
         while block := list(islice(numbered, BLOCK_RECORDS)):
+            n_read += len(block)
             items = [FileItem(number, record, key_of(record, settings.key)) for number, record in block]
             rows, block_keys = row_maker.rows_of(items)
             parts.append(rows)
             keys += block_keys
             if len(keys) > MAX_REFERENCE:
                 raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
+    if n_read and not any(map(len, parts)):
+        features = f"of any feature ({shown_names(schema.features, 10)})"
+        raise SchemaError(f"--reference {path} has no value {features}", "give records with the same fields")
     rows = np.concatenate(parts or [np.zeros((0, len(schema.features)))])
     absent = [name for name, column in zip(schema.features, rows.T, strict=False) if np.isnan(column).all()]
     absent += [settings.key] if settings.key is not None and not any(key is not None for key in keys) else []

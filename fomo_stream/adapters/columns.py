@@ -21,6 +21,7 @@ from fomo_stream.records.category_codes import category_code, is_mostly_rare
 from fomo_stream.records.inference import MISLEADING, RARE_VALUES, READ_AS_NUMBERS, is_missing, misleading_columns
 from fomo_stream.records.schema import is_number_text
 from fomo_stream.records.times import is_time
+from fomo_stream.wording import counted
 
 Float = NDArray[np.float64]
 
@@ -128,8 +129,8 @@ class Columns:
         return list(self._array[:, column] if self.is_temporal(column) else self._array[:, column].tolist())
 
     def records(self) -> list[dict[Hashable, Any]]:
-        """Return the values of each row by name; no records if there are no columns."""
-        rows = zip(*map(self.cells, range(len(self.names))), strict=True)
+        """Return the values of each row by name."""
+        rows = zip(*map(self.cells, range(len(self.names))), strict=True) if self.names else [()] * self.rows
         return [dict(zip(self.names, cells, strict=True)) for cells in rows]
 
     def codes(self, column: int) -> Float:
@@ -196,11 +197,17 @@ def _object_array(rows: Sequence[Any]) -> Any:
 def categorical_positions(categorical: Sequence[Any] | None, names: Sequence[Hashable]) -> tuple[int, ...]:
     """Return the positions of the columns that `categorical` names, ascending: texts are names, integers are positions.
 
-    Raises SchemaError for a column that X lacks.
+    A mask has a truth value for each column. Raises SchemaError for a column that X lacks.
     """
-    columns = set()
-    for column in () if categorical is None else categorical:
-        if isinstance(column, Integral) and not isinstance(column, (bool, np.bool_)):
+    columns, named = set(), [] if categorical is None else list(categorical)
+    if named and all(isinstance(column, (bool, np.bool_)) for column in named):
+        if len(named) != len(names):
+            raise SchemaError(
+                f"categorical has {counted(len(named), 'truth value')}, X {counted(len(names), 'column')}"
+            )
+        return tuple(np.flatnonzero(named).tolist())
+    for column in named:
+        if isinstance(column, Integral):
             position = int(column)
             if not -len(names) <= position < len(names):
                 raise SchemaError(f"categorical column {position} is not in X, which has {len(names)} columns")

@@ -41,8 +41,8 @@ from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
 from fomo_stream.records.derived import DerivedFeatures
-from fomo_stream.records.inference import RARE_VALUES, READ_AS_NUMBERS, TIME_REASON, is_missing
-from fomo_stream.records.missing_values import table_of_marks, without_marks
+from fomo_stream.records.inference import RARE_VALUES, READ_AS_NUMBERS, TIME_REASON
+from fomo_stream.records.missing_values import ALL_FEATURES, table_of_marks, without_marks
 from fomo_stream.records.schema import is_number_text, numbers, random_columns
 from fomo_stream.records.times import is_time, known_time, to_milliseconds
 from fomo_stream.wording import counted
@@ -175,9 +175,19 @@ class OpenRows:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_cells", "_quick")}
 
-    def judge(self, rows: Float) -> None:
-        """Warn about categories that seem to be none, and misleading columns, from the first learned rows (n, d)."""
+    def judge(self, rows: Float, has_keys: bool = True, time: Hashable | None = None) -> None:
+        """Warn about categories that seem to be none, misleading columns, and fields that are named but absent.
+
+        rows: (n, d), the first learned ones; has_keys: whether they have keys; time: the field of a time that none has.
+        """
         names, self.is_judged = self.names, True
+        time = None if "times" in self._warned else time
+        absent = [names[i] for i in range(self._n_special) if np.isnan(rows[:, i]).all()]
+        absent += [name for name in self._missing if name != ALL_FEATURES and name not in self._columns]
+        absent += [name for name in (self._key if not has_keys else None, time) if name is not None]
+        if absent:
+            fields = first_words(list(map(repr, absent)))
+            self._warn("absent", f"no record so far has a value of {fields}; check the names of the fields")
         if rare := [repr(names[column]) for column in self.categorical if is_mostly_rare(rows[:, column])]:
             self._warn("rare", f"{RARE_VALUES}: {first_words(rare)}; leave them out")
         remedy = "leave them out, or name totals in counters, so that their growth is scored"
@@ -231,6 +241,11 @@ class OpenRows:
                 self._warn("none", f"a record gets no score (NaN), as {unknown}")
         if rows and not learn:
             self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
+
+    def warn_of_times(self, field: Hashable, values: Iterable[Any]) -> None:
+        """Warn about values that are not readable as times."""
+        if bad := next((value for value in values if _has_content(value)), None):
+            self._warn("times", f"a record has no time in {field!r}, as {str(bad)[:40]!r} is not readable as one")
 
     def warn_of_untaken(self, limit: int) -> None:
         """Warn that the model takes only `limit` features."""
@@ -294,13 +309,13 @@ def open_data(X: Any) -> OpenedData:
 def _key_of(value: Any) -> Key:
     """Return a value as a key; None for a missing value. An integer gives the same key as the equal float."""
     if isinstance(value, (bytes, str)):
-        return None if is_missing(value) else value
+        return None if isinstance(value, str) and value.strip() in MISSING_TEXTS else value
     return _number_as_key(value) if isinstance(value, (int, float)) else _other_as_key(value)
 
 
 def _other_as_key(value: Any) -> Key:
     """Return a value that is not text as a key."""
-    if value is None or value != value:
+    if value is None or str(value) in MISSING_TEXTS:  # NA of pandas cannot be compared
         return None
     return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
 
@@ -367,6 +382,7 @@ class OpenDetector:
     _reference: tuple[Float, list[Key] | None] | None = None  # rows and keys
 
     _derived: DerivedFeatures | None = None  # default for older pickles
+    _has_time: bool = False  # whether a learned record had a time; default for older pickles
     # the last records that were scored, so that nothing is scored twice
     _scored: tuple[_Request, DetectorCall] | None = None
 
@@ -463,7 +479,9 @@ class OpenDetector:
         for i, row in enumerate(request.whole[request.places]):
             self._learned.append((row, None if request.keys is None else request.keys[i]))
         if not self._rows.is_judged and len(self._learned) >= INFER_RECORDS:
-            self._rows.judge(self._last_rows(self._rows.width)[:INFER_RECORDS])
+            has_keys = any(key is not None for _, key in self._learned)
+            lacking = None if self._has_time or self._derived is None else self._time
+            self._rows.judge(self._last_rows(self._rows.width)[:INFER_RECORDS], has_keys, lacking)
         if kept is not None and request.is_same(kept[0]):
             detector.learn(kept[1])
         else:
@@ -502,7 +520,12 @@ class OpenDetector:
             return data
         records = data.records() if isinstance(data, Columns) else data
         keys: Sequence[Key] = self._rows.keys(records) or [None] * len(records)
-        return self._derived.follow(records, keys, [_time_of(record.get(self._time)) for record in records], learn)
+        values = [] if self._time is None else [record.get(self._time) for record in records]
+        times = list(map(_time_of, values)) or [None] * len(records)
+        if learn and values:
+            self._has_time |= any(time is not None for time in times)
+            self._rows.warn_of_times(self._time, compress(values, (time is None for time in times)))
+        return self._derived.follow(records, keys, times, learn)
 
     def _score(self, detector: Detector, request: _Request) -> DetectorCall:
         """Return the scored records. The next call may end this one."""

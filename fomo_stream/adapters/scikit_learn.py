@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fomo_stream.adapters.columns import (
     Columns,
     categorical_positions,
+    first_words,
     has_values,
     note_of_empty,
     note_of_misleading,
@@ -33,10 +34,10 @@ from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
 from fomo_stream.errors import SchemaError, renamed_keyword
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT
-from fomo_stream.model.architecture import Model
+from fomo_stream.model.architecture import VALUE_LIMIT, Model
 from fomo_stream.model.checkpoint import BACKENDS, TABLE_MODEL, shared_model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of
-from fomo_stream.records.missing_values import parse_marks, table_of_marks, without_marks
+from fomo_stream.records.missing_values import ALL_FEATURES, parse_marks, table_of_marks, without_marks
 from fomo_stream.records.schema import random_columns
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         this share, the most outlying rows, is left out of the context, because outliers that are alike would hide each
         other. The value "auto" of scikit-learn, a fixed score, is not supported.
     categorical
-        The columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
+        The columns that are categories: names of a DataFrame's columns, positions, or a mask. Values are of any type,
         and count by how often the context has them.
     missing_values
         Numbers that mean "missing", by name (or position) of the column, "*" for all: {"temp": -9999, "*": 65535}.
@@ -298,6 +299,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
             warn("ZeroShotDetector", note)
         if note := note_of_empty(list(names), rows):
             warn("ZeroShotDetector", note)
+        if strange := [repr(name) for name in self.missing_values or () if name not in (ALL_FEATURES, *names)]:
+            warn("ZeroShotDetector", f"missing_values names columns that X lacks: {first_words(strange)}")
         rng = check_random_state(self.random_state)
         usable = np.flatnonzero(has_values(rows))
         first = self._draw_view(rows, usable, rng, first=True)
@@ -335,6 +338,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return self._without_marks(np.asarray(check_array(rows, input_name="X", estimator=self, **checks)))
 
     def _without_marks(self, rows: Float) -> Float:
+        """Return rows without the numbers that mean "missing", and within the limits of the model."""
+        rows = np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT)
         if not self.missing_values:
             return rows
         names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,14 @@ from fomo_stream.loading import load_ready
 from fomo_stream.partition.running import MAINTENANCE
 from fomo_stream.records.explanation import key_in_sentence
 from fomo_stream.records.files import Line, RecordFile, count_cell, open_records
-from fomo_stream.records.inference import MAX_NAMES_SHOWN, is_missing, text_columns
+from fomo_stream.records.inference import MAX_NAMES_SHOWN, is_missing, key_of, text_columns
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import MarkCandidates
 from fomo_stream.records.presence import Presence
 from fomo_stream.records.result import Result, unscored_result
 from fomo_stream.records.result_writers import CsvWriter, JsonWriter, OutputForm
 from fomo_stream.records.schema import is_number_text, look_up, shown_names
+from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.wording import clean, counted
 
 if TYPE_CHECKING:
@@ -100,6 +102,8 @@ class Scoring:
         self._suspects: MarkCandidates | None = None  # made from the first batch
         self._malformed = self._noted = 0  # lines that cannot be read, and how many of them were noted
         self._without = 0  # records without a value of any feature
+        self._untimed, self._no_time = 0, ""  # records without a time, and the first text that stands for one
+        self._unheard = set(settings.mute_key)  # keys that no record has had
         self._ended: list[Result] = []  # the most surprising incidents that have ended
         self._n_ended = 0
         self._is_calibrated = False  # True once a record could be called an outlier
@@ -151,6 +155,13 @@ class Scoring:
         if self._without:
             names = shown_names(schema.features, MAX_NAMES_SHOWN)
             self._note(f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({names})")
+        if self._untimed:
+            example = f", such as {self._no_time[:40]!r}" if self._no_time else ""
+            records = f"{counted(self._untimed, 'record')} of {table.name}"
+            self._note(f"{records} without a readable time in {self._settings.time}{example}")
+        if self._unheard and counts["scored"]:
+            keys = shown_names(sorted(self._unheard), MAX_NAMES_SHOWN)
+            self._note(f"--mute-key: no record of {table.name} has the key {keys}; --key names the field with the keys")
         if counts["scored"] + counts["unscored"]:
             note_texts(table, schema, self._note)
             last = dict(zip(schema.features, self._last.tolist(), strict=True))
@@ -187,6 +198,16 @@ class Scoring:
                 if isinstance(value, str) and not is_missing(value) and not is_number_text(value):
                     count_cell(self._table.texts, name, value)
 
+    def _follow_roles(self, lines: Sequence[Line]) -> None:
+        """Follow the times and keys of records."""
+        time, key, zone = self._settings.time, self._settings.key, ZoneInfo(self._settings.timezone)
+        for record in (line.record for line in lines if line.record is not None):
+            if time is not None and known_time(to_milliseconds(value := look_up(record, time), zone)) is None:
+                self._untimed += 1
+                self._no_time = self._no_time or ("" if is_missing(value) else str(value))
+            if self._unheard:
+                self._unheard.discard(key_of(record, key) or "")
+
     def _note_errors(self, lines: Sequence[Line]) -> None:
         for line in lines:
             if line.error is not None:
@@ -212,6 +233,7 @@ class Scoring:
                 list(self._suspects.notes())  # discarded: they were noted with the features
         else:
             self._suspects.follow(scored.rows)
+        self._follow_roles(lines)
         if self._table.format != "csv":  # a CSV reader counts them while it reads
             self._count_texts(lines, np.flatnonzero(np.isnan(scored.rows).any(axis=0)).tolist())
         results = [

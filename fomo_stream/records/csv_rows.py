@@ -28,9 +28,10 @@ class Row(NamedTuple):
 class CsvRows:
     """The rows of the lines of a source, as they arrive and in constant memory.
 
-    A quoted cell may hold line breaks, up to `MAX_RECORD_BYTES` in all. Where a quote is not closed (the input or the
-    limit ends it, text follows the closing quote, or the row gets a wrong number of cells), its line is an error, and
-    the lines after it are read again. Lines that are not UTF-8 are read as Windows-1252.
+    A quote may follow a delimiter and blanks. A quoted cell may hold line breaks, up to `MAX_RECORD_BYTES` in all.
+    Where a quote is not closed (the input or the limit ends it, text follows the closing quote, or the row gets a wrong
+    number of cells), its line is an error, and the lines after it are read again. Lines that are not UTF-8 are read as
+    Windows-1252.
     """
 
     def __init__(self, source: LineSource, delimiter: str) -> None:
@@ -85,7 +86,8 @@ class CsvRows:
                 yield line[1]
 
         try:
-            cells = next(csv.reader(feed(), delimiter=self._delimiter, strict=True))
+            reader = csv.reader(feed(), delimiter=self._delimiter, strict=True, skipinitialspace=self._delimiter != " ")
+            cells = next(reader)
         except csv.Error:
             cells = None
         if cells is not None and not others:

@@ -271,7 +271,11 @@ class _Layout:
         for mark, unit, numbers in zip(own, units, columns, strict=True):
             n_plain = sum(number is not None and not number.before and not number.after for number in numbers)
             forms.append(NumberForm(mark or usual, *unit, 2 * n_plain > len(numbers)))
-        with_unit = [f"{column} ({''.join(unit)})" for column, unit in zip(names, units, strict=True) if any(unit)]
+        with_unit = []
+        for column, (before, after, others) in zip(names, units, strict=True):
+            if before or after or others:
+                converted = ", ".join(filter(None, others))
+                with_unit.append(f"{column} ({before}{after}{f'; {converted} converted' if converted else ''})")
         if with_unit:
             notes.append(f"read without their unit: {', '.join(with_unit[:20])}")
         return tuple(forms), notes, is_certain

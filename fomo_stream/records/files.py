@@ -19,6 +19,7 @@ from fomo_stream.records.dialect import dialect_of
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK_BYTES, LineSource, Note, discard_note, plain_text
 from fomo_stream.records.schema import Schema
+from fomo_stream.wording import counted
 
 BLOCK_RECORDS = 1000  # records of a file that become rows together
 SAMPLE_LINES, LARGE_SAMPLE_LINES = 200, 1000  # show the dialect of CSV; the large one if a comma is ambiguous
@@ -29,6 +30,7 @@ FORMATS: dict[str, Format] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
 }
 FORMAT_HINT = "it must be CSV with rows under a line of column names, JSON lines or Avro; see --format"
+JSON_HINT = "each line must be one JSON object, as jq -c . writes them; CSV of another name needs --format csv"
 AVRO_MARK = b"Obj\x01"  # first bytes of an Avro file
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
@@ -134,6 +136,11 @@ class RecordFile:
                 yield Line(number, raw, None, error)
 
     def _read_header(self, delimiter: str, decimal: str, skip_lines: int | None) -> None:
+        while self._source.number < (skip_lines or 0):
+            next(self._source, None)
+            if not self._source.ahead(1, 1):
+                has = counted(self._source.number, "line")
+                raise SchemaError(f"{self.name} has {has}; --skip-lines {skip_lines} leaves none")
         for n in (SAMPLE_LINES, LARGE_SAMPLE_LINES):
             lines = self._source.ahead(n, SAMPLE_BYTES)
             dialect = dialect_of(lines, self._source.number + 1, self.name, delimiter, decimal, skip_lines, self._text)

@@ -23,7 +23,7 @@ from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
 from fomo_stream.records.envelopes import recipe_hint
-from fomo_stream.records.files import FORMAT_HINT
+from fomo_stream.records.files import FORMAT_HINT, JSON_HINT
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import ALL_FEATURES, MarkCandidates, Marks, marks_of
 from fomo_stream.records.result_writers import csv_columns
@@ -50,6 +50,10 @@ KEY, TIME, LABEL = "key of the series", "time of the record", "label of the reco
 EXCLUDED = "excluded"
 
 
+# The names of a line that no known delimiter cuts: words that one sign joins, or blanks.
+_JOINED = re.compile(r"[\w.-]+(?:([^\w\s.-])[\w.-]+(?:\1[\w.-]+)*)|\S+(?:\s+\S+)+")
+
+
 class TooManyFeaturesError(SchemaError):
     """Records have more numeric fields than can be inferred as features."""
 
@@ -60,8 +64,9 @@ class NoFeaturesError(SchemaError):
     def __init__(self, n: int, left_out: Mapping[str, str], source: str = "", hint: str = "") -> None:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
         hint = hint or "name the features to use, or categories"
-        if len(left_out) == 1 and len(next(iter(left_out)).split()) > 1:
-            hint = "if spaces separate the cells of a file, give --delimiter ' '"
+        if len(left_out) == 1 and (joined := _JOINED.fullmatch(next(iter(left_out)).strip())):
+            sign = joined[1] or " "
+            hint = f"if {sign!r} separates the cells of a file, give --delimiter {sign!r}"
         where = _first_records_text(n, source)
         super().__init__(f"no numeric field to score in {where}; left out: {named or 'nothing'}", hint)
 
@@ -403,7 +408,7 @@ def choose_features(
     lack a named field, or have only text in a feature; the first records may lack labels.
     """
     if not records:
-        raise SchemaError(f"no line of {source} is a record", FORMAT_HINT)
+        raise SchemaError(f"no line of {source} is a record", JSON_HINT if format == "jsonl" else FORMAT_HINT)
     left_out: Mapping[str, str] = {}
     if settings.features is not None:
         schema = named_schema(settings)
@@ -530,9 +535,16 @@ def _absent_error(name: str, kind: str, records: Sequence[Mapping[str, Any]], so
 def text_columns(settings: RecordSettings, key: str | None) -> set[str]:
     """Return the CSV columns whose cells stay text even if they look like numbers, and those of an earlier result.
 
-    key: field that names a series.
+    key: field that names a series. Fields that --derive only compares stay text too: in a column of countries, NA is
+    one of them.
     """
-    return {*settings.categorical, *({key or "", *csv_columns(settings.result_field)} - set(settings.features or ()))}
+    derivations = parse_derivations(settings.derive)
+    compared, computed = (
+        {field for one in derivations if one.takes_categories == is_compared for field in one.fields}
+        for is_compared in (True, False)
+    )
+    names = {key or "", *csv_columns(settings.result_field), *(compared - computed)}
+    return {*settings.categorical, *(names - {*(settings.features or ()), *settings.counter_names})}
 
 
 def key_of(record: Mapping[str, Any], field: str | None) -> str | None:

@@ -25,7 +25,8 @@ _UTF8 = b"\xef\xbb\xbf"  # byte order mark
 # UTF-16, ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
 _REFUSED = (b"\xff\xfe", b"\xfe\xff", b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
 _MARKS = (_GZIP, _ZSTD, _UTF8, *_REFUSED)
-_CONTROL_BYTES = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1a\x1b"))  # bytes that are rare in text
+# Bytes that are rare in text; Hive has 1 between cells.
+_CONTROL_BYTES = bytes({*range(32), 127} - set(b"\x01\t\n\v\f\r\x1a\x1b"))
 _MAX_CONTROL_SHARE = 0.05  # in the beginning of a text; a logger that was cut off may leave some zeros
 _MIN_JUDGED_BYTES = 256  # a shorter beginning is not judged by its bytes
 

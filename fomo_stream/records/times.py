@@ -22,6 +22,8 @@ _DAYS = (
     (700_000, 780_000, datetime(1, 1, 1), "MATLAB"),  # whose day 0 is 367 days before that
 )
 _PLAUSIBLE_TIMES = datetime(1990, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+# Numbers of other years mostly count from another day: ticks of .NET would be of 1990, seconds of Apple of 1993.
+_PLAUSIBLE_NUMBERS = datetime(2000, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)
 _MAX_MS = 2**62
 END_MS = 7_289_654_400_000  # of the year 2200
 _MAX_NUMBER = 1e300
@@ -90,7 +92,9 @@ def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str
                 "not like seconds since 1970",
                 "write the times in ISO 8601, or as seconds",
             )
-    if known_time(times[0]) is None or not _PLAUSIBLE_TIMES[0] <= (read := _moment(times[0])) < _PLAUSIBLE_TIMES[1]:
+    is_number = bool(numbers) and digits_of_time(numbers[0]) is None
+    begin, end = _PLAUSIBLE_NUMBERS if is_number else _PLAUSIBLE_TIMES
+    if known_time(times[0]) is None or not begin <= (read := _moment(times[0])) < end:
         shown = "a time before 1970 or after 2200" if known_time(times[0]) is None else f"{read:%Y-%m-%dT%H:%M:%SZ}"
         yield f"the first time in {field}, {first}, is read as {shown}"
     yield from backward_notes(field, times)

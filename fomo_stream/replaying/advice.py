@@ -252,7 +252,7 @@ class PartitionAlerts:
         begins, _, false = incidents_of(self.rows, self.rows["alert"][:, 0], quiet)
         counted = set((false if only_false else begins).tolist())
         for alerts in by_incident.values():
-            highest = max(alerts, key=lambda alert: alert.result["score"])
+            highest = max(alerts, key=lambda alert: alert.result["score"] or 0.0)
             if alerts[0].place in counted and highest.result["reasons"]:
                 yield highest.result["reasons"][0]["feature"], int(self.rows["time"][alerts[0].place])
 
@@ -332,7 +332,8 @@ def _passes_rules(rules: Rules) -> Callable[[Alert], bool]:
 
 
 def _is_rare_at(rate: float) -> Callable[[Alert], bool]:
-    return lambda alert: alert.result["p_value"] <= rate
+    # None: a valid range gave the alert before there were scores
+    return lambda alert: (p_value := alert.result["p_value"]) is None or p_value <= rate
 
 
 def days_of(source: Mapping[str, Any]) -> float:

@@ -50,9 +50,11 @@ def is_signed(values: Collection[Any]) -> bool:
 
 
 def check_label_values(field: str, values: Collection[Any]) -> None:
-    """Raise SchemaError if none of the values of a field is a label."""
-    if values and not is_signed(values) and all(verdict_of(value) < 0 for value in values):
-        other = next((str(value)[:40] for value in values if not is_missing(value)), None)
+    """Raise SchemaError if none of the values of a field is a label, or if it has other values and no normal record."""
+    verdicts = set(map(verdict_of, values))
+    is_known = INLIER in verdicts or (OUTLIER in verdicts and UNREADABLE not in verdicts)
+    if values and not is_signed(values) and not is_known:
+        other = next((str(value)[:40] for value in values if verdict_of(value) == UNREADABLE), None)
         has = "have no such field, or no value in it" if other is None else f"have other values, such as {other!r}"
         raise SchemaError(f"--label {field}: records {has}; name a field that is true or false, 1 or 0, or 1 or -1")
 

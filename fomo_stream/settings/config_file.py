@@ -15,17 +15,41 @@ from fomo_stream.errors import ConfigError
 TOML = ".toml"  # ending of a name; any other file is YAML
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+    """Loads YAML whose values are texts, null, true or false. A name may occur once in a table."""
+
+    def compose_mapping_node(self, anchor: dict[Any, Any]) -> Any:
+        node, names = super().compose_mapping_node(anchor), set[Any]()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
+            if name in names:
+                raise yaml.MarkedYAMLError(problem=f"{name} is there twice", problem_mark=key.start_mark)
+            names.add(name)
+        return node
+
+
+# Its other types would change what is written: 0123, 1:30 and 2026-10-01 stay text, as in flags, and so do yes and no.
+_TYPES = ("null", "merge")
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if (kind := tag.rpartition(":")[2]) in _TYPES or (kind == "bool" and first in "tTfF")
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Return the content of a YAML or TOML file. Raises ConfigError."""
     kind = "TOML" if path.suffix == TOML else "YAML"
     try:
-        text = path.read_text(encoding="utf-8")
-        if kind == "TOML":
-            return tomllib.loads(text)
-        # the safe loader makes only plain values and times
-        content = yaml.safe_load(text)
+        text = path.read_text(encoding="utf-8-sig")
+        content = tomllib.loads(text) if kind == "TOML" else yaml.load(text, Loader=_Loader)  # noqa: S506
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"byte {error.start + 1} is not UTF-8; save the file in UTF-8"
         if isinstance(error, yaml.MarkedYAMLError):  # its own text repeats the line, which may hold a secret
             mark = error.problem_mark or error.context_mark
             reason = f"{error.problem}" + (f" in line {mark.line + 1}, column {mark.column + 1}" if mark else "")
@@ -46,7 +70,7 @@ def at_line(path: Path, place: Sequence[str | int]) -> str:
     place: the names and indices that lead to the value, such as ("rules", 0, "only").
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         line = _line_of_toml(text, place) if path.suffix == TOML else _line_of_yaml(text, place)
     except (OSError, ValueError, yaml.YAMLError):  # it was replaced after it was read
         return ""

@@ -37,12 +37,16 @@ def broker_text(name: str) -> str:
 
 
 def _existing_file(path: Path) -> Path:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise ValueError(f"no such file: {path}") from None
+    except OSError as error:  # its folder cannot be read, or its name is too long
+        raise ValueError(f"cannot be read: {error.strerror}") from None
     if path.is_dir():
         raise ValueError("it is a folder; name a file")
-    if path.exists() and not path.is_file():
+    if not path.is_file():
         raise ValueError("it is a pipe or a device, and it is read more than once; write it to a file first")
-    if not path.exists():
-        raise ValueError(f"no such file: {path}")
     return path
 
 
@@ -77,7 +81,10 @@ def _parse_missing_value(text: str) -> tuple[str, float]:
 
 
 def _without_times_sign(value: Any) -> Any:
-    return value.strip().removesuffix("x") if isinstance(value, str) else value
+    number = value.strip().removesuffix("x") if isinstance(value, str) else value
+    if isinstance(number, str) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", number, re.ASCII):
+        raise ValueError("write how many times the usual gap, such as 5x")
+    return number
 
 
 Cycles = Annotated[Names, AfterValidator(lambda names: _in_order(names, CYCLES))]
@@ -87,7 +94,7 @@ BrokerName = Annotated[str, AfterValidator(broker_text)]
 Factor = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_without_times_sign)]
 
 
-_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " "}
+_DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " ", "\\x01": "\x01"}
 
 
 def _delimiter(text: str) -> str:
@@ -186,7 +193,7 @@ def dotted_keys(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat.update(dotted_keys(value, f"{prefix}{key}."))
         else:
-            flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
+            flat[f"{prefix}{key}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return flat
 
 

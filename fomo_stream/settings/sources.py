@@ -282,6 +282,8 @@ MAX_SHOWN_CHARACTERS = 100  # characters of a value that is refused
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     """Return one line for one validation error: the source of the value, the value, and the mistake."""
     message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "tuple_type":
+        message = "write a list, or one text with commas"
     path = flags.get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
     if path and error["loc"] and extra_of(cls.model_fields[str(error["loc"][0])]).get("table"):
         return _explain_table(cls, error, message, Path(path), flags)
@@ -375,6 +377,8 @@ def _named_settings(
     """
     names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
     values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
+    if twice := [key for key in content if "_" in key and key.replace("_", "-") in content]:
+        raise ConfigError(f"--config {path}{at_line(path, (*place, twice[0]))}: {twice[0]} is there twice, also with -")
     values = _with_present_names(values, lambda name: option(name)[2:], f" in {path}")
     for key in values:
         # one file can serve several commands

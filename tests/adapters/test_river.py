@@ -555,12 +555,24 @@ def test_keys_are_read_from_dicts_and_frames_alike_and_survive_a_pickle() -> Non
 def test_a_record_without_a_key_is_of_the_series_of_all_such_records() -> None:
     records, _ = readings(900)
     one, other = (FoMoDetector(key="device", min_context=100) for _ in range(2))
-    for missing, detector in ((None, one), (float("nan"), other)):
+    for missing, detector in ((None, one), (pd.NA, other)):
         detector.learn_many(
             [record | {"device": missing} if i % 3 == 0 else record for i, record in enumerate(records)]
         )
     ask = {"flow": 20.0, "noise": 0.0}
-    assert one.score_one(ask) == other.score_one(ask) == one.score_one(ask | {"device": None})
+    assert one.score_one(ask) == other.score_one(ask)
+    for absent in (None, float("nan"), pd.NaT, np.datetime64("NaT"), ""):
+        assert one.score_one(ask) == one.score_one(ask | {"device": absent})
+
+
+def test_a_key_that_means_missing_elsewhere_is_a_key() -> None:
+    """NA is Namibia."""
+    records, _ = readings(900)
+    na, pl = (FoMoDetector(key="device", min_context=100) for _ in range(2))
+    for name, detector in (("NA", na), ("PL", pl)):
+        detector.learn_many([record | {"device": name} if i % 3 else record for i, record in enumerate(records)])
+    ask = {"flow": 20.0, "noise": 0.0}
+    assert na.score_one(ask | {"device": "NA"}) == pl.score_one(ask | {"device": "PL"})
 
 
 def test_the_name_of_a_key_can_be_a_name() -> None:

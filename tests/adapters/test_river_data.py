@@ -312,6 +312,29 @@ def test_names_among_the_categories_are_told_once_after_the_first_records(as_fra
     assert warned(detector.learn_many, batch) == []
 
 
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_fields_that_no_record_has_are_told_once_after_the_first_records(as_frame: bool) -> None:
+    """A mistyped name would else be without effect, and nobody would see it."""
+    rng = np.random.default_rng(0)
+    batch = [{"pump": f"p{i % 4}", "x": x} for i, x in enumerate(rng.normal(size=200).tolist())]
+    names = {"categorical": ["moed"], "counters": ["enrgy"], "key": "pmup", "missing_values": {"y": -1, "*": -9}}
+    detector = FoMoDetector(min_context=1000, derive=["count(10m)"], time="at", **names)  # type: ignore[arg-type]
+    last = pd.DataFrame(batch[199:]) if as_frame else batch[199:]
+    told = [*warned(detector.learn_many, batch[:199]), *warned(detector.learn_many, last)]
+    (message,) = [text for text in told if "check the names" in text]
+    assert message.endswith("has a value of 'moed', 'enrgy', 'y', 'pmup', 'at'; check the names of the fields")
+    assert not [text for text in warned(detector.learn_many, batch) if "check the names" in text]
+
+
+def test_a_time_that_cannot_be_read_is_told_once() -> None:
+    detector = FoMoDetector(min_context=1000, derive=["count(10m)"], time="at", key="pump")
+    batch = [{"pump": "p", "x": float(i), "at": at} for i, at in enumerate(["2026-10-01", None, float("nan")])]
+    assert warned(detector.learn_many, batch) == []
+    (message,) = warned(detector.learn_many, [{"pump": "p", "x": 1.0, "at": "yesterday"}] * 2)
+    assert message.endswith("a record has no time in 'at', as 'yesterday' is not readable as one")
+    assert warned(detector.learn_many, batch) == []
+
+
 def test_columns_that_mislead_are_told_once_after_the_first_records() -> None:
     rng = np.random.default_rng(0)
     batch = [
@@ -337,3 +360,10 @@ def test_a_record_of_unknown_features_warns_once() -> None:
         assert message.endswith(f"unknown: {'0, 1' if isinstance(X, np.ndarray) else repr('A')}; known are 'a', 'b'")
         assert warned(detector.score_many, X) == []
         assert warned(detector.score_many, [{"A": 1.0, "b": 1.0}, {}]) == []
+
+
+def test_a_frame_without_columns_has_its_rows() -> None:
+    detector = FoMoDetector(derive=["gap()"], time="at")
+    detector.learn_many([{"x": float(i % 7), "at": 60.0 * i} for i in range(10)])
+    assert len(detector.score_many(pd.DataFrame([{}, {}]))) == 2
+    assert detector.explain_many(pd.DataFrame([{}, {}])) == [[], []]

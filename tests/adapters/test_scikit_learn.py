@@ -251,6 +251,7 @@ def test_dates_and_texts_are_refused_with_the_name_of_their_column(kind: str) ->
         ([3], "3 is not in X, which has 3"),
         ([-4], "-4 is not in X"),
         ("mode", "array"),
+        ([True], "categorical has 1 truth value, X 3 columns"),
     ],
 )
 def test_a_categorical_column_that_is_not_there_is_refused(categorical: Any, problem: str) -> None:
@@ -279,6 +280,28 @@ def test_a_type_that_is_no_number_may_be_a_category() -> None:
         ZeroShotDetector(categorical=["mode"]).fit(frame)
     with pytest.warns(UserWarning, match="most of their values are seen once or twice: 'month'; leave them out"):
         assert ZeroShotDetector(categorical=["mode", "month"]).fit(frame).categorical_ == (1, 3)
+
+
+@pytest.mark.parametrize("mask", [[False, True, False], np.array([False, True, False])], ids=["list", "array"])
+def test_a_mask_names_the_categorical_columns(mask: Any) -> None:
+    assert ZeroShotDetector(categorical=mask).fit(machines()).categorical_ == (1,)
+    assert ZeroShotDetector(categorical=mask).fit(machines().to_numpy(dtype=object)).categorical_ == (1,)
+
+
+def test_missing_values_of_a_column_that_is_not_there_warn(inliers: np.ndarray) -> None:
+    detector = ZeroShotDetector(missing_values={"temp": -9999, 7: -1, 2: -1, "*": -5})
+    with pytest.warns(FomoWarning, match="missing_values names columns that X lacks: 'temp', 7$"):
+        detector.fit(inliers)
+
+
+@pytest.mark.parametrize("value", [1e100, -1e160, 1e300])
+def test_one_huge_value_in_fit_hides_no_usual_row(inliers: np.ndarray, value: float) -> None:
+    """Its square is not a finite number."""
+    rows = np.vstack([inliers, [value, 0, 0, 0, 0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        detector = ZeroShotDetector(random_state=0).fit(rows)
+    assert detector.predict(np.array([[0.0, 0, 0, 0, 0], [0, 9, 0, 0, 0], [value, 0, 0, 0, 0]])).tolist() == [1, -1, -1]
 
 
 # --- names that are known elsewhere

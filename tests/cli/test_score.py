@@ -111,7 +111,10 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
     ("data", "flags", "complaint"),
     [
         (b"a,b\nx,y\n", {}, "no numeric field"),
-        (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record"),
+        (b"a:b\n" + b"1:2\n" * 60, {}, "if ':' separates the cells of a file, give --delimiter ':'"),
+        (b"aa\x01bb\n" + b"11\x0122\n" * 60, {}, r"if '.x01' separates the cells of a file, give --delimiter"),
+        (b"a   b\n" + b"1   2\n" * 60, {}, "if ' ' separates the cells of a file, give --delimiter ' '"),
+        (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record; each line must be one JSON object"),
         (b"{bad\n" * 5000, {"format": "jsonl"}, "only 0 of the first"),  # before memory fills up
         (b"a,b\n", {}, "no line of the input is a record; it must be CSV with rows under a line of column names"),
         (b'{"a": "1,5"}\n' * 60, {}, r"no numeric .* first 60 records of the input; left out: a \(text\)"),
@@ -212,6 +215,29 @@ def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None
     assert "2 records of the input without a value of any feature (a,b,d)" in notes
 
 
+def test_cells_that_are_only_compared_stay_text(model_path: Path) -> None:
+    """Else NA would be no country, and 007 the same device as 7."""
+    flags: dict[str, Any] = {"key": "pump", "derive": ("new(country)", "new(device)"), "features": ("flow_m3_h",)}
+    places = [{"country": ["DE", "NA"][i > 400], "device": ["7", "007"][i > 410]} for i in range(N)]
+    records = [record | place for record, place in zip(RECORDS, places, strict=True)]
+    found = [score(model_path, as_bytes(records), explain="all", **flags)[0] for as_bytes in (as_csv, as_jsonl)]
+    scores = [float(row["fomo_logit"] or "nan") for row in csv.DictReader(io.StringIO(found[0].decode()))]
+    expected = np.array([json.loads(line)["fomo"]["logit"] for line in found[1].splitlines()], dtype=np.float64)
+    assert np.isfinite(expected).mean() > 0.9
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+def test_times_that_cannot_be_read_and_keys_that_no_record_has_are_named(model_path: Path) -> None:
+    times = [f"2026-10-01T{i // 60:02}:{i % 60:02}:00Z" if i < 400 else "yesterday" for i in range(N)]
+    data = as_csv([{**record, "at": None if i < 3 else times[i]} for i, record in enumerate(RECORDS)])
+    notes = score(model_path, data, time="at", key="pump", mute_key=("p99",))[1]
+    assert "23 records of the input without a readable time in at, such as 'yesterday'" in notes
+    assert "--mute-key: no record of the input has the key p99" in notes
+    heard = str(RECORDS[0]["pump"])
+    assert "--mute-key" not in score(model_path, data, key="pump", mute_key=(heard,))[1]
+    assert f"has the key {heard};" in score(model_path, data, mute_key=(heard,))[1]
+
+
 def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
     good, lasting = (
         RECORDS[:200],
@@ -241,7 +267,7 @@ def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
             "has 60 usable rows; at least 106 are needed; give more rows, or raise --alert-rate",
         ),
         (as_jsonl(RECORDS[:60]) + b"{\n", {}, "line 61: .*; correct or remove that line"),
-        (b"time,other\n1,2\n3,4\n", {}, "has 0 usable rows"),
+        (b"time,other\n1,2\n3,4\n", {}, "has no value of any feature .*flow_m3_h.*; give records with the same"),
         (b"flow_m3_h\n" + b"1\n" * 300, {}, "has no value of .*temperature_c.*; add it, or leave it out"),
         (b"", {}, "empty|no rows|usable"),
     ],

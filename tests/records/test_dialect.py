@@ -178,6 +178,7 @@ def test_the_header_is_found_between_remarks_and_units_and_shown(above: str, bel
         ({"skip_lines": 1}, ["a;b"]),
         ({"skip_lines": 2}, ["c", "d"]),
         ({"delimiter": ";", "skip_lines": 1}, ["a", "b"]),
+        ({"delimiter": "\x01"}, ["x:y"]),
     ],
 )
 def test_flags_say_what_the_lines_do_not_show(flags: dict[str, Any], names: list[str]) -> None:
@@ -186,7 +187,7 @@ def test_flags_say_what_the_lines_do_not_show(flags: dict[str, Any], names: list
     assert file.header == names
 
 
-FORMS = [
+FORMS: list[tuple[list[str], list[float | None]]] = [
     (["50.00-", "20.00", "(80.00)"], [-50.0, 20.0, -80.0]),
     (["$1,234.50", "-$5.00", "($7.25)"], [1234.5, -5.0, -7.25]),
     (["30.1%", "29.9 %", "-1.5%"], [30.1, 29.9, -1.5]),
@@ -195,26 +196,66 @@ FORMS = [
     (["0x1F", "0x0A", "0xff"], [31.0, 10.0, 255.0]),
     (["8.25 GiB", "7.5 GiB", "-1 GiB"], [8.25, 7.5, -1.0]),
     (["1.234,50 €", "-2,25 €", "3 €"], [1234.5, -2.25, 3.0]),
+    (["35.5 µg/m³", "7 µg/m³", "-1 µg/m³"], [35.5, 7.0, -1.0]),
+    (["4.7 kΩ", "0.5 MΩ", "1.5 kΩ", "220 Ω"], [4.7, 500.0, 1.5, 0.22]),
+    (["512 MB", "1.5 GB", "8 MB", "3 kB"], [512.0, 1500.0, 8.0, 0.003]),
+    (["950", "1.5K", "2.25M", "820"], [950.0, 1500.0, 2250000.0, 820.0]),
+    (["$1.5K", "$2M", "$800K"], [1.5, 2000.0, 800.0]),
+    (["21.5ºC", "7 ºC", "–3.5ºC"], [21.5, 7.0, -3.5]),
+    (["21.5℃", "7℃", "−3.5℃"], [21.5, 7.0, -3.5]),
+    (["–2.5", "3.5", "–"], [-2.5, 3.5, None]),
+    (["293.5K", "300K", "301K"], [293.5, 300.0, 301.0]),
 ]
 
 
 @pytest.mark.parametrize(("cells", "values"), FORMS)
-def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[float]) -> None:
+def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[float | None]) -> None:
     data = "x;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells * 5))
     assert read(data.encode())[0]["x"] == values * 5
 
 
 def test_a_cell_that_is_more_than_a_number_is_read_and_counted_and_another_unit_is_text() -> None:
     plain = [f"{i % 7}.5" for i in range(40)]
-    data = "x,y\n" + "".join(f"{cell},{cell} kW\n" for cell in plain) + "<0.05,3.5 MW\n44.1e,2.5\n"
+    data = "x,y\n" + "".join(f"{cell},{cell} kW\n" for cell in plain) + "<0.05,3.5 MPa\n44.1e,2.5\n"
     file = RecordFile(io.BytesIO(data.encode()), "csv")
     records = [line.record for line in file]
     assert [record["x"] for record in records[-2:] if record] == [0.05, 44.1]
-    assert [record["y"] for record in records[-2:] if record] == ["3.5 MW", "2.5"]
-    assert (file.with_more, file.texts) == ({"x": (2, "<0.05")}, {"y": (2, "3.5 MW")})
+    assert [record["y"] for record in records[-2:] if record] == ["3.5 MPa", "2.5"]
+    assert (file.with_more, file.texts) == ({"x": (2, "<0.05")}, {"y": (2, "3.5 MPa")})
 
 
-@pytest.mark.parametrize("names", [["12A", "7B"], ["P1", "P2"], ["1st", "2nd"], ["12a", "7a"]])
+@pytest.mark.parametrize(
+    ("usual", "odd", "value"), [("2.5 ms", "3 s", 3000.0), ("2.5 kW", "3 MW", 3000.0), ("2.5", "1.059K", "1.059K")]
+)
+def test_a_unit_that_comes_late_is_converted_and_a_thousand_is_never_one(usual: str, odd: str, value: Any) -> None:
+    """The odd value is that with the other unit, long after the first lines."""
+    found, _ = read(("x,b\n" + f"{usual},1.5\n" * 300 + f"{odd},1.5\n").encode())
+    assert (found["x"][0], found["x"][-1]) == (2.5, value)
+
+
+@pytest.mark.parametrize("sep", [", ", ",  ", "; ", "|  "])
+def test_a_quote_may_follow_a_delimiter_and_blanks(sep: str) -> None:
+    rows = "".join(sep.join(f'"{cell}"' for cell in (f"{i}.5", f"a{sep}b\nc", i)) + "\n" for i in range(40))
+    found, _ = read((sep.join(('"load"', '"note"', '"n"')) + "\n" + rows).encode())
+    assert found["load"] == [i + 0.5 for i in range(40)]
+    assert found["note"] == [f"a{sep}b\nc"] * 40
+
+
+def test_a_tab_between_a_number_and_a_word_is_a_delimiter() -> None:
+    rows = "".join(f"0,{i % 2}\t{'north' if i % 3 else 'south'}\n" for i in range(60))
+    assert read(f"flow, l/min\tsite\n{rows}".encode())[0]["flow, l/min"] == [0.0, 0.1] * 30
+
+
+def test_more_lines_than_the_first_ones_can_be_skipped() -> None:
+    data = "".join(f"remark {i}; of a logger\n" for i in range(300)) + "a,b\n1,2\n3,4\n"
+    assert read(data.encode(), skip_lines=300)[0] == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
+    with pytest.raises(SchemaError, match="the input has 303 lines; --skip-lines 999 leaves none"):
+        read(data.encode(), skip_lines=999)
+
+
+@pytest.mark.parametrize(
+    "names", [["192.168.100.200", "192.168.101.255"], ["12A", "7B"], ["P1", "P2"], ["1st", "2nd"], ["12a", "7a"]]
+)
 def test_names_are_no_numbers(names: list[str]) -> None:
     data = "x,b\n" + "".join(f"{name},1.5\n" for name in names * 20)
     assert read(data.encode())[0]["x"] == names * 20

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.records.times import cycles_of, places_at, to_milliseconds
+from fomo_stream.records.times import check_times, cycles_of, places_at, to_milliseconds
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NAMES = [["hour"], ["weekday"], ["month"], ["hour", "weekday"], ["hour", "month"], ["hour", "weekday", "month"]]
@@ -72,3 +73,23 @@ def test_text_becomes_milliseconds_whatever_its_zone(moment: datetime, hours: in
 @pytest.mark.parametrize("value", [None, "", "yesterday", True, float("nan"), float("inf"), 10**30, 10**999, [1], {}])
 def test_what_is_no_time_has_none(value: object) -> None:
     assert to_milliseconds(value) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "shown"),
+    [
+        (638_471_520_000_000_000, "1990-"),  # ticks of .NET
+        (733_276_800, "1993-"),  # seconds of Apple, since 2001
+        (2_403_302_000, "2046-"),  # the digits 24-03-30 20:00
+        (2_460_400.5, "1970-"),  # a Julian day
+        ("1985-05-01", "1985-"),
+        (1_759_276_800, ""),
+        (1_759_276_800_000, ""),
+        (19950101120000, ""),
+        ("1995-01-01T12:00Z", ""),
+    ],
+)
+def test_a_time_that_counts_from_another_day_is_shown(first: Any, shown: str) -> None:
+    notes = list(check_times("at", [first], UTC))
+    assert len(notes) == bool(shown)
+    assert not shown or f"the first time in at, {first}, is read as {shown}" in notes[0]

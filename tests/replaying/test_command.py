@@ -61,6 +61,31 @@ def test_a_replay_gives_the_same_bytes_again(folder: Path, capsys: pytest.Captur
     assert not list(folder.glob("*.partial"))
 
 
+@pytest.mark.parametrize("n", [40, RECORDS])
+def test_alerts_of_a_valid_range_need_no_score(
+    folder: Path, tmp_path: Path, n: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first records have none; in a short file no record has one."""
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[:n]]
+    for at in (5, 20, 35, *range(400, n, 100)):
+        rows[at]["y"] = 99.0
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = {name: tmp_path / name for name in ("report.json", "report.html", "found.yaml")}
+    outputs = dict(zip(("json_", "report", "suggest"), map(str, made.values()), strict=True))
+    changes = {"file": tmp_path / "rows.jsonl", "valid": ("y=-50:50",), "incidents_per_day": 0.1}
+    assert run_replay(settings_of(folder, **changes, **outputs)) == 0
+    assert all(path.stat().st_size for path in made.values())
+    alerts = json.loads(made["report.json"].read_text())["alerts"]
+    scores = [alert["score"] or 0.0 for alert in alerts]
+    assert scores == sorted(scores, reverse=True)
+    assert {alert["offset"] for alert in alerts if alert["score"] is None} == {5, 20, 35} & {
+        a["offset"] for a in alerts
+    }
+    assert any(alert["score"] is None for alert in alerts)
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("none of them got a score. 3 alerts were given by a valid range." in said) == (n == 40)
+
+
 def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['confluent_kafka'] = None; "  # importing it would fail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,15 @@ def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:
     for field, words in (("is_bad", "have no such field"), ("device", "have other values, such as '000'")):
         with pytest.raises(SchemaError, match=words):
             plan_of(jsonl, label=field)
+
+
+@pytest.mark.parametrize("normal", [2, "benign?"])
+def test_labels_whose_normal_records_cannot_be_read_are_refused(tmp_path: Path, normal: Any) -> None:
+    """Else all records with a label would be outliers: of classes 1 and 2, one is normal."""
+    records = [{"flow": i % 7, "class": 1 if i == 20 else normal} for i in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(SchemaError, match=f"have other values, such as '{re.escape(str(normal))}'; name a field"):
+        plan_of(tmp_path / "rows.jsonl", label="class")
 
 
 @pytest.mark.parametrize(

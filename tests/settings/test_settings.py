@@ -373,3 +373,55 @@ def test_flag_variable_and_file_give_the_same_settings(
     monkeypatch.setenv(f"FOMO_{name.strip('_').upper()}", value)
     by_variable = parse(ServiceSettings, common)
     assert by_flag.model_dump() == by_variable.model_dump() == {**by_file.model_dump(), "config": None}
+
+
+def test_values_in_yaml_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    """YAML 1.1 would read an octal number, seconds in base 60, a date, and the Boolean of Norway."""
+    file = tmp_path / "fomo.yaml"
+    file.write_text("\ufefffrom: 2026-10-01\nmin-context: 0200\nkey: no\nfeatures: [on, 5, 1.10]\n")
+    settings = load(ReplaySettings, {"config": file, "topic": "t"})
+    assert (settings.from_, settings.min_context, settings.key) == ("2026-10-01", 200, "no")
+    assert settings.features == ("on", "5", "1.10")
+    file.write_text("topic: t\nkafka: {sasl.password: 0123, socket.keepalive.enable: true}\nscores-only: yes\n")
+    service = load(ServiceSettings, {"config": file})
+    assert service.kafka == {"sasl.password": "0123", "socket.keepalive.enable": "true"}
+    assert service.scores_only
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [("lags: 1\nlags: 2", 2), ("kafka:\n  a.b: 1\n  a.b: 2", 3), ("batch-size: 1\nbatch_size: 2", 1)],
+)
+def test_a_name_that_is_twice_in_a_file_is_refused(tmp_path: Path, content: str, line: int) -> None:
+    """One of the two values would be lost."""
+    file = tmp_path / "fomo.yaml"
+    file.write_text(f"{content}\n")
+    with pytest.raises(ConfigError, match=rf"line {line}\b.*is there twice|is there twice in line {line}\b"):
+        load(ScoreSettings, {"config": file})
+
+
+def test_a_merged_table_may_replace_names(tmp_path: Path) -> None:
+    file = tmp_path / "fomo.yaml"
+    file.write_text("topics:\n  a: &a {lags: 1, key: k}\n  b: &b {<<: *a, lags: 2}\n  c: {<<: *b, lags: 3}\n")
+    loaded = [load(ServiceSettings, {"config": file, "topic": topic}) for topic in "abc"]
+    assert [(settings.lags, settings.key) for settings in loaded] == [(1, "k"), (2, "k"), (3, "k")]
+
+
+def test_an_encoding_of_windows_is_read_or_named(tmp_path: Path) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text("\ufefflags = 2\n")
+    assert load(ScoreSettings, {"config": file}).lags == 2
+    file.write_bytes("# größe\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match="byte 5 is not UTF-8; save the file in UTF-8"):
+        load(ScoreSettings, {"config": file})
+
+
+def test_a_file_that_cannot_be_read_is_a_mistake_of_its_flag() -> None:
+    with pytest.raises(ConfigError, match=r"--reference a+: cannot be read: File name too long"):
+        load(ScoreSettings, {"reference": "a" * 300})
+
+
+@pytest.mark.parametrize("text", ["1h", "x", "often"])
+def test_a_factor_that_is_no_number_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--silence {text}: write how many times the usual gap, such as 5x"):
+        load(ReplaySettings, {"file": "a.csv", "silence": text, "time": "t"})

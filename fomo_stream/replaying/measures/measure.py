@@ -134,7 +134,9 @@ def _measure_notes(spec: MeasureSpec, detectors: list[dict[str, Any]], source: d
         elif has_both and detectors[0]["metrics"]["auroc"]["low"] is None:
             notes.append("Outliers are in fewer than 8 windows of time, too few for intervals.")
     if n_bad := source["unreadable_labels"]:
-        notes.append(f"The labels of {n_bad:,} records are left out, because they are not true or false, or 1 or 0.")
+        notes.append(
+            f"The labels of {counted(n_bad, 'record')} are left out, because they are not true or false, or 1 or 0."
+        )
     if source["odd_times"]:
         notes.append(
             f"{counted(source['odd_times'], 'record')} had no time, or one that differs by more than a minute from "

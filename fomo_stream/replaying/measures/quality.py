@@ -92,7 +92,8 @@ class Quality:
             values = {
                 "alert_precision": np.where(has_both, n["true_alerts"] / n["labelled_alerts"], np.nan),
                 "alert_recall": n["true_alerts"] / n["outliers"],
-                "alert_rate": n["alerts"] / n["scored"],
+                # a valid range gives alerts of records without a score, too
+                "alert_rate": np.where(n["scored"] > 0, n["alerts"] / n["scored"], np.nan),
                 "incident_precision": np.where(has_both, n["true_incidents"] / n["judged_incidents"], np.nan),
                 "segments_detected": n["segments_detected"] / n["segments"],
                 "false_incidents": INLIERS_PER_RATE * n["false_incidents"] / n["inliers"],

@@ -39,7 +39,8 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], requested: float 
     replayed = f"{counted(n, 'record')} of {source['name']}{when} {_was(n)} replayed{stopped}"
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
-        return [f"{replayed}; none of them got a score."]
+        by_rules = f" {counted(alerts, 'alert')} {_was(alerts)} given by a valid range." if alerts else ""
+        return [f"{replayed}; none of them got a score.{by_rules}"]
     limit_text = f"; {percent(requested)} of normal records, at most, was asked for" if requested else ""
     return [f"{replayed}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{limit_text})."]
 

@@ -38,7 +38,8 @@ class TopAlerts:
 
     def add(self, block: Block) -> None:
         """Add the alerts of a block. Only records that enter the list are converted to text."""
-        score, logit = block.results.score, block.results.remembered_logit
+        # an alert of a valid range may have no score: then it is the lowest
+        score, logit = np.nan_to_num(block.results.score), np.nan_to_num(block.results.remembered_logit)
         places = np.flatnonzero(block.results.outlier)
         self.count += len(places)
         for place in places.tolist():
@@ -47,7 +48,7 @@ class TopAlerts:
             if block.keys and (key := block.keys[place]) is not None:
                 self._add_to_key(key, _alert_position(block, place))
         if len(self.alerts) == MAX_TOP_ALERTS:
-            places = places[score[places] >= self.alerts[-1]["score"]]
+            places = places[score[places] >= _score(self.alerts[-1])]
         places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))]
         highest = {block.outputs[place]["incident"]: place for place in places[::-1].tolist()}  # by incident
         self.alerts = highest_per_incident(self.alerts + [_alert_report(block, place) for place in highest.values()])
@@ -59,7 +60,7 @@ class TopAlerts:
         digest = digest_of(key)
         if digest in self.by_key or len(self.by_key) < MAX_COUNTED_KEYS:
             text, n, highest = self.by_key.get(digest, (key_in_sentence(key), 0, alert))
-            self.by_key[digest] = text, n + 1, max(highest, alert, key=lambda position: position["score"])
+            self.by_key[digest] = text, n + 1, max(highest, alert, key=_score)
 
 
 def _alert_report(block: Block, place: int) -> dict[str, Any]:
@@ -67,8 +68,8 @@ def _alert_report(block: Block, place: int) -> dict[str, Any]:
     return {
         **_alert_position(block, place),
         "incident": result["incident"],
-        "logit": float(block.results.remembered_logit[place]),
-        "p_value": float(f"{block.results.p_value[place]:.3g}"),  # rounded as in the result
+        "logit": _known(block.results.remembered_logit[place]),
+        "p_value": _known(float(f"{block.results.p_value[place]:.3g}")),  # rounded as in the result
         "severity": result["severity"],
         "label": None if label < 0 else label,
         "record": block.fields[place],
@@ -82,8 +83,17 @@ def _alert_position(block: Block, place: int) -> dict[str, Any]:
         "partition": block.partition,
         "offset": int(block.offsets[place]),
         "time": int(block.times[place]),
-        "score": float(block.results.score[place]),
+        "score": _known(block.results.score[place]),
     }
+
+
+def _known(value: float) -> float | None:
+    """Return a number; None for NaN, as of a record without a score."""
+    return None if np.isnan(value) else float(value)
+
+
+def _score(position: dict[str, Any]) -> float:
+    return position["score"] or 0.0
 
 
 def keys_report(parts: Sequence[TopAlerts]) -> list[dict[str, Any]]:
@@ -92,7 +102,7 @@ def keys_report(parts: Sequence[TopAlerts]) -> list[dict[str, Any]]:
     for part in parts:
         for digest, (text, n, highest) in part.by_key.items():
             _, before, other = merged.get(digest, (text, 0, highest))
-            merged[digest] = text, before + n, max(other, highest, key=lambda position: position["score"])
+            merged[digest] = text, before + n, max(other, highest, key=_score)
     total = sum(part.count for part in parts)
     order = sorted(merged.items(), key=lambda item: (-item[1][1], item[1][0], item[0]))[:MAX_LISTED_KEYS]
     return [{"key": text, "alerts": n, "share": n / total, "highest": highest} for _, (text, n, highest) in order]
@@ -100,7 +110,7 @@ def keys_report(parts: Sequence[TopAlerts]) -> list[dict[str, Any]]:
 
 def highest_per_incident(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the highest of these alerts for each incident, at most MAX_TOP_ALERTS, the highest first."""
-    order = sorted(alerts, key=lambda alert: (-alert["score"], -alert["logit"], alert["partition"], alert["offset"]))
+    order = sorted(alerts, key=lambda one: (-_score(one), -(one["logit"] or 0.0), one["partition"], one["offset"]))
     by_incident: dict[str, dict[str, Any]] = {}
     for alert in order:
         by_incident.setdefault(alert["incident"], alert)
