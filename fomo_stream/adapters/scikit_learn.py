@@ -339,11 +339,10 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
 
     def _without_marks(self, rows: Float) -> Float:
         """Return rows without the numbers that mean "missing", and within the limits of the model."""
-        rows = np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT)
-        if not self.missing_values:
-            return rows
-        names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))
-        return without_marks(rows, table_of_marks(names, parse_marks(self.missing_values), self.categorical_))
+        if self.missing_values:
+            names: list[Any] = list(getattr(self, "feature_names_in_", range(rows.shape[1])))
+            rows = without_marks(rows, table_of_marks(names, parse_marks(self.missing_values), self.categorical_))
+        return np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT)
 
     def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.backend)

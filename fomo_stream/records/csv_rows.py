@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from fomo_stream.errors import RecordError
@@ -90,6 +91,9 @@ class CsvRows:
             cells = next(reader)
         except csv.Error:
             cells = None
+        if cells is None and not others:  # a quote behind a blank may belong to a text: 1, "Anna" Ltd
+            with suppress(csv.Error):
+                cells = next(csv.reader([text], delimiter=self._delimiter, strict=True))
         if cells is not None and not others:
             return self._checked(number, text, cells)
         if cells is not None and self.width in (None, len(cells := self._ended(cells))):

@@ -535,16 +535,9 @@ def _absent_error(name: str, kind: str, records: Sequence[Mapping[str, Any]], so
 def text_columns(settings: RecordSettings, key: str | None) -> set[str]:
     """Return the CSV columns whose cells stay text even if they look like numbers, and those of an earlier result.
 
-    key: field that names a series. Fields that --derive only compares stay text too: in a column of countries, NA is
-    one of them.
+    key: field that names a series.
     """
-    derivations = parse_derivations(settings.derive)
-    compared, computed = (
-        {field for one in derivations if one.takes_categories == is_compared for field in one.fields}
-        for is_compared in (True, False)
-    )
-    names = {key or "", *csv_columns(settings.result_field), *(compared - computed)}
-    return {*settings.categorical, *(names - {*(settings.features or ()), *settings.counter_names})}
+    return {*settings.categorical, *({key or "", *csv_columns(settings.result_field)} - set(settings.features or ()))}
 
 
 def key_of(record: Mapping[str, Any], field: str | None) -> str | None:

@@ -182,18 +182,25 @@ class DeliveryFlags(BrokerFlags):
     """each record exactly once, with transactions; or at least once, for brokers without them"""
 
 
+# What YAML has for a truth value, which librdkafka wants as the latter.
+_SWITCHES = {
+    word: value for value, words in (("true", "true yes on"), ("false", "false no off")) for word in words.split()
+}
+
+
 def dotted_keys(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return nested tables as dotted keys, with values as librdkafka reads them (`true`, `10`, `text`).
 
-    >>> dotted_keys({"socket": {"keepalive": {"enable": True}}, "linger.ms": 5})
-    {'socket.keepalive.enable': 'true', 'linger.ms': '5'}
+    >>> dotted_keys({"socket": {"keepalive": {"enable": True}}, "linger.ms": 5, "api.version.request": "no"})
+    {'socket.keepalive.enable': 'true', 'linger.ms': '5', 'api.version.request': 'false'}
     """
     flat: dict[str, str] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
             flat.update(dotted_keys(value, f"{prefix}{key}."))
         else:
-            flat[f"{prefix}{key}"] = str(value).lower() if isinstance(value, bool) else str(value)
+            text = str(value)
+            flat[f"{prefix}{key}"] = _SWITCHES.get(text.lower(), text)
     return flat
 
 

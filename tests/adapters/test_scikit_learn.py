@@ -304,6 +304,16 @@ def test_one_huge_value_in_fit_hides_no_usual_row(inliers: np.ndarray, value: fl
     assert detector.predict(np.array([[0.0, 0, 0, 0, 0], [0, 9, 0, 0, 0], [value, 0, 0, 0, 0]])).tolist() == [1, -1, -1]
 
 
+def test_the_largest_number_can_mean_missing(inliers: np.ndarray) -> None:
+    lowest = np.finfo(np.float64).min
+    marked = np.where(np.arange(len(inliers))[:, None] % 10 == np.arange(5), lowest, inliers)
+    detector = ZeroShotDetector(missing_values={"*": lowest}, random_state=0).fit(marked)
+    expected = ZeroShotDetector(random_state=0).fit(np.where(marked == lowest, np.nan, marked))
+    np.testing.assert_array_equal(
+        detector.score_samples(marked), expected.score_samples(np.where(marked == lowest, np.nan, marked))
+    )
+
+
 # --- names that are known elsewhere
 
 

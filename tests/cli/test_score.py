@@ -215,18 +215,6 @@ def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None
     assert "2 records of the input without a value of any feature (a,b,d)" in notes
 
 
-def test_cells_that_are_only_compared_stay_text(model_path: Path) -> None:
-    """Else NA would be no country, and 007 the same device as 7."""
-    flags: dict[str, Any] = {"key": "pump", "derive": ("new(country)", "new(device)"), "features": ("flow_m3_h",)}
-    places = [{"country": ["DE", "NA"][i > 400], "device": ["7", "007"][i > 410]} for i in range(N)]
-    records = [record | place for record, place in zip(RECORDS, places, strict=True)]
-    found = [score(model_path, as_bytes(records), explain="all", **flags)[0] for as_bytes in (as_csv, as_jsonl)]
-    scores = [float(row["fomo_logit"] or "nan") for row in csv.DictReader(io.StringIO(found[0].decode()))]
-    expected = np.array([json.loads(line)["fomo"]["logit"] for line in found[1].splitlines()], dtype=np.float64)
-    assert np.isfinite(expected).mean() > 0.9
-    np.testing.assert_allclose(scores, expected, rtol=1e-6)
-
-
 def test_times_that_cannot_be_read_and_keys_that_no_record_has_are_named(model_path: Path) -> None:
     times = [f"2026-10-01T{i // 60:02}:{i % 60:02}:00Z" if i < 400 else "yesterday" for i in range(N)]
     data = as_csv([{**record, "at": None if i < 3 else times[i]} for i, record in enumerate(RECORDS)])

@@ -114,6 +114,20 @@ def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(limit: int)
     assert one.copy().changes() == other.copy().changes()
 
 
+def test_what_is_scored_first_has_the_contexts_that_it_has_when_it_is_learned() -> None:
+    """Of keys with contexts of their own every 8th record is learned by the partition, too: its contexts change."""
+    config = DetectorConfig(min_context=50, context_size=120, lag=40, recent_every=64, refresh=0.02, own_contexts=3)
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(2600, FEATURES)).cumsum(axis=0) * 0.02 + rng.normal(size=(2600, FEATURES))
+    keys: list[Key] = [f"k{i}" for i in rng.geometric(0.4, len(rows))]
+    one, other = new(config), new(config)
+    for part in (slice(i, i + 40) for i in range(0, len(rows), 40)):
+        one.learn(one.peek(rows[part], keys[part]))
+        other.process(rows[part], keys[part])
+    assert len(one.inspect().own) == 3
+    assert one.copy().changes() == other.copy().changes()
+
+
 def test_lasting_shifts_of_all_detectors_are_announced_however_they_are_split() -> None:
     rng = np.random.default_rng(0)
     n = 3000

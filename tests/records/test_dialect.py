@@ -241,6 +241,12 @@ def test_a_quote_may_follow_a_delimiter_and_blanks(sep: str) -> None:
     assert found["note"] == [f"a{sep}b\nc"] * 40
 
 
+def test_a_quote_behind_a_blank_may_belong_to_a_text() -> None:
+    found, _ = read(b"a,b,c\n" + b'1, "hello" world,2\n' * 40)
+    assert (found["a"], found["c"]) == ([1] * 40, [2] * 40)
+    assert {cell.strip() for cell in found["b"]} == {'"hello" world'}
+
+
 def test_a_tab_between_a_number_and_a_word_is_a_delimiter() -> None:
     rows = "".join(f"0,{i % 2}\t{'north' if i % 3 else 'south'}\n" for i in range(60))
     assert read(f"flow, l/min\tsite\n{rows}".encode())[0]["flow, l/min"] == [0.0, 0.1] * 30

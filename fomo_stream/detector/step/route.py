@@ -38,7 +38,7 @@ def route(work, n, owners, tallies, are_ready, prior, learn, is_bounded, visited
                 return -1 - s, 0
             done = i
             break
-        start = k
+        start, number = k, counts[s]
         for scope in range(0, s + 1, max(s, 1)):  # 0, and s
             is_looking = scope == (s if is_own else 0)
             if is_looking or (learn and (scope > 0 or counts[s] % SHARED == 0)):
@@ -49,6 +49,11 @@ def route(work, n, owners, tallies, are_ready, prior, learn, is_bounded, visited
         for visit in range(start, k):
             counts[visits.scope[visit]] += 1
             visited[0, visits.scope[visit]] += 1
+        if not learn and s > 0:  # later records have the numbers that they would have if this one were learned
+            if not is_own:
+                counts[s] += 1
+            elif number % SHARED == 0:
+                counts[0] += 1
         if is_bounded and counts[0] == room_end:
             done = i + 1
             break
