@@ -12,14 +12,14 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import BlockTable, Entries, State, StoredEntries
+from fomo_stream.detector.changelog import BlockTable, Entries, SingleEntry, State, StoredEntries
 from fomo_stream.detector.config import MIN_CONTEXT_ROWS, DetectorConfig
 from fomo_stream.detector.keys import UNKEYED, Keys
 from fomo_stream.detector.results import Reason
@@ -86,6 +86,7 @@ class KeyScope:
     counted: int  # its scope's records at the last decision
     is_ready: bool
     scope: Scope
+    log: SingleEntry = field(default_factory=SingleEntry)
 
     ABOUT = struct.Struct("<16sqdq?")
 
@@ -222,7 +223,9 @@ class KeyScopes:
         """Return an independent copy, with this scope of the partition."""
         twin = copy(self)
         twin._shared = shared
-        twin._by_digest = {own.digest: replace(own, scope=own.scope.copy(own.scope.series.copy())) for own in self}
+        twin._by_digest = {
+            own.digest: replace(own, scope=own.scope.copy(own.scope.series.copy()), log=SingleEntry()) for own in self
+        }
         twin._touched, twin._gone = {own.slot for own in self}, {}
         twin._list()
         return twin
@@ -235,7 +238,7 @@ class KeyScopes:
         for own in self:
             if own.slot in self._touched:
                 entries |= {f"{own.slot}/{name}": value for name, value in own.scope.changes().items()}
-                entries[f"{own.slot}/about"] = own.about()
+                entries |= own.log.changes(f"{own.slot}/about", own.about())
         self._touched.clear()
         return entries
 
@@ -257,7 +260,8 @@ class KeyScopes:
                 raise DamagedStateError(f"the state is damaged: own/{slot}/about is not readable ({error})") from None
             scope, before = self._new(number), at_hand.get(digest)
             scope.recover(of_slot, None if before is None else before.scope)
-            self._by_digest[digest] = KeyScope(digest, number, slot, busy, counted, is_ready, scope)
+            self._by_digest[digest] = own = KeyScope(digest, number, slot, busy, counted, is_ready, scope)
+            own.log.recover(of_slot, "about")
         self._by_digest = dict(sorted(self._by_digest.items(), key=lambda item: item[1].number))
         self._list()
 

@@ -215,10 +215,13 @@ class Keys(Copied):
         at = self._written.nonzero()[0]
         if not len(at):
             return {}
-        entries = rows_as_entries(name, at, list(self.columns.values()))
-        self._logged[at] = in_use = (self.columns["used"][at] > 0) | (at == UNKEYED)
-        self._written[at] = False
-        return entries | {f"{name}/{slot}": None for slot in at[~in_use].tolist()}
+        entries = rows_as_entries(name, at, [column for column in self.columns.values() if column.size])
+        in_use = self.columns["used"][at] > 0
+        in_use[0] |= at[0] == UNKEYED
+        self._logged[at], self._written[at] = in_use, False
+        if not in_use.all():
+            entries |= {f"{name}/{slot}": None for slot in at[~in_use].tolist()}
+        return entries
 
     def recover(self, entries: StoredEntries, name: str, count: int) -> None:
         """Take the state from the entries, which are of `count` keys. Raises DamagedStateError when they are not."""

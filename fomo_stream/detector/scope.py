@@ -90,6 +90,8 @@ class Scope:
         self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
         self._admitted = 0  # records of the warm-up that are context
         self._next_alerts: Alerts | None = None  # see `next_alerts`; the compiled step has its address
+        # see `changes`; None: since its last call, something else than the compiled step may have changed the state
+        self._plain: dict[str, Any] | None = None
         self._fixed: Handle | None = None
         self._memory: tuple[Any, Handle] | None = None  # what is remembered of series: its columns, and their handle
         self._begin_log()
@@ -166,6 +168,7 @@ class Scope:
     def drop_addresses(self) -> None:
         """Forget addresses and room: call it after a change of contexts, earlier logits or verdicts."""
         self.history.tally[[ROOM_END, ADDRESSED_UNTIL]], self._next_alerts = 0, None
+        self._plain = None
 
     def inspect(self) -> Inspection:
         """See `Detector.inspect`."""
@@ -235,6 +238,7 @@ class Scope:
 
     def admit_first(self) -> None:
         """Make learned records of the warm-up context; the warm-up may end."""
+        self._plain = None
         self.context.admit_first(np.arange(self._admitted, self.records))
         self._admitted = self.records
         if self.context_rows >= self.config.min_context:
@@ -322,6 +326,7 @@ class Scope:
         """Score the records of the warm-up, once after it: later records are compared with them, too."""
         if self._has_noted_first:
             return
+        self._plain = None
         numbers, first = self.view_set.first_scores(self.records)
         if (weights := self.history.key_weights(numbers)) is not None:
             by_key = self.history.by_key(numbers)
@@ -402,16 +407,18 @@ class Scope:
 
     def changes(self) -> Entries:
         """See `Detector.changes`."""
-        counters = list(self._counters().values())  # without their names, as they are written at every commit
-        scored = min(MIN_SCORED_RECORDS, self.config.context_size // 2)
-        return {
-            **self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes),
-            **self._counters_log.changes("counters", COMPACT_JSON(counters).encode()),
-            **self.view_set.changes(self.records - scored, self._keeps_encodings),
-            **self.context.changes(),
-            **self.alerts.changes(),
-            **self.series.changes("follow"),
-        }
+        scored, entries = min(MIN_SCORED_RECORDS, self.config.context_size // 2), self.series.changes("follow")
+        if self._keeps_encodings or self._plain is None:  # generations are written some time after they were made
+            entries |= self.view_set.changes(self.records - scored, self._keeps_encodings)
+        if self._plain is None:
+            self._plain = self._counters()
+            entries |= self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes)
+            entries |= self.context.changes() | self.alerts.changes()
+        else:  # mostly: the compiled step has only written the history, and counted records and outliers
+            self._plain |= {"history.records": self.records, **self.alerts.plain()}
+            entries |= self.history.changes("history")
+        counters = list(self._plain.values())  # without their names, as they are written at every commit
+        return entries | self._counters_log.changes("counters", COMPACT_JSON(counters).encode())
 
     def recover(self, entries: StoredEntries, reusable: Scope | None = None) -> None:
         """See `Detector.recover`."""
@@ -451,6 +458,7 @@ class Scope:
         if self.generation:  # it has a seed context
             self.alerts.begin(max(0, self.records - int(self._ahead * STEP)))
             self.context.renew_early(self._ahead)
+            self.drop_addresses()
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""

@@ -283,10 +283,13 @@ class Series(changelog.State):
 
     def changes(self, name: str = "") -> changelog.Entries:
         """Entries of the series that were used or forgotten since the last call; at first of all."""
+        entries = self.keys.changes(joined_name(name, "key"))
+        if not self.n_features and self._totals_log.value:
+            return entries  # no record is followed here
         counters = COUNTERS.pack(*self._totals.tolist(), len(self.keys), self.pooled is not None)
         firsts = b"" if self.pooled is None else self._counts.firsts.tobytes()
-        entries = super().changes(name) | self._totals_log.changes(joined_name(name, "keys"), counters + firsts)
-        return entries | self.keys.changes(joined_name(name, "key"))
+        entries |= super().changes(name)
+        return entries | self._totals_log.changes(joined_name(name, "keys"), counters + firsts)
 
     def recover(self, entries: changelog.StoredEntries, name: str = "", *scalars: Any) -> None:
         """Replace the present state by that of the entries.

@@ -128,6 +128,22 @@ def test_what_is_scored_first_has_the_contexts_that_it_has_when_it_is_learned() 
     assert one.copy().changes() == other.copy().changes()
 
 
+@pytest.mark.parametrize("limit", [0, 2, 6])
+def test_the_log_has_at_every_time_what_a_copy_would_write(limit: int) -> None:
+    """A call writes only what has changed: between two steps the compiled step alone writes, else much more does."""
+    one, rng, log, at = new(replace(CONFIG, own_contexts=limit, keys=100)), np.random.default_rng(limit), {}, 0
+    while at < len(KEYS):
+        process(one, at, at := min(len(KEYS), at + int(rng.integers(1, 40))))
+        if rng.random() < 0.1:
+            one.feedback(rng.integers(max(0, at - 300), at, 3), rng.random(3) < 0.5)
+        if rng.random() < 0.1:
+            one.score_rows(ROWS[at : at + 3], KEYS[at : at + 3])
+        log = {name: value for name, value in (log | one.changes()).items() if value is not None}
+        if rng.random() < 0.2:
+            whole = one.copy().changes()  # the log may also have generations and keys that are no longer used
+            assert {name: log[name] for name in whole} == whole
+
+
 def test_lasting_shifts_of_all_detectors_are_announced_however_they_are_split() -> None:
     rng = np.random.default_rng(0)
     n = 3000
