@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from streams import CONFIG, FEATURES, KEYS, ROWS, assert_same_results, new, process
 
+from fomo_stream.detector.changelog import Entries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.key_scopes import DECISION_RECORDS, HALF_LIFE, MIN_ACTIVITY, MIN_ACTIVITY_RATIO, SERIES_OFFSET
@@ -131,7 +132,8 @@ def test_what_is_scored_first_has_the_contexts_that_it_has_when_it_is_learned() 
 @pytest.mark.parametrize("limit", [0, 2, 6])
 def test_the_log_has_at_every_time_what_a_copy_would_write(limit: int) -> None:
     """A call writes only what has changed: between two steps the compiled step alone writes, else much more does."""
-    one, rng, log, at = new(replace(CONFIG, own_contexts=limit, keys=100)), np.random.default_rng(limit), {}, 0
+    one, rng, at = new(replace(CONFIG, own_contexts=limit, keys=100)), np.random.default_rng(limit), 0
+    log: Entries = {}
     while at < len(KEYS):
         process(one, at, at := min(len(KEYS), at + int(rng.integers(1, 40))))
         if rng.random() < 0.1:
