@@ -135,7 +135,8 @@ def explanation_of(
             pairs.add((reason.feature, reason.partner))
             is_own = reason.cause is Cause.VALUE and schema.features[reason.feature] not in schema.counters
             addition = "" if beginning else _conflict_text(reason, schema, record)
-            addition += missing_hint(reason.value, reason.median, reason.low, reason.high) if is_own else ""
+            if is_own and (own := reason_value(reason, schema, record)) is not None:  # the detector limits large values
+                addition += missing_hint(own, reason.median, reason.low, reason.high)
             statements.append(_statement(reason, schema, record, key) + addition)
     text = "; ".join(statements) or NO_REASON
     return f"{beginning}; {'most unusual: ' if statements else ''}{text}" if beginning else text

@@ -126,6 +126,11 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         [reason(value=-9999.0, low=-9999.0)],
         {"pressure": -9999},
     ),
+    (  # the detector limits values
+        f"pressure is 1.7e+308, {USUALLY}; if 1.7e+308 means missing, name it in missing-values",
+        [reason(value=1e60)],
+        {"pressure": 1.7e308},
+    ),
     ("pressure is -1234, usually 3.1 (2.8 to 3.4)", [reason(value=-1234.0)], {"pressure": -1234.0}),
     ("flow is 999, usually 168 (150 to 990)", [FLOW._replace(value=999.0, high=990.0)], {"flow": 999}),
     (f"pressure is 3.4001, {USUALLY}", [reason(value=3.4001)], {"pressure": 3.4001}),
