@@ -154,7 +154,8 @@ class BaseFlags(BaseSettings):
         words = {name: _variables().get(ENV_PREFIX + name[:-1].upper()) for name in cls.model_fields if name[-1] == "_"}
 
         tables = {name: table for name in TABLES if name in cls.model_fields and (table := _environment_table(name))}
-        contents = [_with_registry_table(values) for values in (init_settings(), env_settings(), tables)]
+        variables = {name: value for name, value in env_settings().items() if _variable(name) in _variables()}
+        contents = [_with_registry_table(values) for values in (init_settings(), variables, tables)]
         contents.append({name: value for name, value in words.items() if value})
         earlier = {old: _variables().get(_variable(old)) for old, new in RENAMED.items() if new in cls.model_fields}
         contents.append(_with_present_names({old: value for old, value in earlier.items() if value}, _variable))

@@ -258,7 +258,7 @@ def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch:
     assert load(ScoreSettings, {}).file == "-"
 
 
-@pytest.mark.parametrize("service", ["FOMO", "FOMO_STREAM", "FOMO_KAFKA"])
+@pytest.mark.parametrize("service", ["FOMO", "FOMO_STREAM", "FOMO_KAFKA", "FOMO_HEALTH"])
 def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{service}_PORT", "tcp://10.0.0.1:8080")
     for rest in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_8080_TCP_PROTO", "PORT_53_UDP_ADDR"):
@@ -266,6 +266,7 @@ def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypat
     for settings, flags in COMMANDS:
         load(settings, flags)
     assert load(ServiceSettings, {"topic": "t"}).kafka == {}
+    assert load(ServiceSettings, {"topic": "t"}).health_port is None
     monkeypatch.setenv("FOMO_STREAM_PORT", "8080")
     with pytest.raises(ConfigError, match="unknown setting FOMO_STREAM_PORT"):
         load(ServiceSettings, {"topic": "t"})
