@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fomo_stream.records.schema import shown_names
+
 Fields = Mapping[str, Any]
 PAGE = "docs/recipes.md"
 MIN_SHARE = 0.05  # of records; fewer may be a mistake of a producer
@@ -147,3 +149,21 @@ def recipe_hint(records: Iterable[Fields]) -> str:
     if (envelope := of_most(by_envelope(records))) is None:
         return ""
     return "; ".join(filter(None, (f"most records are {envelope.content}", envelope.remedy, envelope.recipe)))
+
+
+def envelope_note(features: Iterable[str], records: Iterable[Fields]) -> str:
+    """Return a note about features that do not measure anything, because one of these tools has written most of the
+    records; else an empty text.
+
+    >>> envelope_note(("payload.temp", "schema.version"), [{"schema": {"type": "struct"}, "payload": {"temp": 1.5}}])
+    'most records are rows of Kafka Connect, and schema.version is not a value of theirs; see docs/recipes.md#kafka-connect'
+    """
+    if (envelope := of_most(by_envelope(records))) is None:
+        return ""
+    row = envelope.row and f"{envelope.row}."
+    named = [
+        name for name in features if not name.startswith(row) or set(envelope.exclude) & {name, name.split(".")[0]}
+    ]
+    verb = "is not a value" if len(named) == 1 else "are not values"
+    text = f"most records are {envelope.content}, and {shown_names(named, 5)} {verb} of theirs; {envelope.recipe}"
+    return text if named else ""

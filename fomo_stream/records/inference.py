@@ -22,7 +22,7 @@ from fomo_stream.records.category_codes import is_mostly_rare
 from fomo_stream.records.cells import MISSING
 from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
-from fomo_stream.records.envelopes import recipe_hint
+from fomo_stream.records.envelopes import envelope_note, recipe_hint
 from fomo_stream.records.files import FORMAT_HINT, JSON_HINT
 from fomo_stream.records.lines import Note
 from fomo_stream.records.missing_values import ALL_FEATURES, MarkCandidates, Marks, marks_of
@@ -488,6 +488,8 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]], values: bo
         n = len(schema.features)
         part = f"of {n + len(schema.untaken):,} features a fixed random subset of {n:,} is scored"
         yield f"{part}, as the model takes no more; left out: {_names_text(schema.untaken)}; --features names others"
+    if note := envelope_note(schema.features, records):
+        yield note
     texts = [name for name in numeric if any(is_number_text(look_up(record, name)) for record in records)]
     if texts:
         yield f"{READ_AS_NUMBERS}: {_names_text(texts)}"

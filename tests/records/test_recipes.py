@@ -34,6 +34,16 @@ def test_the_flags_read_the_messages(tool: str) -> None:
     assert rows.shape == (303, len(schema.features))
 
 
+@pytest.mark.parametrize("tool", ["CloudEvents", "Kafka Connect"])  # the others have no other numbers
+def test_features_that_measure_nothing_are_named_with_the_recipe(tool: str) -> None:
+    for flags, is_noted in (([], True), ([word for word in flags_of(tool) if word != "skip"], False)):
+        settings, notes = parse(ScoreSettings, ["-", *(word for word in flags if word != "--tombstones")]), list[str]()
+        assert isinstance(settings, ScoreSettings)
+        choose_features(settings, "jsonl", messages(tool, 300), tool, roles_of(settings), notes.append)
+        of_recipe = [note for note in notes if f"see docs/recipes.md#{tool.lower().replace(' ', '-')}" in note]
+        assert len(of_recipe) == is_noted, notes
+
+
 def test_a_file_that_cannot_be_read_names_the_recipe() -> None:
     settings = parse(ScoreSettings, ["-"])
     assert isinstance(settings, ScoreSettings)
