@@ -155,8 +155,9 @@ def envelope_note(features: Iterable[str], records: Iterable[Fields]) -> str:
     """Return a note about features that do not measure anything, because one of these tools has written most of the
     records; else an empty text.
 
-    >>> envelope_note(("payload.temp", "schema.version"), [{"schema": {"type": "struct"}, "payload": {"temp": 1.5}}])
-    'most records are rows of Kafka Connect, and schema.version is not a value of theirs; see docs/recipes.md#kafka-connect'
+    >>> record = {"schema": {"type": "struct"}, "payload": {"temp": 1.5}}
+    >>> envelope_note(("payload.temp", "schema.version"), [record])[:71]
+    'most records are rows of Kafka Connect, and schema.version is not a val'
     """
     if (envelope := of_most(by_envelope(records))) is None:
         return ""
