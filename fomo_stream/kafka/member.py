@@ -50,6 +50,7 @@ MEMBERSHIP_S = 0.25  # between two checks: each asks the client's own thread twi
 OFFSETS_S = 0.1  # between two looks at the offsets that other threads see
 MAX_DIFFERENCE_S = 5.0  # between owned and served partitions: they differ between two callbacks of a rebalance
 SCHEMA_RETRY_S = 5.0  # to the next attempt to agree on the schema
+OTHER_PROGRAM = "the group has members of another program, or with another --kafka.group.protocol: name a --group"
 SAMPLE_WAIT_S = 5.0  # for INFER_RECORDS records: so long after the 20th, or 6 times as long after the first
 
 
@@ -65,7 +66,8 @@ class ConsumerErrors:
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._fatal = error
         if self._throttle.allow(error.name()) is not None:
-            log.warning(kv("consumer_error", name=error.name(), reason=error.str()))
+            hint = {"hint": OTHER_PROGRAM} if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL else {}
+            log.warning(kv("consumer_error", name=error.name(), reason=error.str(), **hint))
 
     def check(self) -> None:
         """Raise FencedError after a fatal error."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from brokers import Broker, kafka_home, wait_for
 from clusters import Cluster
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import Consumer, ConsumerGroupState
 from services import CLIENT, Command, command, make_settings, readings, results, unique
 
 from fomo_stream.kafka.broker.cluster import describe_group
@@ -81,6 +81,24 @@ def test_with_the_protocol_consumer_a_named_instance_keeps_its_place_and_says_so
         assert running.terminate() == 0, running.text()
     assert 'group_not_left reason="group.protocol is consumer"' in running.text()
     assert set(broker.members(settings.group)) == {"pod-0"}
+
+
+def test_a_group_of_another_program_is_named_in_the_log(broker: Broker, real_kafka: None, tmp_path: Path) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic)
+    other = Consumer({**broker.config, "group.id": settings.group, "partition.assignment.strategy": "range"})
+    other.subscribe([topic])
+    try:
+        wait_for(lambda: (other.poll(0.1), other.assignment())[1], "the other program to have the partition")
+        with command(tmp_path / "log", settings) as running:
+            wait_for(lambda: (other.poll(0.1), "another program" in running.text())[1], "the hint")
+            assert running.terminate() == 0, running.text()
+    finally:
+        other.close()
+    (line,) = {line.partition(" WARNING ")[2] for line in running.text().splitlines() if "another program" in line}
+    assert line.startswith("consumer_error name=INCONSISTENT_GROUP_PROTOCOL")
+    assert "--group" in line
 
 
 # --- where the broker assigns
