@@ -37,7 +37,21 @@ def resolve_ranges(settings: TopicFlags, from_: str, to: str, last: str, now_ms:
     Raises ConfigError for bounds that are not valid, TopicError if the topic or any record in the range is missing,
     and BrokerError or NotPermittedError if the broker does not say.
     """
-    begin, end = parse_bounds(from_, to, last, now_ms)
+    return _resolved(settings, *parse_bounds(from_, to, last, now_ms))
+
+
+def reference_ranges(settings: TopicFlags, now_ms: int) -> tuple[list[Range], list[str]]:
+    """Return the same of the range of time that --reference names. Raises ConfigError if it has not ended yet."""
+    span, name = settings.reference_span or range(0), f"--reference {settings.reference}"
+    if span.stop > now_ms:
+        raise ConfigError(f"{name} has not ended yet, and it is read only once", "give an end that has passed")
+    try:
+        return _resolved(settings, Bound(name, time_ms=span.start), Bound(time_ms=span.stop))
+    except TopicError as error:
+        raise TopicError(error.what, f"{error.remedy}; give a range that the topic has, or a file") from None
+
+
+def _resolved(settings: TopicFlags, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
         with broker_errors(f"topic {settings.topic} cannot be read", permit=PERMIT):
@@ -108,7 +122,7 @@ class _Resolver:
         if gone:
             yield (
                 f"{begin.text} is before the first retained record of {self._topic}[{shown_ranges(sorted(gone))}]: "
-                "records were deleted, so the replay starts after them."
+                "records were deleted, so the range starts after them."
             )
         if begin.offsets and (others := [n for n in self._numbers if n not in begin.offsets]):
             names = shown_ranges(others)
@@ -118,7 +132,7 @@ class _Resolver:
         for number, ends in self._ends.items():
             if ends.readable < ends.end and stops[number] >= ends.readable:
                 yield (
-                    f"{self._topic}[{number}] has an open transaction: the replay ends before it, at offset "
+                    f"{self._topic}[{number}] has an open transaction: the range ends before it, at offset "
                     f"{ends.readable}, and leaves {ends.end - ends.readable:,} offsets out."
                 )
 

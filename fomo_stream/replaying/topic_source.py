@@ -11,8 +11,9 @@ from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Range
+from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.kafka.group.agreed_schema import recorded_group
-from fomo_stream.kafka.ranges import read_range, resolve_ranges
+from fomo_stream.kafka.ranges import read_range, reference_ranges, resolve_ranges
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import Verdict, parse_label
@@ -99,8 +100,15 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         labels, label_notes = read_label_topic(settings, label_topic_ranges(settings, now_ms), ranges, now_ms)
         notes += label_notes
     source = replace(source, labels=labels)
+    good: TopicSource | bytes | None = None
+    if settings.reference_span is not None:
+        good = GroupReference(settings, schema).stored() if settings.is_given("group") else None
+        if good is None:
+            good_ranges, good_notes = reference_ranges(settings, now_ms)
+            notes += good_notes
+            good = TopicSource(settings, {span.partition: span for span in good_ranges})
     sentences = tuple(map(as_sentence, (topic_start(settings, ranges), *group_notes, *notes)))
-    return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, ranges)
+    return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, good, ranges)
 
 
 def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:
