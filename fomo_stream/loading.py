@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.logs import configure_logging, kv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from concurrent.futures import Executor
 
     import numpy as np
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fomo_stream.records.schema import Schema
     from fomo_stream.settings.flags import RuleFlags
     from fomo_stream.settings.topic_flags import InputFlags
+
+Refer = Callable[[Any, "Detector", "Schema"], "Reference"]  # gives a detector the reference that its settings name
 
 log = logging.getLogger("fomo_stream.loading")  # not __name__: the module also runs as a program
 
@@ -65,15 +67,11 @@ def _prepare_kernels(model: Model) -> None:
 
 
 def first_detector(
-    settings: InputFlags,
-    model: Model,
-    schema: Schema,
-    executor: Executor | None = None,
-    refer: Callable[[Any, Detector, Schema], Reference] | None = None,
+    settings: InputFlags, model: Model, schema: Schema, executor: Executor | None = None, refer: Refer | None = None
 ) -> Detector:
     """Return the detector before the first record, with the seed context encoded once for all partitions.
 
-    executor: encodes contexts. refer: used as `set_reference`. Raises SchemaError when the model cannot take so many
+    executor: encodes contexts. refer: instead of `set_reference`. Raises SchemaError when the model cannot take so many
     features, or the seed context has none of the features.
     """
     detector = _new_detector(settings, model, schema, executor)
@@ -81,22 +79,10 @@ def first_detector(
     if rows is not None:
         detector.seed_context(rows)
     if settings.reference is not None:
-        log_reference(settings, (refer or set_reference)(settings, detector, schema))
+        good = (refer or set_reference)(settings, detector, schema)
+        name = {"file" if settings.reference_span is None else "range": str(settings.reference)}
+        log.info(kv("reference", **name, records=good.records, keys=good.keys, digest=good.name))
     return detector
-
-
-def log_reference(settings: RuleFlags, good: Reference) -> None:
-    kind = "file" if isinstance(settings.reference, Path) else "range"
-    about = {kind: str(settings.reference), "records": good.records, "keys": good.keys}
-    log.info(kv("reference", **about, digest=good.name))
-
-
-def read_reference(settings: InputFlags, model: Model, schema: Schema, former: Reference | None) -> Reference:
-    """Return the reference of the file, which takes over from a former one without a wait."""
-    reference = set_reference(settings, _new_detector(settings, model, schema, None), schema)
-    if former is not None:
-        reference.prepare(former)
-    return reference
 
 
 def set_reference(
@@ -156,12 +142,7 @@ def _items_of_file(settings: RuleFlags) -> Iterator[Item]:
             yield FileItem(number, record, key_of(record, settings.key))
 
 
-def check_schema(
-    settings: InputFlags,
-    model: Model,
-    schema: Schema,
-    refer: Callable[[Any, Detector, Schema], Reference] | None = None,
-) -> None:
+def check_schema(settings: InputFlags, model: Model, schema: Schema, refer: Refer | None = None) -> None:
     """Raise the errors of `first_detector`, without its work."""
     detector = _new_detector(settings, model, schema, None)
     _seed_rows(settings, schema)

@@ -29,7 +29,7 @@ from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import InputEnd, TopicsAnswer
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.loading import check_schema, first_detector, log_reference, read_reference
+from fomo_stream.loading import check_schema, first_detector
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.model.architecture import Model
 from fomo_stream.partition.incidents import Notice
@@ -138,15 +138,12 @@ class Pipeline:
 
     def follow_reference(self, now: float) -> None:
         """Use another file of --reference from the next record of each partition on. now: seconds, monotonic."""
-        if self._first is None or self.schema is None:
+        if self._first is None or self.schema is None or (former := self._first.reference) is None:
             return
-        settings, former = self._settings, self._first.reference
-        read = partial(read_reference, settings, self._model, self.schema, former)
-        if (reference := self._references.changed(now, read)) is None or former is None:
+        read = partial(first_detector, self._settings, self._model, self.schema)
+        reference = self._references.changed(now, read, former)
+        if reference is None or reference.name == former.name:
             return
-        if reference.name == former.name:
-            return
-        log_reference(settings, reference)
         self._first.reference = reference
         for partition in self.partitions.values():
             if isinstance(partition, Running):
@@ -155,9 +152,8 @@ class Pipeline:
 
     def _log_reference(self, partition: Running) -> None:
         """Log that another reference counts from here on."""
-        digest = partition.detector.reference and partition.detector.reference.name
         place = {"topic": self._settings.topic, "partition": partition.number, "offset": partition.position}
-        log.info(kv("reference", **place, digest=digest))
+        log.info(kv("reference", **place, digest=getattr(partition.detector.reference, "name", "")))
 
     def _log_rules(self, partition: Partition) -> None:
         rules, offset = partition.rules.now, partition.rules.changes[-1].offset

@@ -18,8 +18,10 @@ from fomo_stream.kafka.bounds import Bound, Range, parse_bounds
 from fomo_stream.kafka.broker.clients import broker_error, broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster, PartitionId
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
-from fomo_stream.partition.record import Record
-from fomo_stream.settings.topic_flags import TopicFlags
+from fomo_stream.kafka.decoding import Decoder
+from fomo_stream.kafka.registry import codec_for
+from fomo_stream.partition.record import Pending, Record
+from fomo_stream.settings.topic_flags import InputFlags, TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # the wait for the next record; then a new client asks
@@ -148,6 +150,13 @@ class _Resolver:
         offsets = (f"{self._firsts[n]} to {self._ends[n].end - 1}" for n in self._numbers[:4])
         others = ", ..." if len(self._numbers) > 4 else ""
         return f"the topic has records, by partition at offsets {', '.join(offsets)}{others}"
+
+
+def read_items(settings: InputFlags, range_: Range, is_stopped: Callable[[], bool]) -> Iterator[Pending]:
+    """Yield the records of a range of `settings.topic`, decoded as the service decodes them; see `read_range`."""
+    decoder = Decoder(codec_for(settings, of_service=False)[0], settings.key)
+    records = read_range(settings, settings.topic, range_, range_.start, is_stopped)
+    yield from filter(None, (decoder.receive(record, 0.0) for record in records))
 
 
 def read_range(

@@ -15,11 +15,9 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.reference import Reference
 from fomo_stream.errors import FomoError
 from fomo_stream.kafka.background import BackgroundExecutor
-from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.kafka.guard import unexpected_error
-from fomo_stream.kafka.ranges import read_range, reference_ranges
-from fomo_stream.kafka.registry import codec_for
+from fomo_stream.kafka.ranges import read_items, reference_ranges
 from fomo_stream.kafka.watched_files import WatchedFiles
 from fomo_stream.loading import set_reference
 from fomo_stream.logs import kv
@@ -40,7 +38,7 @@ class References:
         path = settings.reference
         self._file = WatchedFiles([path] if isinstance(path, Path) else [])
         self._checked_at, self._is_changed = 0.0, False
-        self._reading: Future[Reference] | None = None
+        self._reading: Future[Reference | None] | None = None
 
     def check(self, settings: InputFlags, detector: Detector, schema: Schema) -> Reference:
         """Give the detector the reference. Store nothing. Raises the errors of `set_reference`, and of the broker."""
@@ -62,10 +60,11 @@ class References:
             self._made = schema, made, False
         return made
 
-    def changed(self, now: float, read: Callable[[], Reference]) -> Reference | None:
-        """Return what `read` returns, in a thread, once the file has changed; None if it has not, or has a mistake.
+    def changed(self, now: float, read: Callable[[], Detector], former: Reference) -> Reference | None:
+        """Return the reference of the file once this has changed and was read, in a thread.
 
-        now: seconds, monotonic.
+        None: it has not changed, or has a mistake. now: seconds, monotonic. read: makes a detector with the reference,
+        which takes over from the former one without a wait.
         """
         if not self._file or now < self._checked_at + CHECK_S:
             return None
@@ -74,7 +73,7 @@ class References:
             self._is_changed, self._reading = True, None
         elif self._is_changed:
             self._is_changed, thread = False, BackgroundExecutor("fomo-reference")
-            self._reading = thread.submit(read)
+            self._reading = thread.submit(lambda: _prepared(read().reference, former))
             thread.shutdown(wait=False)
         elif self._reading is not None and self._reading.done():
             reading, self._reading = self._reading, None
@@ -86,13 +85,16 @@ class References:
         return None
 
 
+def _prepared(reference: Reference | None, former: Reference) -> Reference | None:
+    if reference is not None:
+        reference.prepare(former)
+    return reference
+
+
 def _good_records(settings: InputFlags) -> Iterator[Pending]:
-    """Yield the records of the input in the range of --reference, partition by partition, as the service reads them."""
+    """Yield the records of the input in the range of --reference, partition by partition."""
     spans, notes = reference_ranges(settings, round(1000 * time.time()))
     for note in notes:
         log.warning(kv("check_reference", note=note))
-    decoder = Decoder(codec_for(settings, of_service=False)[0], settings.key)
     for span in spans:
-        for record in read_range(settings, settings.topic, span, span.start):
-            if (item := decoder.receive(record, 0.0)) is not None:
-                yield item
+        yield from read_items(settings, span, lambda: False)

@@ -13,14 +13,12 @@ from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Range
 from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.kafka.group.agreed_schema import recorded_group
-from fomo_stream.kafka.ranges import read_range, reference_ranges, resolve_ranges
-from fomo_stream.kafka.registry import codec_for
+from fomo_stream.kafka.ranges import read_items, read_range, reference_ranges, resolve_ranges
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import Verdict, parse_label
-from fomo_stream.partition.record import Record, series_key
+from fomo_stream.partition.record import Pending
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records import inference
-from fomo_stream.records.codec import Codec
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
@@ -62,21 +60,14 @@ class TopicSource:
         return replace(self, ranges={partition: self.ranges[partition]}, labels=labels)
 
     def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
-        codec, _ = codec_for(self.settings, of_service=False)
-        records = read_range(self.settings, self.name, self.ranges[partition], self.start(partition), is_stopped)
-        return self.labels.get(partition, NO_LABELS).applied(self._sample(record, codec) for record in records)
+        items = read_items(self.settings, self.ranges[partition], is_stopped)
+        return self.labels.get(partition, NO_LABELS).applied(map(self._sample, items))
 
-    def _sample(self, record: Record, codec: Codec) -> Sample:
-        offset, timestamp = record.offset, record.timestamp
-        try:
-            fields = codec.decode(record.value, record.headers)
-            key = series_key(record, fields, self.settings.key, codec)
-        except RecordError as error:
-            return Sample(offset, timestamp, None, {}, error)
-        field = self.settings.label
-        label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
-        raw = fields.json if isinstance(fields, WrittenFields) else record.value
-        return Sample(offset, timestamp, key, fields, None, label, raw)
+    def _sample(self, item: Pending) -> Sample:
+        field, fields = self.settings.label, item.fields
+        label = UNKNOWN if field is None or item.error is not None else verdict_of(look_up(fields, field))
+        raw = fields.json if isinstance(fields, WrittenFields) else item.record.value
+        return Sample(item.offset, item.timestamp, item.key, fields, item.error, label, raw)
 
 
 def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:

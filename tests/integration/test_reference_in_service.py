@@ -151,6 +151,8 @@ def test_instances_that_store_at_the_same_time_use_the_same(broker: Broker) -> N
 
 
 def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(broker: Broker, tmp_path: Path) -> None:
+    n = 0
+
     def put(records: list[Any] | None, text: str = "") -> None:
         lines = [f"{one['temperature']},{one['motor']['rpm']}" for one in records or []]
         new = tmp_path / "new"
@@ -165,7 +167,7 @@ def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(broker: Broker, tmp_pat
         found = results(broker.read(settings.out, at_least=n, seconds=120))[n - more : n]
         return [one["fomo"]["outlier"] for one in found]
 
-    file, n = tmp_path / "good.csv", 0
+    file = tmp_path / "good.csv"
     put(readings(300, seed=99))
     settings = sensors(broker, alert_rate=0.02, reference=file, instance_id="one")
     with command(tmp_path / "one", settings) as one:
@@ -183,7 +185,7 @@ def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(broker: Broker, tmp_pat
         ):
             before = one.text().count(" reference_not_read ")
             put(records, text)
-            wait_for(lambda b=before: one.text().count(" reference_not_read ") > b, "the refusal")
+            wait_for(lambda: one.text().count(" reference_not_read ") > before, "the refusal")  # noqa: B023
             assert re.search(reason, one.text().rpartition(" reference_not_read ")[2]), one.text()
         file.unlink()
         one.wait_for_log("cannot read ")
