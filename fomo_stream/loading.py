@@ -113,6 +113,8 @@ def set_reference(
         if len(keys) > MAX_REFERENCE:
             remedy = "leave some out" if good is None else "give a shorter range"
             raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", remedy)
+    if not n_read and settings.reference_span is not None:
+        raise SchemaError(f"--reference {path}: no record of the input has such a time", "give another range")
     if n_read and not any(map(len, parts)):
         features = f"of any feature ({shown_names(schema.features, 10)})"
         raise SchemaError(f"--reference {path} has no value {features}", "give records with the same fields")
