@@ -13,7 +13,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
 
-from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, TopicError
+from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Bound, Range, parse_bounds
 from fomo_stream.kafka.broker.clients import broker_error, broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster, PartitionId
@@ -43,14 +43,17 @@ def resolve_ranges(settings: TopicFlags, from_: str, to: str, last: str, now_ms:
 
 
 def reference_ranges(settings: TopicFlags, now_ms: int) -> tuple[list[Range], list[str]]:
-    """Return the same of the range of time that --reference names. Raises ConfigError if it has not ended yet."""
+    """Return the same of the range of time that --reference names.
+
+    Raises ConfigError if it has not ended yet, SchemaError if it has no record.
+    """
     span, name = settings.reference_span or range(0), f"--reference {settings.reference}"
     if span.stop > now_ms:
         raise ConfigError(f"{name} has not ended yet, and it is read only once", "give an end that has passed")
     try:
         return _resolved(settings, Bound(name, time_ms=span.start), Bound(time_ms=span.stop))
     except TopicError as error:
-        raise TopicError(error.what, f"{error.remedy}; give a range that the topic has, or a file") from None
+        raise SchemaError(error.what, f"{error.remedy}; give a range that the topic has, or a file") from None
 
 
 def _resolved(settings: TopicFlags, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:

@@ -95,7 +95,7 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     assert sum(late) == 200
     assert replay(settings, "--group", settings.group) == 0
     capsys.readouterr()
-    assert replay(settings, *alone) == 8
+    assert replay(settings, *alone) == 5
     assert f"no records in the range --reference {GOOD}; the topic has records, by" in capsys.readouterr().err
     assert "give a range that the topic has, or a file" in str(refusal(changed(settings, group="other")))
 
@@ -125,8 +125,10 @@ def test_another_range_replaces_the_stored_one(broker: Broker, settings: Service
     ],
 )
 def test_a_range_that_cannot_be_used(broker: Broker, settings: ServiceSettings, reference: str, reason: str) -> None:
-    assert reason in str(refusal(changed(settings, reference=reference)))
-    assert not any(one.key().startswith(b"reference") for one in broker.read(settings.state_topic))
+    for features in (settings.features, None):  # named, or inferred from the first records
+        wrong = changed(settings, reference=reference, features=features, group="named" if features else "inferred")
+        assert reason in str(refusal(wrong))
+        assert not any(one.key().startswith(b"reference") for one in broker.read(wrong.state_topic))
 
 
 def test_instances_that_store_at_the_same_time_use_the_same(broker: Broker) -> None:
