@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fomo_stream.logs import configure_logging, kv
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from concurrent.futures import Executor
 
     import numpy as np
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     from fomo_stream.detector.keys import Key
     from fomo_stream.detector.reference import Reference
     from fomo_stream.model.architecture import Model
+    from fomo_stream.partition.record import Item
     from fomo_stream.records.schema import Schema
     from fomo_stream.settings.flags import RuleFlags
     from fomo_stream.settings.topic_flags import InputFlags
+
+Refer = Callable[[Any, "Detector", "Schema"], "Reference"]  # gives a detector the reference that its settings name
 
 log = logging.getLogger("fomo_stream.loading")  # not __name__: the module also runs as a program
 
@@ -61,25 +66,29 @@ def _prepare_kernels(model: Model) -> None:
         log.warning(kv("compiling_kernels", effect=effect, reason=reason))
 
 
-def first_detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None = None) -> Detector:
+def first_detector(
+    settings: InputFlags, model: Model, schema: Schema, executor: Executor | None = None, refer: Refer | None = None
+) -> Detector:
     """Return the detector before the first record, with the seed context encoded once for all partitions.
 
-    executor: encodes contexts. Raises SchemaError when the model cannot take so many features, or the seed context has
-    none of the features.
+    executor: encodes contexts. refer: instead of `set_reference`. Raises SchemaError when the model cannot take so many
+    features, or the seed context has none of the features.
     """
     detector = _new_detector(settings, model, schema, executor)
     rows = _seed_rows(settings, schema)
     if rows is not None:
         detector.seed_context(rows)
     if settings.reference is not None:
-        good = set_reference(settings, detector, schema)
-        counts = {"records": good.records, "keys": good.keys}
-        log.info(kv("reference", file=str(settings.reference), **counts, digest=good.name))
+        good = (refer or set_reference)(settings, detector, schema)
+        name = {"file" if settings.reference_span is None else "range": str(settings.reference)}
+        log.info(kv("reference", **name, records=good.records, keys=good.keys, digest=good.name))
     return detector
 
 
-def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Reference:
-    """Give the detector the good records of the file `settings.reference`.
+def set_reference(
+    settings: RuleFlags, detector: Detector, schema: Schema, good: Iterable[Item] | None = None
+) -> Reference:
+    """Give the detector good records: these, of each key in the order of time, or those of the file of --reference.
 
     Raises ConfigError if the file cannot be read, SchemaError if a line is not a record or the number does not suit.
     """
@@ -88,35 +97,29 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
     from fomo_stream.errors import SchemaError
     from fomo_stream.limits import MAX_REFERENCE
     from fomo_stream.partition.partition import Waiting
-    from fomo_stream.partition.record import FileItem
     from fomo_stream.partition.running import Running
-    from fomo_stream.records.files import BLOCK_RECORDS, RecordFile, open_records, trusted_records
-    from fomo_stream.records.inference import key_of, text_columns
+    from fomo_stream.records.files import BLOCK_RECORDS
     from fomo_stream.records.schema import shown_names
-    from fomo_stream.settings.flags import FileFlags
 
-    path = settings.reference
-    assert path is not None
-    row_maker = Running(Waiting(0, settings), detector, schema)
+    row_maker, path = Running(Waiting(0, settings), detector, schema), settings.reference
     parts: list[np.ndarray] = []
     keys: list[Key] = []
-    with open_records(path) as stream:
-        csv_settings = settings.csv_settings() if isinstance(settings, FileFlags) else {}
-        file = RecordFile(stream, name=str(path), text=text_columns(settings, settings.key), **csv_settings)
-        numbered = enumerate(trusted_records(file), 1)
-        n_read = 0
-        while block := list(islice(numbered, BLOCK_RECORDS)):
-            n_read += len(block)
-            items = [FileItem(number, record, key_of(record, settings.key)) for number, record in block]
-            rows, block_keys = row_maker.rows_of(items)
-            parts.append(rows)
-            keys += block_keys
-            if len(keys) > MAX_REFERENCE:
-                raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", "leave some out")
+    n_read, items = 0, iter(_items_of_file(settings) if good is None else good)
+    while block := list(islice(items, BLOCK_RECORDS)):
+        n_read += len(block)
+        rows, block_keys = row_maker.rows_of(block)
+        parts.append(rows)
+        keys += block_keys
+        if len(keys) > MAX_REFERENCE:
+            remedy = "leave some out" if good is None else "give a shorter range"
+            raise SchemaError(f"--reference {path} has more than {MAX_REFERENCE:,} records", remedy)
+    if not n_read and settings.reference_span is not None:
+        raise SchemaError(f"--reference {path}: no record of the input has such a time", "give another range")
     if n_read and not any(map(len, parts)):
         features = f"of any feature ({shown_names(schema.features, 10)})"
         raise SchemaError(f"--reference {path} has no value {features}", "give records with the same fields")
     rows = np.concatenate(parts or [np.zeros((0, len(schema.features)))])
+    parts.clear()
     absent = [name for name, column in zip(schema.features, rows.T, strict=False) if np.isnan(column).all()]
     absent += [settings.key] if settings.key is not None and not any(key is not None for key in keys) else []
     if len(rows) and absent:
@@ -127,12 +130,26 @@ def set_reference(settings: RuleFlags, detector: Detector, schema: Schema) -> Re
         raise SchemaError(f"--reference {path}: {error.what}", error.remedy) from None
 
 
-def check_schema(settings: InputFlags, model: Model, schema: Schema) -> None:
+def _items_of_file(settings: RuleFlags) -> Iterator[Item]:
+    from fomo_stream.partition.record import FileItem
+    from fomo_stream.records.files import RecordFile, open_records, trusted_records
+    from fomo_stream.records.inference import key_of, text_columns
+    from fomo_stream.settings.flags import FileFlags
+
+    path = str(settings.reference)
+    with open_records(path) as stream:
+        csv_settings = settings.csv_settings() if isinstance(settings, FileFlags) else {}
+        file = RecordFile(stream, name=path, text=text_columns(settings, settings.key), **csv_settings)
+        for number, record in enumerate(trusted_records(file), 1):
+            yield FileItem(number, record, key_of(record, settings.key))
+
+
+def check_schema(settings: InputFlags, model: Model, schema: Schema, refer: Refer | None = None) -> None:
     """Raise the errors of `first_detector`, without its work."""
     detector = _new_detector(settings, model, schema, None)
     _seed_rows(settings, schema)
     if settings.reference is not None:
-        set_reference(settings, detector, schema)
+        (refer or set_reference)(settings, detector, schema)
 
 
 def _new_detector(settings: InputFlags, model: Model, schema: Schema, executor: Executor | None) -> Detector:

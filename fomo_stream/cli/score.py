@@ -52,7 +52,7 @@ def run_score(settings: ScoreSettings) -> int:
     if stdin and sys.stdin is None:
         raise ConfigError("standard input is closed; open it, or name a file")
     name = "standard input" if stdin else settings.file
-    trusted = filter(None, (settings.context, settings.reference))
+    trusted = [path for path in (settings.context, settings.reference) if isinstance(path, Path)]
     inputs = [sys.stdin.fileno() if stdin else Path(settings.file), *trusted]
     try:
         with (

@@ -40,7 +40,9 @@ from fomo_stream.records.inference import (
 )
 from fomo_stream.records.lines import Note
 from fomo_stream.records.presence import UnusedFields
-from fomo_stream.records.schema import Schema, shown_names
+from fomo_stream.records.schema import Schema, look_up, shown_names
+from fomo_stream.records.times import to_milliseconds
+from fomo_stream.settings.rule_spec import zone
 from fomo_stream.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -211,7 +213,8 @@ class PrequentialScorer(_LineScorer):
         for view in first.left_out:
             self._note(f"left out: the view {view}")
         if self._settings.reference is not None:
-            reference = set_reference(self._settings, first, schema)
+            good = None if self._settings.reference_span is None else _good_items(self._settings)
+            reference = set_reference(self._settings, first, schema, good)
             keys = f"{counted(reference.keys, 'key')} with enough of their own"
             self._note(f"--reference: {counted(reference.records, 'good record')}, {keys}")
         self._begin(first, schema)
@@ -234,6 +237,16 @@ class PrequentialScorer(_LineScorer):
                 return warm_up
             detector.flush_warm_up()
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
+
+
+def _good_items(settings: ScoreSettings) -> Iterator[FileItem]:
+    """Yield the records of the input whose time is in the range of --reference."""
+    span, place, field = settings.reference_span or range(0), zone(settings.timezone), settings.time or ""
+    with open_records(settings.file) as stream:
+        text = text_columns(settings, settings.key)
+        for line in RecordFile(stream, settings.format, settings.file, text, **settings.csv_settings()):
+            if line.record is not None and to_milliseconds(look_up(line.record, field), place) in span:
+                yield FileItem(line.number, line.record, key_of(line.record, settings.key))
 
 
 def numbered_records(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -26,7 +26,7 @@ from fomo_stream.detector.config import MIN_CONTEXT_ROWS, STEP, DetectorConfig
 from fomo_stream.detector.format_12 import changes_since
 from fomo_stream.detector.key_scopes import DECISION_RECORDS, NO_OWNERS, NOT_LEARNED, KeyScopes, Routes, key_reasons
 from fomo_stream.detector.keys import UNKEYED, Digests, Key
-from fomo_stream.detector.reference import ENTRY, Reference, ReferenceJudgement, reference_reasons
+from fomo_stream.detector.reference import ENTRY, Reference, ReferenceJudgement, chosen_rows, reference_reasons
 from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, Severity, Status
 from fomo_stream.detector.row_spec import RowSpec
 from fomo_stream.detector.scope import Inspection, Scope, fitting_views
@@ -162,8 +162,12 @@ class Detector:
 
     @property
     def reference(self) -> Reference | None:
-        """The rows that are called good, if there are any."""
+        """The rows that are called good, if there are any. Another one counts from the next record on."""
         return self._reference
+
+    @reference.setter
+    def reference(self, reference: Reference) -> None:
+        self._reference = copy(reference)
 
     def n_ready(self, keys: Sequence[Key]) -> int:
         """Return how many of the next records, which have these keys (n,), can be processed without waiting for a
@@ -289,11 +293,22 @@ class Detector:
         values, series = self._spec.checked(rows), _new_series(self.model, self._spec, self.config)
         digests = np.zeros((len(values), 2), np.uint64) if keys is None else Digests.of(keys).digests
         parts = [slice(at, at + MAX_WORK_RECORDS) for at in range(0, len(values), MAX_WORK_RECORDS)]
-        batches = [series.follow(values[part], None if keys is None else keys[part]) for part in parts]
-        moves = range(series.n_vectors - MOVEMENT_VECTORS * series.movement, series.n_vectors)
-        vectors = [batch.vectors[:, [0, *moves]] for batch in batches]
-        made = self.model, self._spec, self.config
-        self._reference = Reference(*made, np.concatenate(vectors or [np.zeros((0, 1, self.n_features))]), digests)
+        moves = [0, *range(series.n_vectors - MOVEMENT_VECTORS * series.movement, series.n_vectors)]
+        chosen, is_kept = chosen_rows(self.config, self.n_features, digests), np.zeros(len(values), bool)
+        for _, at in chosen.values():
+            is_kept[at] = True
+        vectors = [np.zeros((0, len(moves), self.n_features))]
+        for part in parts:
+            batch = series.follow(values[part], None if keys is None else keys[part])
+            vectors.append(batch.vectors[is_kept[part]][:, moves])
+        all_kept, places = np.concatenate(vectors), np.cumsum(is_kept) - 1
+        kept = {digest: (given, all_kept[places[at]]) for digest, (given, at) in chosen.items()}
+        self._reference = Reference(self.model, self._spec, self.config, kept)
+        return self._reference
+
+    def unpack_reference(self, data: bytes) -> Reference:
+        """Use a reference that was packed; see `set_reference`."""
+        self._reference = Reference.unpacked(self.model, self._spec, self.config, data)
         return self._reference
 
     def flush_warm_up(self) -> None:

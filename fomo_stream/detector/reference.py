@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple
@@ -115,41 +116,52 @@ class ReferenceJudgement(NamedTuple):
 class Reference:
     """Rows that are called good: those of each key, and those of all keys for keys with too few.
 
-    vectors: (n, 1 or 1 + MOVEMENT_VECTORS, d) of the rows in the order of time, see `Series.follow`; digests: (n, 2) of
-    their keys. Of each at most `context_size` rows are kept, by chance, and of all together MAX_VALUES values: of very
-    many keys those with most rows have their own. Raises SchemaError if there are too few.
+    kept: by the digest of the key, ALL_KEYS first, how many rows were given, and those that are kept, (n, vectors, d).
+    Keys with too few do not count. Raises SchemaError if there are too few of all keys.
     """
 
     def __init__(
-        self, model: Model, spec: RowSpec, config: DetectorConfig, vectors: Float, digests: NDArray[np.uint64]
+        self, model: Model, spec: RowSpec, config: DetectorConfig, kept: Mapping[bytes, tuple[int, Float]]
     ) -> None:
-        self._model, self._spec, self._config = model, spec, config
-        self.records = len(vectors)  # good ones that were given
-        # enough for the alert rate, even if as many as may be are far outside
-        min_rows = max(config.min_context, math.ceil(1.0 / config.alert_rate / (1.0 - MAX_FAR_SHARE)))
-        _, of_key = np.unique(digests, axis=0, return_inverse=True)
-        groups = np.split(np.argsort(of_key, kind="stable"), np.cumsum(np.bincount(of_key))[:-1])
-        if len(vectors) < min_rows:
+        self._model, self._spec, self._config, self._kept = model, spec, config, kept
+        self.records, _ = kept[ALL_KEYS]  # good ones that were given
+        min_rows = _min_rows(config)
+        if self.records < min_rows:
             remedy = "give more rows" + (", or raise --alert-rate" if min_rows > config.min_context else "")
             raise SchemaError(
-                f"the reference has {len(vectors):,} usable rows; at least {min_rows} are needed",
+                f"the reference has {self.records:,} usable rows; at least {min_rows} are needed",
                 f"{remedy}, or lower --min-context" if min_rows == config.min_context else remedy,
             )
-        rng = np.random.default_rng(config.seed)
-        groups = [group for group in groups if len(group) >= min_rows and digests[group[0]].any()]
-        room = MAX_VALUES // vectors.shape[2]
-        groups = sorted(groups, key=len, reverse=True)[: max(0, room // min_rows - 1)]
-        max_rows = min(config.context_size, room // (1 + len(groups)))
-        self._rows: dict[bytes, Float] = {}
-        of_keys = [(digests[group[0]].tobytes(), group) for group in groups]
-        for digest, group in [(ALL_KEYS, np.arange(len(vectors))), *of_keys]:
-            self._rows[digest] = np.ascontiguousarray(vectors[np.sort(rng.permutation(group)[:max_rows])])
+        self._rows = {digest: rows for digest, (given, rows) in kept.items() if given >= min_rows}
+        self.replaced = ""  # name of the one that was used when the state was stored, if it is another one
         self._of_keys: dict[bytes, KeyReference] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)
         for digest, rows in self._rows.items():
             hashed.update(digest + rows.tobytes())
         self.name = hashed.hexdigest()
         self._left: dict[int, int] = {}  # by number of a series: in how many more records an incident can continue
+
+    def pack(self) -> bytes:
+        """The rows, compressed. Bytes of the same significance are together, as those compress well."""
+        parts = [(digest.hex(), given, *rows.shape) for digest, (given, rows) in self._kept.items()]
+        rows = np.concatenate([rows.ravel() for _, rows in self._kept.values()])
+        return json.dumps(parts).encode() + b"\n" + zlib.compress(rows.view(np.uint8).reshape(-1, 8).T.tobytes())
+
+    @classmethod
+    def unpacked(cls, model: Model, spec: RowSpec, config: DetectorConfig, data: bytes) -> Reference:
+        """The reference that was packed. It may have been made with another alert rate: its rows stay the same."""
+        head, _, body = data.partition(b"\n")
+        values = np.frombuffer(zlib.decompress(body), np.uint8).reshape(8, -1).T.copy().view(np.float64).ravel()
+        kept: dict[bytes, tuple[int, Float]] = {}
+        for digest, given, *shape in json.loads(head):
+            rows, values = np.split(values, [math.prod(shape)])
+            kept[bytes.fromhex(digest)] = given, rows.reshape(shape)
+        return cls(model, spec, config, kept)
+
+    def prepare(self, other: Reference) -> None:
+        """Encode what the other one has encoded so far, so that records of these keys do not wait for it."""
+        for digest in list(other._of_keys):
+            self._of_key(digest)
 
     @property
     def keys(self) -> int:
@@ -212,8 +224,31 @@ class Reference:
         try:
             name, left = json.loads(data or b'["", []]')
             self._left = {int(slot): int(n_records) for slot, n_records in left} if name == self.name else {}
+            self.replaced = name if name != self.name else ""
         except (ValueError, TypeError) as error:
             raise DamagedStateError(f"the state is damaged: {ENTRY} cannot be read ({error})") from None
+
+
+def chosen_rows(config: DetectorConfig, n_features: int, digests: NDArray[np.uint64]) -> dict[bytes, tuple[int, Int]]:
+    """Choose the rows that a reference keeps, by the digests (n, 2) of their keys: how many there are, and which.
+
+    Of each key at most `context_size` are kept, by chance, and of all together MAX_VALUES values: of very many keys
+    those with most rows have their own.
+    """
+    _, of_key = np.unique(digests, axis=0, return_inverse=True)
+    groups = np.split(np.argsort(of_key, kind="stable"), np.cumsum(np.bincount(of_key))[:-1])
+    rng, min_rows, room = np.random.default_rng(config.seed), _min_rows(config), MAX_VALUES // n_features
+    groups = [group for group in groups if len(group) >= min_rows and digests[group[0]].any()]
+    groups = sorted(groups, key=len, reverse=True)[: max(0, room // min_rows - 1)]
+    max_rows = min(config.context_size, room // (1 + len(groups)))
+    of_keys = [(digests[group[0]].tobytes(), group) for group in groups]
+    chosen = [(ALL_KEYS, np.arange(len(digests))), *of_keys]
+    return {digest: (len(group), np.sort(rng.permutation(group)[:max_rows])) for digest, group in chosen}
+
+
+def _min_rows(config: DetectorConfig) -> int:
+    """Enough for the alert rate, even if as many as may be are far outside."""
+    return max(config.min_context, math.ceil(1.0 / config.alert_rate / (1.0 - MAX_FAR_SHARE)))
 
 
 def reference_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:

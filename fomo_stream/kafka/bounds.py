@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.records.times import moment_ms
 from fomo_stream.wording import DURATIONS, SECONDS
 
 EXAMPLES = "a time (2026-10-01, 2026-10-01T12:00Z), an offset (812), or an offset for each partition (0:812,1:790)"
 MAX_OFFSET = 2**63 - 1
-EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)  # floats would lose milliseconds
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,9 @@ def _parse(flag: str, text: str) -> Bound:
             raise ConfigError(f"{name}: a partition is named twice")
         return Bound(name, offsets=offsets)
     try:
-        moment = datetime.fromisoformat(word)
+        return Bound(name, time_ms=moment_ms(word))
     except ValueError:
         raise ConfigError(f"{name}: not understood; write {EXAMPLES}") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return Bound(name, time_ms=max(0, (moment - EPOCH) // MILLISECOND))
 
 
 def _parse_last(text: str, now_ms: int) -> Bound:

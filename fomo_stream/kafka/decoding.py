@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
-from fomo_stream.errors import RecordError, SchemaPendingError
+from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.guard import unexpected_error
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.codec import Codec
@@ -68,11 +68,11 @@ class Decoder:
         return sum(record.size() for records in self._waiting.values() for record, _ in records)
 
     def _decoded(self, record: Record, now: float) -> Pending:
-        """Decode a record. Raises SchemaPendingError."""
+        """Decode a record. Raises SchemaPendingError, and RegistryError where schemas are not fetched by a thread."""
         try:
             fields = self._codec.decode(record.value, record.headers)
             return Pending(record, fields, now, None, series_key(record, fields, self._key, self._codec))
-        except SchemaPendingError:
+        except (SchemaPendingError, RegistryError):
             raise
         except RecordError as error:
             return Pending(record, {}, now, error, None)

@@ -227,6 +227,7 @@ class GroupMember:
         self.turned_at = now
         if (rules := self.settings_file.changed(now)) is not None:
             self.pipeline.set_rules(rules)
+        self.pipeline.follow_reference(now)
         if self.pipeline.schema is None:
             self.search.proceed(now)
         self._score_and_commit(now)

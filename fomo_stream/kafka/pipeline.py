@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -23,6 +24,7 @@ from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.guard import Guard, unexpected_error
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
+from fomo_stream.kafka.references import References
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import InputEnd, TopicsAnswer
@@ -71,11 +73,12 @@ class Pipeline:
         executor: Executor,
         partitions: Callable[[], Mapping[str, int]],
         observer: Observer | None = None,
+        references: References | None = None,
     ) -> None:
         self.partitions: dict[int, Waiting | Running] = {}
         self.schema: Schema | None = None  # the features that are scored; None while they are not known
         self._settings, self._model, self._delivery, self._executor = settings, model, delivery, executor
-        self._observer = observer or Observer()
+        self._observer, self._references = observer or Observer(), references or References(settings)
         codec, self.schemas = codec_for(settings, of_service=True)
         self.decoder = Decoder(codec, settings.key)
         self.guard = Guard()
@@ -133,6 +136,25 @@ class Pipeline:
             if partition.set_rules(rules):
                 self._log_rules(partition)
 
+    def follow_reference(self, now: float) -> None:
+        """Use another file of --reference from the next record of each partition on. now: seconds, monotonic."""
+        if self._first is None or self.schema is None or (former := self._first.reference) is None:
+            return
+        read = partial(first_detector, self._settings, self._model, self.schema)
+        reference = self._references.changed(now, read, former)
+        if reference is None or reference.name == former.name:
+            return
+        self._first.reference = reference
+        for partition in self.partitions.values():
+            if isinstance(partition, Running):
+                partition.detector.reference = reference
+                self._log_reference(partition)
+
+    def _log_reference(self, partition: Running) -> None:
+        """Log that another reference counts from here on."""
+        place = {"topic": self._settings.topic, "partition": partition.number, "offset": partition.position}
+        log.info(kv("reference", **place, digest=getattr(partition.detector.reference, "name", "")))
+
     def _log_rules(self, partition: Partition) -> None:
         rules, offset = partition.rules.now, partition.rules.changes[-1].offset
         counts = {"rules": len(rules.rules), "windows": len(rules.windows) + len(rules.from_feedback)}
@@ -162,6 +184,8 @@ class Pipeline:
             partition.discard_state()
             running = Running(partition, self._first, self.schema, follows_clock=True)
         self.partitions[number] = running
+        if running.detector.reference is not None and running.detector.reference.replaced:
+            self._log_reference(running)
 
     def drop(self, number: int) -> None:
         self.partitions.pop(number, None)
@@ -222,7 +246,7 @@ class Pipeline:
 
     def begin(self, schema: Schema) -> None:
         """Score records with `schema` from now on, beginning with those that waited for it. Raises SchemaError."""
-        self._first = first_detector(self._settings, self._model, schema, self._executor)
+        self._first = first_detector(self._settings, self._model, schema, self._executor, self._references.agree)
         self.schema = schema
         for view in self._first.left_out:
             log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
@@ -261,7 +285,7 @@ class Pipeline:
             effect = "fields that none of these has are never scored; if there are any, name all with --features"
             log.warning(kv("schema_of_few_records", records=len(sample), effect=effect))
         self._check_features(schema, sample)
-        check_schema(self._settings, self._model, schema)
+        check_schema(self._settings, self._model, schema, self._references.check)
         return schema
 
     def _find_in_sample(self, items: Sequence[tuple[int, Pending]], error: Exception) -> None:

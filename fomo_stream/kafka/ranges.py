@@ -13,13 +13,15 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
 
-from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, TopicError
+from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Bound, Range, parse_bounds
 from fomo_stream.kafka.broker.clients import broker_error, broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster, PartitionId
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, to_record
-from fomo_stream.partition.record import Record
-from fomo_stream.settings.topic_flags import TopicFlags
+from fomo_stream.kafka.decoding import Decoder
+from fomo_stream.kafka.registry import codec_for
+from fomo_stream.partition.record import Pending, Record
+from fomo_stream.settings.topic_flags import InputFlags, TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # the wait for the next record; then a new client asks
@@ -37,7 +39,24 @@ def resolve_ranges(settings: TopicFlags, from_: str, to: str, last: str, now_ms:
     Raises ConfigError for bounds that are not valid, TopicError if the topic or any record in the range is missing,
     and BrokerError or NotPermittedError if the broker does not say.
     """
-    begin, end = parse_bounds(from_, to, last, now_ms)
+    return _resolved(settings, *parse_bounds(from_, to, last, now_ms))
+
+
+def reference_ranges(settings: TopicFlags, now_ms: int) -> tuple[list[Range], list[str]]:
+    """Return the same of the range of time that --reference names.
+
+    Raises ConfigError if it has not ended yet, SchemaError if it has no record.
+    """
+    span, name = settings.reference_span or range(0), f"--reference {settings.reference}"
+    if span.stop > now_ms:
+        raise ConfigError(f"{name} has not ended yet, and it is read only once", "give an end that has passed")
+    try:
+        return _resolved(settings, Bound(name, time_ms=span.start), Bound(time_ms=span.stop))
+    except TopicError as error:
+        raise SchemaError(error.what, f"{error.remedy}; give a range that the topic has, or a file") from None
+
+
+def _resolved(settings: TopicFlags, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
         with broker_errors(f"topic {settings.topic} cannot be read", permit=PERMIT):
@@ -108,7 +127,7 @@ class _Resolver:
         if gone:
             yield (
                 f"{begin.text} is before the first retained record of {self._topic}[{shown_ranges(sorted(gone))}]: "
-                "records were deleted, so the replay starts after them."
+                "records were deleted, so the range starts after them."
             )
         if begin.offsets and (others := [n for n in self._numbers if n not in begin.offsets]):
             names = shown_ranges(others)
@@ -118,7 +137,7 @@ class _Resolver:
         for number, ends in self._ends.items():
             if ends.readable < ends.end and stops[number] >= ends.readable:
                 yield (
-                    f"{self._topic}[{number}] has an open transaction: the replay ends before it, at offset "
+                    f"{self._topic}[{number}] has an open transaction: the range ends before it, at offset "
                     f"{ends.readable}, and leaves {ends.end - ends.readable:,} offsets out."
                 )
 
@@ -134,6 +153,13 @@ class _Resolver:
         offsets = (f"{self._firsts[n]} to {self._ends[n].end - 1}" for n in self._numbers[:4])
         others = ", ..." if len(self._numbers) > 4 else ""
         return f"the topic has records, by partition at offsets {', '.join(offsets)}{others}"
+
+
+def read_items(settings: InputFlags, range_: Range, is_stopped: Callable[[], bool]) -> Iterator[Pending]:
+    """Yield the records of a range of `settings.topic`, decoded as the service decodes them; see `read_range`."""
+    decoder = Decoder(codec_for(settings, of_service=False)[0], settings.key)
+    records = read_range(settings, settings.topic, range_, range_.start, is_stopped)
+    yield from filter(None, (decoder.receive(record, 0.0) for record in records))
 
 
 def read_range(

@@ -24,6 +24,7 @@ from fomo_stream.kafka.group.group_log import GroupLog
 from fomo_stream.kafka.member import ConsumerErrors, GroupMember, SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.references import References
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.settings_file import SettingsFile
@@ -56,21 +57,21 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
 
     Raises FomoError.
     """
-    settings_file, watch = SettingsFile(settings), TopicWatch(settings)
+    settings_file, watch, references = SettingsFile(settings), TopicWatch(settings), References(settings)
     stack.callback(watch.stop)
     if (schemas := codec_for(settings, of_service=False)[1]) is not None:
         schemas.check()
     setup = TopicSetup(settings, watch)
     setup.begin(partial(GroupLog(settings).entries, b""))
     if settings.features is not None:
-        check_schema(settings, model, named_schema(settings))
+        check_schema(settings, model, named_schema(settings), references.check)
     group_log = GroupLog(settings)
     agreement = Agreement(settings, model.name, model.kernel, group_log)
     settings = agreement.join()
     group_schema = GroupSchema(settings, group_log)
     schema = group_schema.stored() if settings.features is None else group_schema.agree_on_flags(settings.features)
     if schema is not None:
-        check_schema(settings, model, schema)
+        check_schema(settings, model, schema, references.check)
     setup.finish(is_known=not agreement.is_new)
     warm = agree_on_warm_start(settings, group_log, watch.answer, round(1000 * time.time()))
     topics = TopicReport(settings)
@@ -80,7 +81,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     stack.callback(delivery.close)
     executor = BackgroundExecutor("fomo-generation", observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.answer.partitions, observer)
+    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.answer.partitions, observer, references)
     if pipeline.schemas is not None:
         stack.callback(pipeline.schemas.stop)
     watch.numbers = lambda: pipeline.partitions

@@ -75,7 +75,7 @@ def _checked_plan(settings: ReplaySettings, data: InMemory | None) -> Plan:
         "--file": settings.file if data is None else None,
         "--labels-file": settings.labels_file,
         "--seed-context": settings.seed_context,
-        "--reference": settings.reference,
+        "--reference": settings.reference if isinstance(settings.reference, Path) else None,
         "--model": Path(settings.model) if settings.model.endswith(".safetensors") else None,
         "--config": settings.config,
     }

@@ -213,14 +213,14 @@ class PlanDetectors:
     def __init__(self, plan: Plan) -> None:
         self._plan, settings = plan, plan.settings
         own_model = load_ready(settings.model, settings.device, settings.backend)
-        self.first = first_detector(settings, own_model, plan.schema, None)
+        self.first = first_detector(settings, own_model, plan.schema, None, plan.refer)
         self.variants: dict[str, Detector] = {}
         for name, variant in variants(settings):
             is_same = variant.model == settings.model
             model = own_model if is_same else load_ready(variant.model, variant.device, variant.backend)
             # reasons are only shown for alerts of the detector itself
             unexplained = variant.model_copy(update={"explain": "none"})
-            self.variants[name] = first_detector(unexplained, model, plan.schema, None)
+            self.variants[name] = first_detector(unexplained, model, plan.schema, None, plan.refer)
 
     def rivals(self) -> list[Rival]:
         """Return the other detectors for one partition."""

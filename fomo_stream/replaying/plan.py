@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any, Literal
 
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.reference import Reference
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.bounds import Range, parse_bounds
 from fomo_stream.limits import INFER_RECORDS
+from fomo_stream.loading import set_reference
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
@@ -44,6 +47,7 @@ class Plan:
     axis: Literal["time", "record"]
     notes: tuple[str, ...]  # sentences; the first says whether results equal the live output
     now_ms: int  # when the plan was made, milliseconds since 1970
+    good: Source | bytes | None = None  # with the records of a range of --reference, or what a group keeps of them
     ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic
 
     @property
@@ -51,6 +55,17 @@ class Plan:
         """The begin of the range, milliseconds since 1970, if it is given as a time; else 0."""
         begin, _ = parse_bounds(self.settings.from_, "", self.settings.last, self.now_ms)
         return begin.time_ms or 0
+
+    def refer(self, settings: ReplaySettings, detector: Detector, schema: Schema) -> Reference:
+        """Give a detector the reference."""
+        span = settings.reference_span
+        if span is None or self.good is None:
+            return set_reference(settings, detector, schema)
+        if isinstance(self.good, bytes):
+            return detector.unpack_reference(self.good)
+        is_whole, samples = self.good.kind == "topic", map(self.good.read, self.good.partitions, repeat(lambda: False))
+        good = (sample for sample in chain.from_iterable(samples) if is_whole or sample.timestamp in span)
+        return set_reference(settings, detector, schema, good)
 
     def part(self, partition: int) -> Plan:
         """Return the plan with only the parts that are needed to replay this partition."""
@@ -139,7 +154,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     if settings.mute_key and settings.key is None:
         notes.append("--mute-key mutes nothing: records of a file have keys only by --key.")
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
-    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(as_sentence, notes)), now_ms)
+    return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(as_sentence, notes)), now_ms, source)
 
 
 def _file_start(settings: ReplaySettings) -> str:

@@ -11,15 +11,14 @@ from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Range
+from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.kafka.group.agreed_schema import recorded_group
-from fomo_stream.kafka.ranges import read_range, resolve_ranges
-from fomo_stream.kafka.registry import codec_for
+from fomo_stream.kafka.ranges import read_items, read_range, reference_ranges, resolve_ranges
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import Verdict, parse_label
-from fomo_stream.partition.record import Record, series_key
+from fomo_stream.partition.record import Pending
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records import inference
-from fomo_stream.records.codec import Codec
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.records.writer_schema import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
@@ -61,21 +60,14 @@ class TopicSource:
         return replace(self, ranges={partition: self.ranges[partition]}, labels=labels)
 
     def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
-        codec, _ = codec_for(self.settings, of_service=False)
-        records = read_range(self.settings, self.name, self.ranges[partition], self.start(partition), is_stopped)
-        return self.labels.get(partition, NO_LABELS).applied(self._sample(record, codec) for record in records)
+        items = read_items(self.settings, self.ranges[partition], is_stopped)
+        return self.labels.get(partition, NO_LABELS).applied(map(self._sample, items))
 
-    def _sample(self, record: Record, codec: Codec) -> Sample:
-        offset, timestamp = record.offset, record.timestamp
-        try:
-            fields = codec.decode(record.value, record.headers)
-            key = series_key(record, fields, self.settings.key, codec)
-        except RecordError as error:
-            return Sample(offset, timestamp, None, {}, error)
-        field = self.settings.label
-        label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
-        raw = fields.json if isinstance(fields, WrittenFields) else record.value
-        return Sample(offset, timestamp, key, fields, None, label, raw)
+    def _sample(self, item: Pending) -> Sample:
+        field, fields = self.settings.label, item.fields
+        label = UNKNOWN if field is None or item.error is not None else verdict_of(look_up(fields, field))
+        raw = fields.json if isinstance(fields, WrittenFields) else item.record.value
+        return Sample(item.offset, item.timestamp, item.key, fields, item.error, label, raw)
 
 
 def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
@@ -99,8 +91,15 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         labels, label_notes = read_label_topic(settings, label_topic_ranges(settings, now_ms), ranges, now_ms)
         notes += label_notes
     source = replace(source, labels=labels)
+    good: TopicSource | bytes | None = None
+    if settings.reference_span is not None:
+        good = GroupReference(settings, schema).stored() if settings.is_given("group") else None
+        if good is None:
+            good_ranges, good_notes = reference_ranges(settings, now_ms)
+            notes += good_notes
+            good = TopicSource(settings, {span.partition: span for span in good_ranges})
     sentences = tuple(map(as_sentence, (topic_start(settings, ranges), *group_notes, *notes)))
-    return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, ranges)
+    return Plan(settings, schema, source, has_labels(settings), "time", sentences, now_ms, good, ranges)
 
 
 def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.settings.flags import DeliveryFlags, DetectorFlags, FileFlags, Names, RuleFlags
+from fomo_stream.settings.flags import DeliveryFlags, DetectorFlags, FileFlags, Names, RuleFlags, existing_file
 from fomo_stream.settings.rule_spec import split_names
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
@@ -109,6 +109,10 @@ class ScoreSettings(RuleFlags, FileFlags):
         if self.context is not None and self.time_features:
             raise ValueError("--context compares a record with rows that have no time: leave --time-features out")
         self.check_times_of_file()
+        if self.reference_span is not None:
+            if self.file == "-":
+                raise ValueError("standard input is read once: for a range of --reference, name a FILE")
+            existing_file(Path(self.file))
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import fields
@@ -14,6 +15,7 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS
 from fomo_stream.records.derivations import parse_derivations, split_derivations
+from fomo_stream.records.times import time_span
 from fomo_stream.settings import rule_spec
 from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
 from fomo_stream.settings.sources import BaseFlags, flag, option
@@ -36,7 +38,7 @@ def broker_text(name: str) -> str:
     return name
 
 
-def _existing_file(path: Path) -> Path:
+def existing_file(path: Path) -> Path:
     try:
         path.stat()
     except FileNotFoundError:
@@ -48,6 +50,16 @@ def _existing_file(path: Path) -> Path:
     if not path.is_file():
         raise ValueError("it is a pipe or a device, and it is read more than once; write it to a file first")
     return path
+
+
+def _file_or_span(value: Path | str) -> Path | str:
+    """Return a path to a file, or the text of a range of time. A file that exists is never a range."""
+    if isinstance(value, str) and not os.path.lexists(value) and time_span(value) is not None:
+        return value
+    try:
+        return existing_file(Path(value))
+    except ValueError as error:
+        raise ValueError(f"{error}; or give a range of time, as 2026-10-01/2026-10-06") from None
 
 
 def _in_order(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
@@ -89,7 +101,7 @@ def _without_times_sign(value: Any) -> Any:
 
 Cycles = Annotated[Names, AfterValidator(lambda names: _in_order(names, CYCLES))]
 Levels = Annotated[Names, AfterValidator(lambda names: _in_order(names, LEVELS) or LEVELS)]
-ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
+ExistingFile = Annotated[Path, AfterValidator(existing_file)]
 BrokerName = Annotated[str, AfterValidator(broker_text)]
 Factor = Annotated[float, Field(gt=1, le=1000), BeforeValidator(_without_times_sign)]
 
@@ -324,9 +336,12 @@ class RecordFlags(DetectorFlags):
     """compare values with the usual ones at the same time: hour, weekday, month, or several"""
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", affects="group")
     """time zone of hours and days, and of times without a zone in records and in the configuration: Europe/Berlin"""
-    reference: ExistingFile | None = flag("Detector", None, metavar="FILE", affects="scores")
-    """CSV, JSON lines or Avro with good records, in the order of time: a record is an outlier if, and as long as, it is
-    unusual compared with the good records of its key (default: records are compared with earlier ones)"""
+    reference: Annotated[Path | str, AfterValidator(_file_or_span)] | None = flag(
+        "Detector", None, metavar="FILE|FROM/TO", affects="scores"
+    )
+    """CSV, JSON lines or Avro with good records, in the order of time, or a range of time of the input that was good
+    (2026-10-01/2026-10-06, without the last day): a record is an outlier if, and as long as, it is unusual compared
+    with the good records of its key (default: records are compared with earlier ones)"""
     derive: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_derivations)] = flag(
         "Records", (), metavar="A,B", affects="state", repeated=True
     )
@@ -363,13 +378,19 @@ class RecordFlags(DetectorFlags):
     """maximum number of records scored at once"""
 
     @property
+    def reference_span(self) -> range | None:
+        """The milliseconds since 1970 of the good records, if --reference is a range of time."""
+        return time_span(self.reference) if isinstance(self.reference, str) else None
+
+    @property
     def least_silence_ms(self) -> int:
         """The shortest silence that gives an alert, milliseconds."""
         return round(1000 * seconds_of(self.silence_min))
 
     def check_times_of_file(self) -> None:
         """Raise ValueError if a setting needs the times of records: those of a file have times only by --time."""
-        for name, value in (("--time-features", self.time_features), ("--silence", self.silence)):
+        timed_flags = {"--time-features": self.time_features, "--silence": self.silence}
+        for name, value in {**timed_flags, f"--reference {self.reference}": self.reference_span}.items():
             if value and self.time is None:
                 raise ValueError(f"{name} of a file needs --time FIELD, the field with the time of a record")
         features = parse_derivations(self.derive)

@@ -29,11 +29,12 @@ class Log(GroupLog):
     def entries(self, kind: bytes) -> list[LogEntry]:
         return [entry for entry in self._there if entry.key.startswith(kind)]
 
-    def append(self, kind: bytes, content: Mapping[str, Any]) -> None:
+    def append(self, kind: bytes, *contents: Mapping[str, Any]) -> None:
         late, self.late = self.late, None
         if late is not None:
             late()
-        self._there.append(LogEntry(kind + b"%d" % len(self._there), json.loads(json.dumps(content))))
+        for content in contents:
+            self._there.append(LogEntry(kind + b"%d" % len(self._there), json.loads(json.dumps(content))))
 
 
 @pytest.fixture(autouse=True)

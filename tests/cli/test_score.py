@@ -269,6 +269,24 @@ def test_a_reference_that_is_refused(
         score(model_path, as_jsonl(RECORDS), reference=path, **flags)
 
 
+@pytest.mark.parametrize("form", [as_csv, as_jsonl, as_avro])
+def test_a_range_of_the_input_is_a_reference_as_a_file_with_its_records(
+    model_path: Path, tmp_path: Path, form: Any
+) -> None:
+    timed = [{"t": f"2026-10-01T{i // 60:02}:{i % 60:02}:00", **record} for i, record in enumerate(RECORDS)]
+    data = form(timed) + (b"" if form == as_avro else b"{oops\n")  # which is no record of the range
+    (tmp_path / "all").write_bytes(data)
+    (tmp_path / "good").write_bytes(form(timed[30:180]))
+    flags: dict[str, Any] = {"file": str(tmp_path / "all"), "key": "pump", "exclude": "reading", "time": "t"}
+    flags |= {"missing_values": "flow_m3_h=0", "timezone": "Europe/Berlin", "derive": "change(flow_m3_h)"}
+    expected, _ = score(model_path, data, reference=tmp_path / "good", **flags)
+    found, notes = score(model_path, data, reference="2026-09-30T22:30/2026-10-01T01:00", **flags)
+    assert found == expected
+    assert "--reference: 150 good records" in notes
+    with pytest.raises(SchemaError, match="2020-01-02: no record of the input has such a time; give another range"):
+        score(model_path, data, reference="2020-01-01/2020-01-02", **flags)
+
+
 def test_a_context_and_a_reference_exclude_each_other(model_path: Path, tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_bytes(as_csv(RECORDS))
     with pytest.raises(ValueError, match="--context and --reference both name good records"):

@@ -64,7 +64,7 @@ def test_a_start_before_retention_is_moved_and_noted(broker: Broker, topic: str)
     found, notes = spans(broker, topic, "1")
     assert found == [(1, 10), (3, 10)]
     assert notes == [
-        f"--from 1 is before the first retained record of {topic}[1]: records were deleted, so the replay starts after "
+        f"--from 1 is before the first retained record of {topic}[1]: records were deleted, so the range starts after "
         "them."
     ]
     found, notes = spans(broker, topic, "2025-10-01")
@@ -124,7 +124,7 @@ def test_open_and_aborted_transactions_are_left_out(broker: Broker) -> None:
     (found,), notes = resolve_ranges(settings, "", "", "", NOW)
     assert (found.start, found.end) == (0, 10)
     assert notes == [
-        f"{topic}[0] has an open transaction: the replay ends before it, at offset 10, and leaves 4 offsets out."
+        f"{topic}[0] has an open transaction: the range ends before it, at offset 10, and leaves 4 offsets out."
     ]
     records = list(read_range(settings, topic, found, 0))
     assert [record.value for record in records] == [b"kept"] * 4

@@ -319,6 +319,12 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
     assert time.monotonic() - began < 60
 
 
+def test_a_registry_that_is_down_leaves_no_past_record_out() -> None:
+    codec, _ = codec_for(settings(registry={"url": "http://127.0.0.1:1", "max.retries": "0"}), of_service=False)
+    with pytest.raises(RegistryError):
+        Decoder(codec, None).receive(record(0, prefix(7) + BODY), 0.0)
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

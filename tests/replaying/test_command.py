@@ -99,15 +99,25 @@ def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path)
     assert "Report: " in done.stdout
 
 
-def test_scored_records_are_a_reference_as_their_input_is(folder: Path, tmp_path: Path) -> None:
-    good, scores = tmp_path / "good.jsonl", tmp_path / "scores.jsonl"
-    assert run_replay(settings_of(folder, scores_file=good)) == 0
+def test_a_range_of_the_records_is_a_reference_as_a_file_with_them(folder: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    rows = [{"day": f"2026-10-{1 + i // 100:02}", **row} for i, row in enumerate(rows)]
+    files = {"all.jsonl": rows, "good.jsonl": rows[300:900]}
+    for name, part in files.items():
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+    pd.DataFrame(rows).to_parquet(tmp_path / "all.parquet")
     contents = []
-    for reference in (folder / "rows.jsonl", good):
-        assert run_replay(settings_of(folder, reference=reference, scores_file=scores)) == 0
-        contents.append(scores.read_bytes())
-    assert b"reference_logit" in contents[0]
-    assert contents[0] == contents[1]
+    for name, reference in (
+        ("all.jsonl", tmp_path / "good.jsonl"),
+        ("all.jsonl", "2026-10-04/2026-10-10"),
+        ("all.parquet", "2026-10-04/2026-10-10"),
+    ):
+        scores = tmp_path / "scores.jsonl"
+        settings = settings_of(folder, file=tmp_path / name, time="day", reference=reference, scores_file=scores)
+        assert run_replay(settings) == 0
+        contents.append([json.loads(line)["fomo"] for line in scores.read_text().splitlines()])
+    assert "reference_logit" in contents[0][0]
+    assert contents[0] == contents[1] == contents[2]
 
 
 def test_ctrl_c_gives_the_report_so_far_and_no_input_is_overwritten(folder: Path, tmp_path: Path) -> None:

@@ -422,6 +422,41 @@ def test_a_file_that_cannot_be_read_is_a_mistake_of_its_flag() -> None:
         load(ScoreSettings, {"reference": "a" * 300})
 
 
+def test_a_reference_is_a_range_of_time_or_a_file_which_may_be_named_like_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reference(text: str) -> Any:
+        settings = load(ServiceSettings, {"topic": "t", "reference": text})
+        span = settings.reference_span
+        return settings.reference if span is None else [time % 86_400_000 // 60_000 for time in (span.start, span.stop)]
+
+    monkeypatch.chdir(tmp_path)
+    assert reference("2026-10-01/2026-10-06") == [0, 0]
+    assert reference("2026-10-01T06:00+02:00/2026-10-01 07:30") == [4 * 60, 7 * 60 + 30]
+    (tmp_path / "2026-10-01").mkdir()
+    (tmp_path / "2026-10-01" / "2026-10-06").write_text("x\n1\n")
+    assert reference("2026-10-01/2026-10-06") == Path("2026-10-01/2026-10-06")
+    assert reference("2026-10-01/2026-10-07") == [0, 0]
+    (tmp_path / "2026-10-01" / "2026-10-08").mkdir()
+    for text, message in (
+        ("2026-10-01/2026-10-08", "it is a folder; name a file"),
+        ("2026-10-06/2026-10-01", "2026-10-01 is not after 2026-10-06; the end is the first moment after the range"),
+        ("2026-10-01/week.csv", "no such file: 2026-10-01/week.csv; or give a range of time, as 2026-10-01/2026-10-06"),
+        ("C:\\\\2026-10-01", "no such file"),
+        ("2026-10-01/", "no such file|it is a folder"),
+        ("812/900", "no such file"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            reference(text)
+    for command, flags, message in (
+        (ScoreSettings, {"time": "t"}, "standard input is read once: for a range of --reference, name a FILE"),
+        (ScoreSettings, {"time": "t", "file": "none.csv"}, "no such file: none.csv"),
+        (ReplaySettings, {"file": "a.csv"}, "--reference 2026-10-02/2026-10-06 of a file needs --time FIELD"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(command, {"reference": "2026-10-02/2026-10-06", **flags})
+
+
 @pytest.mark.parametrize("text", ["1h", "x", "often"])
 def test_a_factor_that_is_no_number_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--silence {text}: write how many times the usual gap, such as 5x"):

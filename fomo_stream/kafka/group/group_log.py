@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -34,17 +34,20 @@ class LogEntry(NamedTuple):
 
 
 class GroupLog:
-    """The log, to read and to append. Calls raise BrokerError if the broker does not answer in time."""
+    """The log, to read and to append. Calls raise BrokerError if the broker does not answer in time.
 
-    def __init__(self, settings: TopicFlags) -> None:
-        self._settings = settings
+    kinds: beginnings of the keys that are kept in memory.
+    """
+
+    def __init__(self, settings: TopicFlags, kinds: tuple[bytes, ...] = KINDS) -> None:
+        self._settings, self._kinds = settings, kinds
         self._topic = settings.state_topic
         self._owner = [settings.group, settings.topic]
         self._entries: dict[bytes, bytes] = {}  # read so far, in order
         self._next = 0  # not OFFSET_BEGINNING: a client that asks for an offset of a new topic may wait half a second
 
     def entries(self, kind: bytes) -> list[LogEntry]:
-        """Return all present records of one of the KINDS, in their order. Raises BrokerError if one is not JSON.
+        """Return all present records of one of the kinds, in their order. Raises BrokerError if one is not JSON.
 
         Raises TopicError if another group or input owns the log: `a` on `b-c` and `a-b` on `c` have one state topic.
         The first record with an owner decides; records of earlier versions have none.
@@ -56,7 +59,7 @@ class GroupLog:
                     key, value = message.key() or b"", message.value()
                     self._next = message.offset() + 1
                     self._entries.pop(key, None)
-                    if key.startswith(KINDS) and value is not None:
+                    if key.startswith(self._kinds) and value is not None:
                         self._entries[key] = value
         except NoProgressError as error:
             raise BrokerError(f"the group's agreement could not be read from topic {self._topic} ({error})") from None
@@ -78,20 +81,28 @@ class GroupLog:
             what = f"the agreement of group {self._settings.group} in topic {self._topic} is not readable ({error})"
             raise BrokerError(what, "choose another --group, or start over with --reset-state") from None
 
-    def append(self, kind: bytes, content: Mapping[str, Any]) -> None:
-        """Write a record. It is valid for the whole group as soon as it is written."""
+    def append(self, kind: bytes, *contents: Mapping[str, Any]) -> None:
+        """Write records. Each is valid for the whole group as soon as it is written."""
+        values = [json.dumps({**content, OWNER_FIELD: self._owner}).encode() for content in contents]
+        self._write([(kind + uuid.uuid4().hex.encode(), value) for value in values])
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Delete the records with these keys."""
+        if keys:
+            self._write([(key, None) for key in keys])
+
+    def _write(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         failures: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _message: object) -> None:
             if error is not None:
                 failures.append(error)
 
-        key = kind + uuid.uuid4().hex.encode()
         producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         try:
-            value = json.dumps({**content, OWNER_FIELD: self._owner}).encode()
             wait_until_connected(producer, TIMEOUT_S)
-            producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
+            for key, value in records:
+                producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
         except KafkaException as error:
             failures.append(error.args[0])
         left = producer.flush(TIMEOUT_S + 1)

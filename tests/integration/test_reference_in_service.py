@@ -1,0 +1,201 @@
+"""Good records of a range of the input, which outlive their retention, and of a file that is replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import Broker, wait_for
+from services import Command, changed, command, readings, refusal, results, sensors
+
+from fomo_stream.cli.main import main
+from fomo_stream.kafka.group.agreed_reference import GroupReference
+from fomo_stream.records.schema import Schema
+from fomo_stream.settings.service_settings import ServiceSettings
+
+pytestmark = pytest.mark.usefixtures("real_kafka")
+
+BEGAN, MINUTE = 1_790_812_800_000, 60_000  # 2026-10-01T00:00Z
+GOOD = "2026-10-01/2026-10-01T02:00"
+COUNT = 300  # records of each partition, one a minute, the first 120 in the range
+
+
+def fill(broker: Broker, settings: ServiceSettings, start: int, count: int, shift: float = 0.0) -> None:
+    for partition in range(2):
+        records = readings(count, start, seed=start + partition)
+        records = [{**one, "temperature": one["temperature"] + shift} for one in records]
+        times = range(BEGAN + start * MINUTE, BEGAN + (start + count) * MINUTE, MINUTE)
+        broker.produce(settings.topic, records, (f"k{partition}" for _ in records), times, partition=partition)
+
+
+@pytest.fixture
+def settings(broker: Broker) -> ServiceSettings:
+    """Of a topic with good records, and later ones."""
+    made = sensors(broker, 2, {"retention.ms": "-1"}, alert_rate=0.02, reference=GOOD, instance_id="one")
+    fill(broker, made, 0, COUNT)
+    return made
+
+
+@contextmanager
+def scoring(broker: Broker, log: Path, settings: ServiceSettings, until: int) -> Iterator[Command]:
+    """The service; at the end it has scored this many records."""
+    with command(log, settings) as running:
+        yield running
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == until, f"{until} records", 120)
+        assert running.terminate() == 0, running.text()
+
+
+def digests(running: Command) -> set[str]:
+    return set(re.findall(r"digest=(\w+)", running.text()))
+
+
+def replay(settings: ServiceSettings, *flags: str) -> int:
+    """The exit code."""
+    where = ["--topic", settings.topic, "--bootstrap", settings.bootstrap, "--report", "none", "--jobs", "1"]
+    local = ["--alert-rate", str(settings.alert_rate), "--min-context", "50", "--reference", str(settings.reference)]
+    return main(["replay", *where, *local, *flags])
+
+
+def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
+    broker: Broker,
+    settings: ServiceSettings,
+    tmp_path: Path,
+    restored_logging: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with scoring(broker, tmp_path / "one", settings, 2 * COUNT) as one:
+        pass
+    assert f"reference_stored range={GOOD} " in one.text()
+    assert f"reference range={GOOD} records=240 keys=2 " in one.text()
+    fill(broker, settings, COUNT, 100, shift=15.0)
+    alone = ["--features", "temperature,motor.rpm", "--context-size", "100"]
+    assert replay(settings, *alone, "--scores-file", str(tmp_path / "scores.jsonl")) == 0
+    expected = sorted((tmp_path / "scores.jsonl").read_bytes().splitlines())
+    broker.delete_records({(settings.topic, number): COUNT for number in range(2)})
+    both = [changed(settings, instance_id=name) for name in ("two", "three")]
+    with command(tmp_path / "two", both[0]) as two, command(tmp_path / "three", both[1]) as three:
+        for each in (two, three):
+            each.wait_for_log(" started ")
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == 2 * (COUNT + 100), "all", 120)
+        for each in (two, three):
+            assert each.terminate() == 0, each.text()
+            assert digests(each) == digests(one)
+            assert "reference_stored" not in each.text()
+    outputs = broker.read(settings.out, at_least=len(expected))
+    assert sorted(message.value() for message in outputs) == expected
+    late = [one["fomo"]["outlier"] for one in results(outputs) if one["n"] >= COUNT]
+    assert sum(late) == 200
+    assert replay(settings, "--group", settings.group) == 0
+    capsys.readouterr()
+    assert replay(settings, *alone) == 5
+    assert f"no records in the range --reference {GOOD}; the topic has records, by" in capsys.readouterr().err
+    assert "give a range that the topic has, or a file" in str(refusal(changed(settings, group="other")))
+
+
+def test_another_range_replaces_the_stored_one(broker: Broker, settings: ServiceSettings, tmp_path: Path) -> None:
+    later = changed(settings, reference="2026-10-01T01:00/2026-10-01T04:00")
+    with scoring(broker, tmp_path / "one", settings, 2 * COUNT) as one:
+        pass
+    fill(broker, settings, COUNT, 10)
+    with scoring(broker, tmp_path / "two", later, 2 * (COUNT + 10)) as two:
+        pass
+    assert f"reference_stored range={later.reference} " in two.text()
+    assert f" replaces={GOOD}" in two.text()
+    assert f"reference range={later.reference} records=360 keys=2 " in two.text()
+    assert f"reference topic={settings.topic} partition=1 offset={COUNT} digest=" in two.text()
+    assert not digests(one) & digests(two)
+    stored = {one.key(): one.value() for one in broker.read(settings.state_topic) if one.key().startswith(b"reference")}
+    assert sum(value is not None for value in stored.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("2020-01-01/2020-01-02", "there are no records in the range --reference 2020-01-01/2020-01-02; the topic has"),
+        ("2026-10-01/2026-10-01T00:20", "20: the reference has 40 usable rows; at least 53 are needed; give more rows"),
+        ("2026-10-01/2199-01-01", "--reference 2026-10-01/2199-01-01 has not ended yet, and it is read only once; gi"),
+    ],
+)
+def test_a_range_that_cannot_be_used(broker: Broker, settings: ServiceSettings, reference: str, reason: str) -> None:
+    for features in (settings.features, None):  # named, or inferred from the first records
+        wrong = changed(settings, reference=reference, features=features, group="named" if features else "inferred")
+        assert reason in str(refusal(wrong))
+        assert not any(one.key().startswith(b"reference") for one in broker.read(wrong.state_topic))
+
+
+def test_instances_that_store_at_the_same_time_use_the_same(broker: Broker) -> None:
+    settings, schema, found = sensors(broker, reference=GOOD), Schema(("temperature",)), list[bytes]()
+    broker.create_topic(settings.state_topic, 1, {"cleanup.policy": "compact"})
+    assert GroupReference(settings, schema).stored() is None
+    proposals = [os.urandom(700_000) for _ in range(3)]
+    agree = [
+        threading.Thread(target=lambda p=each: found.append(GroupReference(settings, schema).agree(p)))
+        for each in proposals
+    ]
+    for thread in agree:
+        thread.start()
+    for thread in agree:
+        thread.join()
+    assert len({*found}) == 1
+    assert found[0] in proposals
+    assert GroupReference(settings, schema).stored() == found[0]
+    assert GroupReference(settings, Schema(("motor.rpm",))).stored() is None
+    assert GroupReference(changed(settings, key="site"), schema).stored() is None
+
+
+def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(broker: Broker, tmp_path: Path) -> None:
+    n = 0
+
+    def put(records: list[Any], text: str = "") -> None:
+        lines = [f"{one['temperature']},{one['motor']['rpm']}" for one in records]
+        new = tmp_path / "new"
+        new.write_text("\n".join(["temperature,motor.rpm", *lines]) + "\n" + text)
+        new.replace(file)
+
+    def scored(more: int, shift: float) -> list[bool]:
+        nonlocal n
+        records = [{**one, "temperature": one["temperature"] + shift} for one in readings(more, n, seed=n)]
+        broker.produce(settings.topic, records, ("k" for _ in records), partition=0)
+        n += more
+        found = results(broker.read(settings.out, at_least=n, seconds=120))[n - more : n]
+        return [one["fomo"]["outlier"] for one in found]
+
+    file = tmp_path / "good.csv"
+    put(readings(300, seed=99))
+    settings = sensors(broker, alert_rate=0.02, reference=file, instance_id="one")
+    with command(tmp_path / "one", settings) as one:
+        assert sum(scored(60, 0.0)) <= 3
+        assert all(scored(20, 30.0))
+        hot = [{**one, "temperature": one["temperature"] + 30.0} for one in readings(300, seed=98)]
+        put(hot)
+        one.wait_for_log(f" reference topic={settings.topic} partition=0 offset=80 ")
+        assert sum(scored(60, 30.0)) <= 3
+        assert all(scored(10, 0.0))
+        for text, records, reason in (
+            ("1,2,3,4,5\n", hot, f"{file} line 302: the row has 5 cells"),
+            ("", hot[:20], f"--reference {file}: the reference has 20 usable rows; at least 53 are needed"),
+            ("", [], f"--reference {file}: the reference has 0 usable rows; at least 53 are needed"),
+        ):
+            put(records, text)
+            one.wait_for_log(f' reference_not_read reason="{reason}')
+        file.unlink()
+        one.wait_for_log("cannot read ")
+        assert sum(scored(20, 30.0)) <= 3
+        put(readings(300, seed=97))
+        one.wait_for_log(f" reference topic={settings.topic} partition=0 offset=170 ")
+        assert sum(scored(20, 0.0)) <= 3
+        assert len(digests(one)) == 3
+        put(hot)
+        one.kill()
+    with command(tmp_path / "two", settings) as two:
+        assert sum(scored(20, 30.0)) <= 3
+        assert f" reference topic={settings.topic} partition=0 offset=190 " in two.text()
+        assert two.terminate() == 0, two.text()
