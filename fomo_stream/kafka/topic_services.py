@@ -16,7 +16,7 @@ from functools import lru_cache
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError
+from fomo_stream.errors import BrokerError, ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.service import Service
@@ -86,9 +86,7 @@ class TopicService:
                 if not self._stopping.is_set():
                     self.service.run()
             except Exception as error:
-                if isinstance(error, FencedError):  # another instance with the same id would be fenced in turn
-                    pause = MAX_RETRY_S
-                elif time.monotonic() - began > SETTLED_S:
+                if time.monotonic() - began > SETTLED_S:
                     pause = MIN_RETRY_S
                 self._fail(error, pause)
             self.had_member |= self.service.member is not None

@@ -149,6 +149,21 @@ def test_the_command_takes_topics_from_sections_of_the_file(broker: Broker, tmp_
     assert "ERROR" not in command.text()
 
 
+@pytest.mark.usefixtures("real_kafka")
+def test_a_topic_that_was_fenced_is_soon_scored_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_services, "MAX_RETRY_S", 300.0)
+    first, second = filled(broker, unique("first")), filled(broker, unique("second"))
+    with running(
+        topic=f"{first},{second}", bootstrap=broker.bootstrap, group="fomo-{topic}", instance_id="one"
+    ) as ours:
+        wait_for(lambda: all(one.ready for one in ours.services.values()) and len(ours.services) == 2, "both topics")
+        with Running(make_settings(broker, first, group=f"fomo-{first}", instance_id="one")):
+            wait_for(lambda: ours.topics[first].error, "the topic to be fenced")
+        broker.produce(first, readings(20, start=300))
+        assert len(scores(broker, f"{first}-scores", 320)) == 320
+        assert ours.services[second].ready
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
