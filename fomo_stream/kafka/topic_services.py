@@ -21,7 +21,7 @@ from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
-from fomo_stream.logs import Throttle, kv, raised_at
+from fomo_stream.logs import Throttle, kv, raised_at, set_topic
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import reload_settings
@@ -77,6 +77,7 @@ class TopicService:
         self._thread.join()
 
     def _run(self) -> None:
+        set_topic(self.settings.topic)
         pause = MIN_RETRY_S
         while not self._stopping.is_set():
             began = time.monotonic()

@@ -149,6 +149,32 @@ def test_the_command_takes_topics_from_sections_of_the_file(broker: Broker, tmp_
     assert "ERROR" not in command.text()
 
 
+def test_every_line_of_the_log_names_its_topic(broker: Broker, tmp_path: Path) -> None:
+    plant, pay = filled(broker, unique("plant")), filled(broker, unique("pay"), 1)
+    config = tmp_path / "fomo.yaml"
+    content = (
+        f"bootstrap: '127.0.0.1:1,{broker.bootstrap}'\ngroup: 'fomo-{{topic}}'\nfeatures: temperature,motor.rpm\n"
+        f"delivery: {'exactly-once' if broker.is_kafka else 'at-least-once'}\ntopics:\n  {plant}: {{}}\n  {pay}: {{}}\n"
+    )
+    config.write_text(content)
+    command = Command(tmp_path / "log", "--config", str(config), "--log-level", "debug")
+
+    def lines(event: str) -> set[str]:
+        """The endings of the lines of this event."""
+        return {line.split()[-1] for line in command.text().splitlines() if f" {event} " in line}
+
+    try:
+        assert len(scores(broker, f"{plant}-scores")) == len(scores(broker, f"{pay}-scores")) == 300
+        config.write_text(content + "rules: [{name: a}]")
+        named = {f"topic={plant}", f"topic={pay}"}
+        wait_for(lambda: lines("rules_not_read") == named, "both topics to tell of the mistake")
+        assert lines("schema") == lines("kafka_client") == named
+    finally:
+        assert command.terminate() == 0
+    for line in command.text().splitlines():
+        assert plant in line or pay in line or line.split()[2] == "stopping", line
+
+
 @pytest.mark.usefixtures("real_kafka")
 def test_a_topic_that_was_fenced_is_soon_scored_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_services, "MAX_RETRY_S", 300.0)
