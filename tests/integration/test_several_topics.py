@@ -225,6 +225,19 @@ def test_a_pattern_leaves_out_the_outputs_of_its_topics() -> None:
     assert settings["plant-1"].group == "g-plant-1"
 
 
+def test_a_pattern_leaves_out_the_outputs_of_sections_also_of_topics_that_are_gone(tmp_path: Path) -> None:
+    config = tmp_path / "fomo.yaml"
+    config.write_text(
+        "group: 'g-{topic}'\nrules: [{name: a, only: rises}]\ntopics:\n"
+        "  '^plant-.*': {group: 'p-{topic}', out: 'scored-{topic}', dead-letters: null}\n"
+        "  orders: {group: of-orders, feedback: judged, alerts:, rules: [{name: b, only: falls}]}\n  '^.*': {}\n"
+    )
+    catalog = TopicCatalog(ServiceSettings, {"config": str(config)})
+    written = ["scored-plant-1", "p-plant-1-plant-1-state", "plant-1-dead-letters", "judged", "of-orders-orders-state"]
+    settings, errors = catalog.topics([*written, "scored-by-hand", "plant-2", "g-x-x-state"])
+    assert (list(settings), errors) == (["orders", "plant-2", "scored-by-hand"], {})
+
+
 def test_one_topic_of_a_file_is_read_with_its_section(tmp_path: Path) -> None:
     config = tmp_path / "fomo.toml"
     config.write_text('group = "g-{topic}"\nkey = "site"\n[topics.a]\nkey = "user"\n[topics."^b-.*"]\nviews = "fast"\n')
