@@ -20,11 +20,12 @@ from fomo_stream.errors import BrokerError, ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.service import Service
+from fomo_stream.kafka.watched_files import WatchedFiles
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import Throttle, kv, raised_at, set_topic
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import reload_settings
+from fomo_stream.settings.sources import files_of, reload_settings
 from fomo_stream.settings.topic_selection import TopicCatalog
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class TopicServices:
         self._missing_since: dict[str, float] = {}  # topics that the broker has not listed lately: seconds, monotonic
         self._known: set[str] = set()  # topics that had a service
         self._throttle = Throttle()
+        self._files = WatchedFiles(files_of(catalog.process))
         self.topics: dict[str, TopicService] = {}
 
     def stop(self) -> None:
@@ -167,6 +169,7 @@ class TopicServices:
                     self._follow(listed)
                 self._changed.wait(LISTING_S)
                 self._changed.clear()
+                self._compare_selection()
                 errors = [topic.error for topic in self.topics.values() if topic.error and not topic.had_member]
                 if errors and len(errors) == len(self.topics) and not self._catalog.process.wait:
                     raise errors[0]
@@ -175,6 +178,13 @@ class TopicServices:
                 topic.stop()
             for topic in self.topics.values():
                 topic.wait()
+
+    def _compare_selection(self) -> None:
+        """Log it if the file selects other topics now: that counts at the next start."""
+        if self._files.changed():
+            with suppress(ConfigError):  # the services log it
+                if reload_settings(self._catalog.process).topic != self._catalog.process.topic:
+                    log.warning(kv("settings_changed", names="topics", effect="restart the instances to use them"))
 
     def _listed(self) -> list[str] | None:
         """Return the topics of the broker, as patterns need them; None: it does not answer now."""

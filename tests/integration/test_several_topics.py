@@ -175,6 +175,24 @@ def test_every_line_of_the_log_names_its_topic(broker: Broker, tmp_path: Path) -
         assert plant in line or pay in line or line.split()[2] == "stopping", line
 
 
+def test_the_log_says_that_other_topics_need_a_restart(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, config = filled(broker, unique("first")), filled(broker, unique("second")), tmp_path / "fomo.yaml"
+    content = f"topics:\n  {first}: {{}}\n  {second}: {{}}\n"
+    config.write_text(content)
+    delivery = "exactly-once" if broker.is_kafka else "at-least-once"
+    flags = {"bootstrap": broker.bootstrap, "group": "fomo-{topic}", "delivery": delivery}
+    with running(config=str(config), **flags) as services:
+        assert len(scores(broker, f"{first}-scores")) == len(scores(broker, f"{second}-scores")) == 300
+        config.write_text(content + "  third: {}\n")
+        wait_for(lambda: "settings_changed names=topics " in caplog.text, "the change to be seen")
+        config.write_text(content + "rules: [{name: b, only: rises}]\n")
+        wait_for(lambda: caplog.text.count("rules topic=") == 2, "the rules of both topics")
+    assert caplog.text.count("settings_changed") == 1
+    assert services.topics.keys() == {first, second}
+
+
 @pytest.mark.usefixtures("real_kafka")
 def test_a_topic_that_was_fenced_is_soon_scored_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_services, "MAX_RETRY_S", 300.0)
