@@ -1,4 +1,4 @@
-"""Input and output while faults are injected: records, labels on some of them, and committed outputs."""
+"""Input and output while faults are injected: records, labels on some of them, committed outputs, and settings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from brokers import Broker, wait_for
@@ -16,6 +18,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+
+from fomo_stream.partition.rules import Rules
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.sources import load
 
 FEATURES = ("load", "pressure", "speed", "temperature")
 
@@ -144,9 +150,9 @@ class Outputs:
 class Labels:
     """Gives verdicts on records that were scored a while ago."""
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: Broker, topic: str | None) -> None:
         self._broker = broker
-        self._topic = topic
+        self._topic = topic or ""
         self.given = 0
 
     def give(self, outputs: Outputs, rng: random.Random, count: int = 40) -> None:
@@ -161,3 +167,88 @@ class Labels:
 
     def _has_partition(self, number: int) -> bool:
         return self._broker.partitions(self._topic) > number
+
+
+@dataclass
+class Stream:
+    """A topic that is scored while faults are injected."""
+
+    settings: ServiceSettings
+    feed: Feed
+    outputs: Outputs
+    labels: Labels
+
+    def stalls(self) -> list[tuple[float, float]]:
+        """For each output, when it was read (monotonic), and the seconds since its record was acknowledged."""
+        return [(at, at - self.feed.acknowledged[record["n"]]) for at, record in self.outputs.seen]
+
+
+WRONG = ("rules: [{name: a, onyl: rises}]", "rules: [", "alert-rate: many", "topic: [", "alert_rte: 0.1")
+RATES = (0.02, 0.05)
+
+
+class HotSettings:
+    """The configuration file of all instances, which changes every few seconds; now and then it is wrong for a while.
+
+    rules: rules and windows for all topics; a topic may have others in its section.
+    """
+
+    def __init__(self, path: Path, topics: Sequence[str], rng: random.Random) -> None:
+        self.path, self.changes, self.mistakes = path, 0, 0
+        self._topics, self._rng, self._rate = topics, rng, RATES[0]
+        self._stopped = threading.Event()
+        self._write(self._content())
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> HotSettings:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """End the changes; the file is right."""
+        self._stopped.set()
+        self._thread.join()
+
+    def rules(self, topic: str) -> Rules:
+        """The rules of a topic."""
+        return Rules.of(load(ServiceSettings, {"config": str(self.path), "topic": topic}))
+
+    def _run(self) -> None:
+        rng = self._rng
+        while not self._stopped.wait(rng.uniform(1, 6)):
+            if rng.random() < 0.25:
+                self._write(rng.choice(WRONG))
+                self.mistakes += 1
+                self._stopped.wait(rng.uniform(0.5, 3))
+            self._write(self._content())
+            self.changes += 1
+
+    def _write(self, text: str) -> None:
+        """Replace the file as an editor or a volume of Kubernetes does, or overwrite it."""
+        print(f"{time.strftime('%H:%M:%S')} settings: {text}", flush=True)
+        place = self.path if self._rng.random() < 0.3 else self.path.with_suffix(".new")
+        place.write_text(text)
+        place.replace(self.path)
+
+    def _content(self) -> str:
+        if self._rng.random() < 0.15:
+            self._rate = self._rng.choice(RATES)
+        sections = {topic: self._tables() for topic in self._topics if self._rng.random() < 0.5}
+        content = {"alert-rate": self._rate, **self._tables()}
+        return json.dumps(content | ({"topics": sections} if sections else {}))  # JSON is YAML
+
+    def _tables(self) -> dict[str, Any]:
+        rng, now = self._rng, datetime.now(UTC)
+        begin = now + timedelta(seconds=rng.uniform(-20, 10))
+        place = {"features": rng.choice(FEATURES)}
+        keys = rng.choice(({}, {"keys": "busy-*"}, {"keys": [f"busy-{rng.randrange(BUSY)}", "device-1*"]}))
+        rules: list[dict[str, Any]] = [
+            {"name": "direction", "only": rng.choice(("rises", "falls")), **place, **keys},
+            {"name": "amount", "ignore": rng.choice(("40%", 3)), **place, **keys},
+            {"name": "range", "valid": [-2.5, rng.choice((None, 2.5))], **place, **keys},
+            {"name": "grade", "min-severity": "critical", **keys},
+        ]
+        span = {"from": begin.isoformat(), "to": (begin + timedelta(seconds=rng.uniform(1, 15))).isoformat()}
+        window = {"name": "visit", "skip": rng.choice(("both", "alerts", "learning")), **span, **keys}
+        chosen = rng.sample(rules, rng.randrange(len(rules) + 1))
+        return {"rules": chosen, "maintenance": [window] if rng.random() < 0.6 else []}

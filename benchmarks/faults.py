@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,10 @@ import label_effects
 from brokers import wait_for
 from clusters import Cluster, Node
 from confluent_kafka import ConsumerGroupState, KafkaException
-from fault_streams import Feed, Labels, Outputs
-from services import Command, command
+from fault_streams import Stream
+from services import Command
 
 from fomo_stream.kafka.broker.cluster import describe_group
-from fomo_stream.settings.service_settings import ServiceSettings
 
 AWAY_S = 5.0  # downtime of a broker that others replace
 # A coordinator is frozen for longer than a call to it may last, but shorter than a session: else all members are lost.
@@ -36,23 +35,20 @@ DOUBLE = ("start_without_coordinator",)
 class Supervised:
     """One instance of the service, restarted whenever it ends."""
 
-    def __init__(self, folder: Path, name: str, settings: ServiceSettings) -> None:
+    def __init__(self, folder: Path, name: str, flags: Sequence[str], topics: Sequence[str]) -> None:
         self.name = name
         self.exits: list[int] = []
         self.exits_by_itself: list[str] = []
-        self.settings = settings
-        self._folder = folder
-        self._stack = ExitStack()
+        self._folder, self._flags, self._topics = folder, flags, topics
         self._stopped = False
         self._running = self._start()
         self._thread = threading.Thread(target=self._supervise, daemon=True)
         self._thread.start()
 
     def _start(self) -> Command:
-        self._stack.close()
         path = self._folder / f"{self.name}-{len(self.exits)}.log"
         program = (str(Path(label_effects.__file__)),)  # `fomo-stream`; it also records when labels take effect
-        return self._stack.enter_context(command(path, self.settings, program=program))
+        return Command(path, *self._flags, program=program)
 
     def _supervise(self) -> None:
         while True:
@@ -76,13 +72,16 @@ class Supervised:
 
     @property
     def has_partitions(self) -> bool:
-        return " restored " in self._running.text()
+        """Whether it has some of each topic."""
+        text = self._running.text()
+        return all(f" restored topic={topic} " in text for topic in self._topics)
 
     def stop(self) -> None:
         self._stopped = True
         self.signal(signal.SIGTERM)
         self._thread.join(60)
-        self._stack.close()
+        if self._running.process.poll() is None:
+            self._running.kill()
 
 
 @dataclass
@@ -91,10 +90,7 @@ class Injector:
 
     cluster: Cluster
     instances: list[Supervised]
-    settings: ServiceSettings
-    feed: Feed
-    outputs: Outputs
-    labels: Labels
+    streams: list[Stream]
     session_s: float
     rng: random.Random
     only: tuple[str, ...] = ()  # kinds of faults; none: all
@@ -106,14 +102,15 @@ class Injector:
         return [name for _, names in self.rounds for name in names]
 
     def is_complete(self) -> bool:
-        """Whether all instances have partitions, and the group has no other members and no rebalance under way."""
+        """Whether all instances have partitions, and no group has other members or a rebalance under way."""
         if not all(instance.has_partitions for instance in self.instances):
             return False
         try:
-            group = describe_group(self.settings)
+            groups = [describe_group(stream.settings) for stream in self.streams]
         except KafkaException:
             return False
-        return len(group.members) == len(self.instances) and group.state == ConsumerGroupState.STABLE
+        n = len(self.instances)
+        return all(len(group.members) == n and group.state == ConsumerGroupState.STABLE for group in groups)
 
     def names(self) -> list[str]:
         several_only = [
@@ -137,19 +134,22 @@ class Injector:
         ]
 
     def inject(self, name: str, instance: Supervised, node: Node) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {name} {instance.name} node {node.number}", flush=True)
+        stream = self.rng.choice(self.streams)
+        about = f"{instance.name}, node {node.number}, {stream.settings.topic}"
+        print(f"{time.strftime('%H:%M:%S')} {name}: {about}", flush=True)
         if name == "start_without_coordinator":
             instance.signal(signal.SIGKILL)
             time.sleep(2)  # the supervisor has restarted it, and it is about to ask
-            self._break_broker("group_coordinator_freeze", node)
+            self._break_broker("group_coordinator_freeze", node, stream)
         elif is_of_broker(name):
-            self._break_broker(name, node)
+            self._break_broker(name, node, stream)
         elif name == "labels":
-            self.labels.give(self.outputs, self.rng)
+            for every in self.streams:
+                every.labels.give(every.outputs, self.rng)
         elif name == "add_partition":
-            self._add_partition()
+            self._add_partition(stream)
         elif name == "produce_errors":
-            topic = self.rng.choice((self.settings.out, self.settings.state_topic))
+            topic = self.rng.choice((stream.settings.out, stream.settings.state_topic))
             self.cluster.alter(topic, min_insync_replicas="9")
             time.sleep(3)
             self.cluster.alter(topic, min_insync_replicas=None)
@@ -159,26 +159,26 @@ class Injector:
             instance = self.instances[0] if name == "kill_static" else instance
             instance.signal(signal.SIGTERM if name == "terminate" else signal.SIGKILL)
 
-    def _add_partition(self) -> None:
-        count = self.feed.partitions + 1
+    def _add_partition(self, stream: Stream) -> None:
+        count, topic = stream.feed.partitions + 1, stream.settings.topic
 
         def added() -> bool:
             try:
-                if self.cluster.partitions(self.settings.topic) < count:
-                    self.cluster.grow_topic(self.settings.topic, count)
+                if self.cluster.partitions(topic) < count:
+                    self.cluster.grow_topic(topic, count)
             except KafkaException:  # the broker that was asked is going down
                 return False
             return True
 
         if count <= MOST_PARTITIONS:
             wait_for(added, "another partition", 60)
-            self.feed.use(count)
+            stream.feed.use(count)
 
-    def _break_broker(self, name: str, node: Node) -> None:
+    def _break_broker(self, name: str, node: Node, stream: Stream) -> None:
         if name.startswith("group_coordinator"):
-            node = self.cluster.leader("__consumer_offsets", self.settings.group)
+            node = self.cluster.leader("__consumer_offsets", stream.settings.group)
         elif name == "transaction_coordinator_kill":
-            static = f"{self.settings.group}-{self.settings.topic}-static"
+            static = f"{stream.settings.group}-{stream.settings.topic}-static"
             node = self.cluster.leader("__transaction_state", static)
         if name.endswith("freeze"):
             node.freeze()
@@ -263,5 +263,6 @@ def inject_for(injector: Injector, until: float, at_least: int = 0) -> None:
         for thread in threads:
             thread.join()
         wait_for(injector.is_complete, "the group to be complete", 300)
-        scored = partial(injector.outputs.numbers.issuperset, list(injector.feed.acknowledged))
-        wait_for(scored, f"all to be well after {chosen}", 300)
+        for stream in injector.streams:
+            scored = partial(stream.outputs.numbers.issuperset, list(stream.feed.acknowledged))
+            wait_for(scored, f"all to be well after {chosen}", 300)

@@ -38,7 +38,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("tests", "tes
 from brokers import Kafka, kafka_home, open_broker, wait_for
 from confluent_kafka import Producer
 from faults import Supervised
-from services import CLIENT, unique
+from services import CLIENT, flags_of, unique
 from suite.load import stretch
 from suite.service import service_with
 
@@ -157,7 +157,7 @@ def run(home: Path, seconds: float, n_keys: int, rate: float, has_faults: bool, 
         )
         feed = Feed(kafka, topic, n_keys, rate, rng)
         with tempfile.TemporaryDirectory() as folder:
-            instances = [Supervised(Path(folder), name, settings) for name in ("a", "b")]
+            instances = [Supervised(Path(folder), name, flags_of(settings), [topic]) for name in ("a", "b")]
             began = time.monotonic()
             time.sleep(seconds / 3)
             often = [key for key, gap in enumerate(feed.gaps) if gap <= OFTEN_S]

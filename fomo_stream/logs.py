@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from traceback import extract_tb
 
 from fomo_stream.wording import clean
+
+_TOPIC: ContextVar[str | None] = ContextVar("topic", default=None)  # of several in this process: what lines are about
 
 
 def kv(event: str, **fields: object) -> str:
@@ -40,7 +45,7 @@ def raised_at(error: BaseException) -> str:
 def configure_logging(level: str) -> None:
     """Write the log lines of the package, from `level` upwards, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter = _LineFormatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logger = logging.getLogger("fomo_stream")
@@ -49,17 +54,37 @@ def configure_logging(level: str) -> None:
     set_level(level)
 
 
+class _LineFormatter(logging.Formatter):
+    """Adds the topic of the thread to lines that do not name it; `input` where `topic` is another one."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # named by logging
+        line, topic = super().formatMessage(record), _TOPIC.get()
+        if topic is None or re.search(rf" (topic|record|partition)={re.escape(topic)}(?=[\[ ]|$)", line):
+            return line
+        return f"{line} {'input' if ' topic=' in line else 'topic'}={topic}"
+
+
+def set_topic(topic: str) -> None:
+    """Let all lines of this thread, and of those that it makes by `make_thread`, name their topic."""
+    _TOPIC.set(topic)
+
+
+def make_thread(run: Callable[..., None], name: str, *values: object) -> threading.Thread:
+    """Make a thread that ends with the process, for work on the same topic."""
+    return threading.Thread(target=copy_context().run, args=(run, *values), name=name, daemon=True)
+
+
 def set_level(level: str) -> None:
     """Write log lines of the package from this level upwards."""
     logging.getLogger("fomo_stream").setLevel(level.upper())
 
 
 class Throttle:
-    """Limits how often a repeating event is logged, and counts the occurrences that were suppressed."""
+    """Limits how often a repeating event of a topic is logged, and counts the occurrences that were suppressed."""
 
     def __init__(self, seconds: float = 30.0) -> None:
         self._seconds = seconds
-        self._last: dict[str, tuple[float, int]] = {}
+        self._last: dict[tuple[str | None, str], tuple[float, int]] = {}
 
     def allow(self, event: str, now: float | None = None) -> int | None:
         """Return the number of occurrences suppressed since the last one allowed; None to suppress this one, too.
@@ -68,12 +93,12 @@ class Throttle:
         >>> [throttle.allow("down", now) for now in (0.0, 1.0, 2.0, 31.0)]
         [0, None, None, 2]
         """
-        now = time.monotonic() if now is None else now
-        last, suppressed = self._last.get(event, (float("-inf"), 0))
+        now, key = time.monotonic() if now is None else now, (_TOPIC.get(), event)
+        last, suppressed = self._last.get(key, (float("-inf"), 0))
         if now - last < self._seconds:
-            self._last[event] = (last, suppressed + 1)
+            self._last[key] = (last, suppressed + 1)
             return None
-        self._last[event] = (now, 0)
+        self._last[key] = (now, 0)
         return suppressed
 
 

@@ -1,6 +1,6 @@
 """When labels took effect, so that a detector without interruptions can score the same records and labels again.
 
-As a program it is `fomo-stream` with an `EffectRecorder`.
+As a program it is `fomo-stream` with a `SettingsRecorder`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from unittest.mock import patch
 from fomo_stream.cli.main import program
 from fomo_stream.kafka import service
 from fomo_stream.kafka.delivery.base import Delivery, Output
-from fomo_stream.kafka.observer import Observer, Observers
+from fomo_stream.kafka.member import GroupMember
+from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.model.architecture import Model
 from fomo_stream.partition.labels import DueLabels
+from fomo_stream.partition.rules import Rules
 from fomo_stream.settings.service_settings import ServiceSettings
 
-KEY = b"effect/"
+KEY, SETTINGS_KEY = b"effect/", b"in-force/"
 
 
 class EffectRecorder(Observer):
@@ -32,9 +34,41 @@ class EffectRecorder(Observer):
         self._delivery = delivery
 
     def labelled(self, partition: int, due: DueLabels) -> None:
-        value = json.dumps({"input_offset": due.takes_effect, "labels": due.labels}).encode()
-        key = KEY + b"%d/%d" % (due.takes_effect, due.labels[0][0])
-        self._delivery().send(Output(self._topic, key, value, [], partition))
+        content = {"input_offset": due.takes_effect, "labels": due.labels}
+        self._note(KEY + b"%d/%d" % (due.takes_effect, due.labels[0][0]), content, partition)
+
+    def _note(self, key: bytes, content: dict[str, Any], partition: int) -> None:
+        self._delivery().send(Output(self._topic, key, json.dumps(content).encode(), [], partition))
+
+
+class SettingsRecorder(EffectRecorder):
+    """Also notes the alert rate and the rules of a partition, from the record on with which they first counted.
+
+    member: returns the instance.
+    """
+
+    def __init__(self, settings: ServiceSettings, delivery: Callable[[], Delivery], member: Callable[[], GroupMember]):
+        super().__init__(settings, delivery)
+        self._member, self._noted = member, dict[int, tuple[float, Rules]]()
+
+    def restored(self, seconds: float) -> None:
+        self._noted.clear()
+
+    def labelled(self, partition: int, due: DueLabels) -> None:
+        self._note_settings(partition, due.takes_effect)
+        super().labelled(partition, due)
+
+    def scored(self, observation: Observation) -> None:
+        if observation.results:
+            self._note_settings(observation.partition, observation.results[0]["offset"])
+
+    def _note_settings(self, partition: int, offset: int) -> None:
+        member = self._member()
+        rate, rules = member.settings.alert_rate, member.pipeline.partitions[partition].rules.now
+        if self._noted.get(partition) != (rate, rules):
+            self._noted[partition] = rate, rules
+            content = {"input_offset": offset, "alert_rate": rate, "rules": rules.plain()}
+            self._note(SETTINGS_KEY + b"%d" % offset, content, partition)
 
 
 def effects_in(entries: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[str, Any]]:
@@ -46,18 +80,36 @@ def effects_in(entries: Iterable[tuple[bytes | None, bytes | None]]) -> list[dic
     return [json.loads(value or b"") for key, value in entries if (key or b"").startswith(KEY)]
 
 
+def settings_in(entries: Iterable[tuple[bytes | None, bytes | None]]) -> dict[int, tuple[float, Rules]]:
+    """The alert rates and rules that were noted among records of the state topic, by the first offset that had them."""
+    noted = [json.loads(value or b"") for key, value in entries if (key or b"").startswith(SETTINGS_KEY)]
+    return {note["input_offset"]: (note["alert_rate"], Rules.of_plain(note["rules"], {})) for note in noted}
+
+
 class RecordingService(service.Service):
     """A service with an `EffectRecorder`."""
 
     def __init__(self, settings: ServiceSettings, model: Model | None = None, observer: Observer | None = None) -> None:
-        recorder = EffectRecorder(settings, self._delivery)
-        super().__init__(settings, model, Observers([observer or Observer(), recorder]))
+        super().__init__(settings, model, Observers([observer or Observer(), self._recorder(settings)]))
+
+    def _recorder(self, settings: ServiceSettings) -> Observer:
+        return EffectRecorder(settings, self._delivery)
+
+    def _member(self) -> GroupMember:
+        assert self.member is not None
+        return self.member
 
     def _delivery(self) -> Delivery:
-        assert self.member is not None
-        return self.member.delivery
+        return self._member().delivery
+
+
+class SettingsRecordingService(RecordingService):
+    """A service with a `SettingsRecorder`."""
+
+    def _recorder(self, settings: ServiceSettings) -> Observer:
+        return SettingsRecorder(settings, self._delivery, self._member)
 
 
 if __name__ == "__main__":
-    with patch.object(service, "Service", RecordingService):
+    with patch.object(service, "Service", SettingsRecordingService):
         program()

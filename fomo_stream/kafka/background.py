@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
+
+from fomo_stream.logs import make_thread
 
 MAX_REORDERED_TASKS = 64  # consecutive tasks that are ordered; fewer than that overtake a task
 
@@ -31,7 +32,7 @@ class BackgroundExecutor(Executor):
         self._queue: queue.PriorityQueue[tuple[float, float, int, Callable[[], None]]] = queue.PriorityQueue()
         self._count = itertools.count()
         self._is_over = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = make_thread(self._run, name)
         self._thread.start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

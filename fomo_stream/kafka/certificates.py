@@ -13,7 +13,7 @@ from pathlib import Path
 from fomo_stream.errors import FomoError
 from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.watched_files import WatchedFiles
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.logs import Throttle, kv, make_thread
 from fomo_stream.settings.flags import BrokerFlags
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Certificates:
         self._files = WatchedFiles(Path(settings.kafka[name]) for name in FILES if name in settings.kafka)
         self._stopped, self._renewed = threading.Event(), threading.Event()
         if self._files:
-            threading.Thread(target=self._watch, name="fomo-certificates", daemon=True).start()
+            make_thread(self._watch, "fomo-certificates").start()
 
     @property
     def are_renewed(self) -> bool:

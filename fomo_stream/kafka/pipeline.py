@@ -133,7 +133,7 @@ class Pipeline:
         self._rules = rules
         self._warn_of_rules()
         for partition in self.partitions.values():
-            if partition.set_rules(rules):
+            if partition.set_rules(rules) and partition.is_active:  # else its restore decides from where on they hold
                 self._log_rules(partition)
 
     def follow_reference(self, now: float) -> None:

@@ -46,6 +46,7 @@ STALLED_S = 5.0  # the wait for the next record of the state topic
 HANGING_S = 15.0  # after the session timeout; the broker should have ended an open transaction earlier
 RETRY_S = 0.1
 TOPICS_AGE_S = 1.0  # the answer about topics names all their partitions: to ask for each partition costs their square
+IDLE_S = 60.0  # after the last restore the client is closed: it has threads and connections to all brokers
 STOP_S = 2.0  # the wait for the thread; a thread that still waits for the broker is abandoned
 BEHIND_S = 10.0  # a state that stays older than the group's offset for so long shows that somebody changed the offset
 
@@ -218,6 +219,7 @@ class Restorer:
         self._state = StateReader(settings, watch, warm, self._stopped.is_set)
         self._requested: list[tuple[float, Waiting]] = []  # with the earliest time for each, seconds, monotonic
         self._begun: list[tuple[Waiting, Future[Restored]]] = []
+        self._used_at: float | None = None  # the client, seconds, monotonic; None: it is closed
         self._thread = BackgroundExecutor("fomo-restore")
         self._throttle = Throttle()
 
@@ -249,6 +251,11 @@ class Restorer:
             self._requested = [request for request in self._requested if request not in due_requests]
             assigned = [partition for _, partition in due_requests if self._is_assigned(partition)]
             self._begun += [(partition, self._thread.submit(self._restore, partition)) for partition in assigned]
+        if self._begun or self._requested:
+            self._used_at = now
+        elif self._used_at is not None and now - self._used_at > IDLE_S:
+            self._used_at = None
+            self._thread.submit(self._state.close)
         return results
 
     def stop(self) -> None:

@@ -16,15 +16,16 @@ from functools import lru_cache
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError
+from fomo_stream.errors import BrokerError, ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import connect
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.service import Service
+from fomo_stream.kafka.watched_files import WatchedFiles
 from fomo_stream.loading import load_ready
-from fomo_stream.logs import Throttle, kv, raised_at
+from fomo_stream.logs import Throttle, kv, raised_at, set_topic
 from fomo_stream.model.architecture import Model
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import reload_settings
+from fomo_stream.settings.sources import files_of, reload_settings
 from fomo_stream.settings.topic_selection import TopicCatalog
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class TopicService:
         self._thread.join()
 
     def _run(self) -> None:
+        set_topic(self.settings.topic)
         pause = MIN_RETRY_S
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -86,9 +88,7 @@ class TopicService:
                 if not self._stopping.is_set():
                     self.service.run()
             except Exception as error:
-                if isinstance(error, FencedError):  # another instance with the same id would be fenced in turn
-                    pause = MAX_RETRY_S
-                elif time.monotonic() - began > SETTLED_S:
+                if time.monotonic() - began > SETTLED_S:
                     pause = MIN_RETRY_S
                 self._fail(error, pause)
             self.had_member |= self.service.member is not None
@@ -126,6 +126,7 @@ class TopicServices:
         self._missing_since: dict[str, float] = {}  # topics that the broker has not listed lately: seconds, monotonic
         self._known: set[str] = set()  # topics that had a service
         self._throttle = Throttle()
+        self._files = WatchedFiles(files_of(catalog.process))
         self.topics: dict[str, TopicService] = {}
 
     def stop(self) -> None:
@@ -168,6 +169,7 @@ class TopicServices:
                     self._follow(listed)
                 self._changed.wait(LISTING_S)
                 self._changed.clear()
+                self._compare_selection()
                 errors = [topic.error for topic in self.topics.values() if topic.error and not topic.had_member]
                 if errors and len(errors) == len(self.topics) and not self._catalog.process.wait:
                     raise errors[0]
@@ -176,6 +178,13 @@ class TopicServices:
                 topic.stop()
             for topic in self.topics.values():
                 topic.wait()
+
+    def _compare_selection(self) -> None:
+        """Log it if the file selects other topics now: that counts at the next start."""
+        if self._files.changed():
+            with suppress(ConfigError):  # the services log it
+                if reload_settings(self._catalog.process).topic != self._catalog.process.topic:
+                    log.warning(kv("settings_changed", names="topics", effect="restart the instances to use them"))
 
     def _listed(self) -> list[str] | None:
         """Return the topics of the broker, as patterns need them; None: it does not answer now."""

@@ -174,10 +174,12 @@ class Waiting(Partition):
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
             self.muted.recover(restored.entries, MUTED)
+        newest = self.rules.now
         if RULES in restored.entries:
-            newest = self.rules.now
             self.rules = RulesLog.decode(self.rules_log.recover(restored.entries, RULES))
-            self.set_rules(newest)
+        elif POSITION in restored.entries and newest != Rules():  # it had none so far
+            self.rules = RulesLog()
+        self.set_rules(newest)
 
     def discard_state(self) -> None:
         """Forget the restored state: its entries will be deleted, and learning starts again."""

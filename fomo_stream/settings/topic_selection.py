@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.settings.config_file import read_config
 from fomo_stream.settings.flags import BrokerFlags, HttpFlags
 from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.sources import PLACEHOLDER, LogLevel, flag, load, with_default
-from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, OutputFlags, check_topic_names
+from fomo_stream.settings.sources import PLACEHOLDER, SECTIONS, LogLevel, flag, load, with_default
+from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, NAMES, OutputFlags, check_topic_names
 
 TopicSettings = TypeVar("TopicSettings", bound=OutputFlags)
 
@@ -87,10 +88,17 @@ class TopicCatalog(Generic[TopicSettings]):
         own = {name: value for name, value in flags.items() if name in ProcessSettings.model_fields}
         self.process = load(ProcessSettings, own)
         self.selection = TopicSelection.parse(self.process.topic)
-        process, state = self.process, f"{self.process.group}-{PLACEHOLDER}-state"
-        outputs = [process.out or DEFAULT_OUT, process.dead_letters or DEFAULT_DEAD_LETTERS, state]
-        outputs += [process.alerts, process.feedback]
-        self._outputs = [_name_pattern(name) for name in outputs if name]
+        process = self.process
+        shared = {name: getattr(process, name) for name in NAMES}
+        shared |= {"out": process.out or DEFAULT_OUT, "dead_letters": process.dead_letters or DEFAULT_DEAD_LETTERS}
+        sections = (read_config(process.config).get(SECTIONS) if process.config else None) or {}
+        tables = [shared, *filter(None, sections.values())]
+        texts = [(key.replace("-", "_"), str(text)) for table in tables for key, text in table.items() if text]
+        self._outputs = [
+            _name_pattern(f"{text}-{PLACEHOLDER}-state" if name == "group" else text)
+            for name, text in dict.fromkeys(texts)
+            if name in NAMES
+        ]
 
     def settings(self, topic: str) -> TopicSettings:
         """Return the settings of one topic, as they were when first asked for. Raises ConfigError."""
@@ -129,7 +137,7 @@ class TopicCatalog(Generic[TopicSettings]):
                 settings[topic] = self.settings(topic)
             except ConfigError as error:
                 errors[topic] = error
-        written = {name for own in settings.values() for name in (*own.outputs, own.state_topic, own.feedback)}
+        written = {name for topic in settings for name in self._written_for(topic)}
         groups: dict[str, str] = {}
         for topic in [topic for topic in (*settings, *errors) if topic in written - {*self.selection.names}]:
             settings.pop(topic, None), errors.pop(topic, None)
@@ -143,8 +151,17 @@ class TopicCatalog(Generic[TopicSettings]):
     def _is_output(self, name: str) -> bool:
         """Return whether it is the name of an output of a topic that is selected, whether or not this topic exists."""
         matches = filter(None, (pattern.fullmatch(name) for pattern in self._outputs))
-        sources = [match["topic"] if match.re.groups else None for match in matches]
-        return any(topic in (None, *self.selection.names, *self.selection.matching([topic or ""])) for topic in sources)
+        return any(not match.re.groups or name in self._written_for(match["topic"]) for match in matches)
+
+    def _written_for(self, topic: str) -> set[str | None]:
+        """Return the topics that belong to a topic, if it is selected."""
+        if topic not in self.selection.names and not self.selection.matching([topic]):
+            return set()
+        try:
+            own = self.settings(topic)
+        except ConfigError:  # it is not scored
+            return set()
+        return {*own.outputs, own.state_topic, own.feedback}
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:

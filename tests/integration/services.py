@@ -175,18 +175,23 @@ class Command:
 @contextmanager
 def command(log: Path, settings: ServiceSettings, **options: Any) -> Iterator[Command]:
     """The command with these settings; killed at the end if it still runs. options: of `Command`."""
+    running = Command(log, *flags_of(settings), **options)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+
+
+def flags_of(settings: ServiceSettings) -> list[str]:
+    """The flags that give these settings."""
     flags = []
     for name in sorted(settings.model_fields_set - set(TABLES)):
         value = getattr(settings, name)
         flags += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value)]
     for table in TABLES:
         flags += [f"--{table}.{key}={value}" for key, value in getattr(settings, table).items()]
-    running = Command(log, *flags, **options)
-    try:
-        yield running
-    finally:
-        if running.process.poll() is None:
-            running.kill()
+    return flags
 
 
 def results(messages: list[Any]) -> list[dict[str, Any]]:

@@ -149,6 +149,65 @@ def test_the_command_takes_topics_from_sections_of_the_file(broker: Broker, tmp_
     assert "ERROR" not in command.text()
 
 
+def test_every_line_of_the_log_names_its_topic(broker: Broker, tmp_path: Path) -> None:
+    plant, pay = filled(broker, unique("plant")), filled(broker, unique("pay"), 1)
+    config = tmp_path / "fomo.yaml"
+    content = (
+        f"bootstrap: '127.0.0.1:1,{broker.bootstrap}'\ngroup: 'fomo-{{topic}}'\nfeatures: temperature,motor.rpm\n"
+        f"delivery: {'exactly-once' if broker.is_kafka else 'at-least-once'}\ntopics:\n  {plant}: {{}}\n  {pay}: {{}}\n"
+    )
+    config.write_text(content)
+    command = Command(tmp_path / "log", "--config", str(config), "--log-level", "debug")
+
+    def lines(event: str) -> set[str]:
+        """The endings of the lines of this event."""
+        return {line.split()[-1] for line in command.text().splitlines() if f" {event} " in line}
+
+    try:
+        assert len(scores(broker, f"{plant}-scores")) == len(scores(broker, f"{pay}-scores")) == 300
+        config.write_text(content + "rules: [{name: a}]")
+        named = {f"topic={plant}", f"topic={pay}"}
+        wait_for(lambda: lines("rules_not_read") == named, "both topics to tell of the mistake")
+        assert lines("schema") == lines("kafka_client") == named
+    finally:
+        assert command.terminate() == 0
+    for line in command.text().splitlines():
+        assert plant in line or pay in line or line.split()[2] == "stopping", line
+
+
+def test_the_log_says_that_other_topics_need_a_restart(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, config = filled(broker, unique("first")), filled(broker, unique("second")), tmp_path / "fomo.yaml"
+    content = f"topics:\n  {first}: {{}}\n  {second}: {{}}\n"
+    config.write_text(content)
+    delivery = "exactly-once" if broker.is_kafka else "at-least-once"
+    flags = {"bootstrap": broker.bootstrap, "group": "fomo-{topic}", "delivery": delivery}
+    with running(config=str(config), **flags) as services:
+        assert len(scores(broker, f"{first}-scores")) == len(scores(broker, f"{second}-scores")) == 300
+        config.write_text(content + "  third: {}\n")
+        wait_for(lambda: "settings_changed names=topics " in caplog.text, "the change to be seen")
+        config.write_text(content + "rules: [{name: b, only: rises}]\n")
+        wait_for(lambda: caplog.text.count("rules topic=") == 2, "the rules of both topics")
+    assert caplog.text.count("settings_changed") == 1
+    assert services.topics.keys() == {first, second}
+
+
+@pytest.mark.usefixtures("real_kafka")
+def test_a_topic_that_was_fenced_is_soon_scored_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_services, "MAX_RETRY_S", 300.0)
+    first, second = filled(broker, unique("first")), filled(broker, unique("second"))
+    with running(
+        topic=f"{first},{second}", bootstrap=broker.bootstrap, group="fomo-{topic}", instance_id="one"
+    ) as ours:
+        wait_for(lambda: all(one.ready for one in ours.services.values()) and len(ours.services) == 2, "both topics")
+        with Running(make_settings(broker, first, group=f"fomo-{first}", instance_id="one")):
+            wait_for(lambda: ours.topics[first].error, "the topic to be fenced")
+        broker.produce(first, readings(20, start=300))
+        assert len(scores(broker, f"{first}-scores", 320)) == 320
+        assert ours.services[second].ready
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -182,6 +241,19 @@ def test_a_pattern_leaves_out_the_outputs_of_its_topics() -> None:
     assert list(settings) == ["x", "plant-1"]
     assert not errors
     assert settings["plant-1"].group == "g-plant-1"
+
+
+def test_a_pattern_leaves_out_the_outputs_of_sections_also_of_topics_that_are_gone(tmp_path: Path) -> None:
+    config = tmp_path / "fomo.yaml"
+    config.write_text(
+        "group: 'g-{topic}'\nrules: [{name: a, only: rises}]\ntopics:\n"
+        "  '^plant-.*': {group: 'p-{topic}', out: 'scored-{topic}', dead-letters: null}\n"
+        "  orders: {group: of-orders, feedback: judged, alerts:, rules: [{name: b, only: falls}]}\n  '^.*': {}\n"
+    )
+    catalog = TopicCatalog(ServiceSettings, {"config": str(config)})
+    written = ["scored-plant-1", "p-plant-1-plant-1-state", "plant-1-dead-letters", "judged", "of-orders-orders-state"]
+    settings, errors = catalog.topics([*written, "scored-by-hand", "plant-2", "g-x-x-state"])
+    assert (list(settings), errors) == (["orders", "plant-2", "scored-by-hand"], {})
 
 
 def test_one_topic_of_a_file_is_read_with_its_section(tmp_path: Path) -> None:

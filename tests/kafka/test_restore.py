@@ -318,6 +318,27 @@ def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignore
             taken(one)
 
 
+def test_without_anything_to_restore_it_has_no_client() -> None:
+    broker = MemoryBroker()
+    write(broker, {"detector/x": b"learned"})
+    readers: list[MemoryReader] = []
+
+    def make(*_: Any) -> MemoryReader:
+        readers.append(MemoryReader(broker))
+        return readers[-1]
+
+    with (
+        restorer(broker) as one,
+        patch("fomo_stream.kafka.broker.topic_reader.make_reader", make),
+        patch("fomo_stream.kafka.restore.IDLE_S", 0.0),
+    ):
+        for count in (1, 2):  # the second time with a new client
+            one.request(task(0))
+            assert [restored.entries for _, restored in taken(one)] == [{"detector/x": b"learned"}]
+            waits(one, lambda: readers[-1].closed)
+            assert len(readers) == count
+
+
 def test_a_partition_that_waits_does_not_delay_others() -> None:
     broker = MemoryBroker()
     with restorer(broker) as one:

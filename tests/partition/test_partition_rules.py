@@ -346,6 +346,20 @@ def test_rules_hold_from_the_offset_at_which_they_came_also_for_who_reads_again(
     assert [("rule" in one) for one in again] == [("rule" in one) for one in results[60:]]
 
 
+def test_the_first_rules_of_a_stored_partition_hold_from_its_next_record_on() -> None:
+    partition = running(Rules())
+    results = [result or {} for result in partition.score(lines()[:70]).results]
+    newest = Rules([Rule(name="range", features=("a",), valid=(-1e9, 0.0))])
+    entries = {name: value for name, value in partition.changes().items() if value is not None}
+    other = running(newest, Restored(70, entries, learned_until=70))
+    assert not any("rule" in one for one in results)
+    assert any("rule" in (result or {}) for result in other.score(lines()[70:100]).results)
+    entries |= {name: value for name, value in other.changes().items() if value is not None}
+    again = running(newest, Restored(40, entries, learned_until=100)).score(lines()[40:100]).results
+    assert [("rule" in (one or {})) for one in again[:30]] == [False] * 30
+    assert [("rule" in (one or {})) for one in again[30:]] == [line.fields["a"] > 0 for line in lines()[70:100]]
+
+
 changes = st.lists(
     st.tuples(st.integers(1, 5), st.lists(rules, max_size=2), st.lists(windows, max_size=1)), max_size=30
 )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, broker_error, connect, make_admin, make_reader
@@ -58,8 +58,7 @@ class Cluster:
 
     def __init__(self, settings: BrokerFlags) -> None:
         self._settings = settings
-        # Some brokers create a topic when a client asks about it; this consumer does not trigger that.
-        self._reader = make_reader(settings)
+        self._reader: Consumer | None = None  # only for the embedded broker
         self.has_controller = False  # the embedded broker has none, and supports only `partitions` and `create`
 
     def connect(self) -> None:
@@ -68,11 +67,16 @@ class Cluster:
         self.has_controller = metadata.controller_id in metadata.brokers
 
     def close(self) -> None:
-        self._reader.close()
+        """Close the client that has to be closed."""
+        if self._reader is not None:
+            self._reader.close()
 
     def partitions(self, topics: Collection[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Return the number of partitions of the topics that exist, and their ids where the broker has ids."""
         if not self.has_controller:
+            # Some brokers create a topic when a client asks about it; this consumer does not trigger that.
+            if self._reader is None:
+                self._reader = make_reader(self._settings)
             answers = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
             return {topic: len(about.partitions) for topic, about in answers.items() if about.error is None}, {}
         existing, hidden = describe_topics(self.admin, topics)

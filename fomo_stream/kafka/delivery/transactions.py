@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, wait_until_connected
+from fomo_stream.logs import make_thread
 
 # The broker did not answer, or not yet: the same call may succeed later.
 NO_ANSWER = (
@@ -53,7 +54,7 @@ class BlockingCall:
         self._error: Exception | None = None
         self._began = self._checked_at = self.ended_at = monotonic()
         self.waited = 0.0  # seconds, without the time during which this process was suspended
-        threading.Thread(target=self._run, args=[function], name="fomo-commit", daemon=True).start()
+        make_thread(self._run, "fomo-commit", function).start()
 
     def _run(self, function: Callable[[], None]) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
 from fomo_stream.kafka.registry.client import RegistryClient, SubjectVersion
-from fomo_stream.logs import Throttle, kv, raised_at
+from fomo_stream.logs import Throttle, kv, make_thread, raised_at
 from fomo_stream.records import avro, json_schema, protobuf
 from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
 from fomo_stream.records.writer_schema import UNSUPPORTED, Kind, RegisteredWriter, SchemaText, Writer
@@ -115,7 +115,7 @@ class Schemas:
         if since == now:
             self._queue.put(question)
             if len(self.threads) < THREADS:
-                self.threads.append(threading.Thread(target=self._run, name="fomo-schemas", daemon=True))
+                self.threads.append(make_thread(self._run, "fomo-schemas"))
                 self.threads[-1].start()
         if now - since > self._settings.schema_wait:
             what = f"schema {question.schema_id} could not be fetched for {self._settings.schema_wait:g} s"

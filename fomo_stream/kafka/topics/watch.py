@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.kafka.broker.cluster import Cluster, Ends, PartitionId, TopicLimits
 from fomo_stream.kafka.topics.checks import grow_command
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.logs import Throttle, kv, make_thread
 from fomo_stream.settings.service_settings import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class TopicWatch:
         self.cluster = Cluster(settings)
         self.is_temporary = False  # the last trouble may end soon
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
+        self._thread = make_thread(self._watch, "fomo-topic-watch")
         named = (settings.topic, *settings.outputs, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.answer = TopicsAnswer({}, {})
