@@ -188,7 +188,7 @@ def test_the_log_says_that_other_topics_need_a_restart(
         config.write_text(content + "  third: {}\n")
         wait_for(lambda: "settings_changed names=topics " in caplog.text, "the change to be seen")
         config.write_text(content + "rules: [{name: b, only: rises}]\n")
-        wait_for(lambda: caplog.text.count("rules topic=") == 2, "the rules of both topics")
+        wait_for(lambda: all(f" rules topic={name} " in caplog.text for name in (first, second)), "the rules")
     assert caplog.text.count("settings_changed") == 1
     assert services.topics.keys() == {first, second}
 
