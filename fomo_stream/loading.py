@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.logs import configure_logging, kv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from concurrent.futures import Executor
 
     import numpy as np
@@ -79,10 +80,20 @@ def first_detector(
     if rows is not None:
         detector.seed_context(rows)
     if settings.reference is not None:
-        good = (refer or set_reference)(settings, detector, schema)
-        name = {"file" if settings.reference_span is None else "range": str(settings.reference)}
-        log.info(kv("reference", **name, records=good.records, keys=good.keys, digest=good.name))
+        _refer(settings, detector, schema, refer or set_reference)
     return detector
+
+
+def read_reference(settings: InputFlags, model: Model, schema: Schema) -> Reference:
+    """Return the reference of the file of --reference. Raises the errors of `set_reference`."""
+    return _refer(settings, _new_detector(settings, model, schema, None), schema, set_reference)
+
+
+def _refer(settings: InputFlags, detector: Detector, schema: Schema, refer: Refer) -> Reference:
+    good = refer(settings, detector, schema)
+    name = {"file" if settings.reference_span is None else "range": str(settings.reference)}
+    log.info(kv("reference", **name, records=good.records, keys=good.keys, digest=good.name))
+    return good
 
 
 def set_reference(
@@ -124,10 +135,24 @@ def set_reference(
     absent += [settings.key] if settings.key is not None and not any(key is not None for key in keys) else []
     if len(rows) and absent:
         raise SchemaError(f"--reference {path} has no value of {', '.join(absent)[:200]}", "add it, or leave it out")
-    try:
+    with _naming_the_reference(settings):
         return detector.set_reference(rows, keys)
+
+
+def unpack_reference(settings: RuleFlags, detector: Detector, data: bytes) -> Reference:
+    """Give the detector the rows that a group has stored. Raises SchemaError if they are too few."""
+    with _naming_the_reference(settings):
+        return detector.unpack_reference(data)
+
+
+@contextmanager
+def _naming_the_reference(settings: RuleFlags) -> Iterator[None]:
+    from fomo_stream.errors import SchemaError
+
+    try:
+        yield
     except SchemaError as error:
-        raise SchemaError(f"--reference {path}: {error.what}", error.remedy) from None
+        raise SchemaError(f"--reference {settings.reference}: {error.what}", error.remedy) from None
 
 
 def _items_of_file(settings: RuleFlags) -> Iterator[Item]:

@@ -59,7 +59,7 @@ def row(name: str, field: Any, has_effect: bool) -> list[str]:
     if field is None:
         return []
     extra = extra_of(field)
-    value = choices_of(field.annotation) or extra["metavar"]
+    value = escaped(choices_of(field.annotation) or extra["metavar"] or "")
     flag = f"--kafka.KEY {value}" if name == "kafka" else option(name)
     if name != "kafka" and field.annotation is not bool:
         flag += f" {value}" if value else ""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.records.times import moment_ms
+from fomo_stream.records.moments import moment_ms
 from fomo_stream.wording import DURATIONS, SECONDS
 
 EXAMPLES = "a time (2026-10-01, 2026-10-01T12:00Z), an offset (812), or an offset for each partition (0:812,1:790)"

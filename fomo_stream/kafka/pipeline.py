@@ -29,7 +29,7 @@ from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import InputEnd, TopicsAnswer
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.loading import check_schema, first_detector
+from fomo_stream.loading import check_schema, first_detector, read_reference
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.model.architecture import Model
 from fomo_stream.partition.incidents import Notice
@@ -42,7 +42,7 @@ from fomo_stream.partition.running import Running, ScoredBatch
 from fomo_stream.records.derivations import parse_derivations
 from fomo_stream.records.derived import inputs_without_value
 from fomo_stream.records.evolution import SchemaEvolution
-from fomo_stream.records.inference import TooManyFeaturesError, infer_from_records, input_notes, roles_of
+from fomo_stream.records.inference import TooManyFeaturesError, infer_from_records, input_notes, roles_of, unnamed_note
 from fomo_stream.records.presence import Presence
 from fomo_stream.records.schema import Schema, look_up, shown_names
 from fomo_stream.records.writer_schema import WrittenFields
@@ -140,7 +140,7 @@ class Pipeline:
         """Use another file of --reference from the next record of each partition on. now: seconds, monotonic."""
         if self._first is None or self.schema is None or (former := self._first.reference) is None:
             return
-        read = partial(first_detector, self._settings, self._model, self.schema)
+        read = partial(read_reference, self._settings, self._model, self.schema)
         reference = self._references.changed(now, read, former)
         if reference is None or reference.name == former.name:
             return
@@ -310,6 +310,7 @@ class Pipeline:
         self._sample = None
         try:
             notes = list(input_notes(schema, records, values=False))
+            notes += unnamed_note(schema, records) if self._settings.features is None else []
             lacking = inputs_without_value(parse_derivations(self._settings.derive), records)
             notes += [f"no {kind} in {shown_names([name])}, which --derive names" for name, kind in lacking]
         except Exception as error:  # a failed hint must not stop scoring

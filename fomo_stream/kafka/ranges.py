@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -25,6 +25,7 @@ from fomo_stream.settings.topic_flags import InputFlags, TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # the wait for the next record; then a new client asks
+LOOK_ON = 1000  # records after the end of a range, which show whether times are in order
 PATIENCE_S = 60.0  # the wait for the next record, with any number of clients
 Answer = TypeVar("Answer")
 
@@ -50,10 +51,29 @@ def reference_ranges(settings: TopicFlags, now_ms: int) -> tuple[list[Range], li
     span, name = settings.reference_span or range(0), f"--reference {settings.reference}"
     if span.stop > now_ms:
         raise ConfigError(f"{name} has not ended yet, and it is read only once", "give an end that has passed")
+    begin = Bound(name, time_ms=span.start)
     try:
-        return _resolved(settings, Bound(name, time_ms=span.start), Bound(time_ms=span.stop))
+        ranges, notes = _resolved(settings, begin, Bound(time_ms=span.stop))
     except TopicError as error:
         raise SchemaError(error.what, f"{error.remedy}; give a range that the topic has, or a file") from None
+    if empty := [each.partition for each in ranges if each.start >= each.end]:
+        where = f"{settings.topic}[{shown_ranges(empty)}]"
+        notes.append(f"{where} has no record in the range, or one before it with a later time: it has no good records")
+    ends = {each.partition: each.end for each in _resolved(settings, begin, Bound())[0]}
+    if late := _records_in(
+        settings, span, {n.partition: (n.end, min(n.end + LOOK_ON, ends[n.partition])) for n in ranges}
+    ):
+        count = f"{late:,} of the first {LOOK_ON:,} records after its end, of each partition, have times in it"
+        notes.append(f"{name} ends with the first later record, but {count}: they are left out, with all like them")
+    return ranges, notes
+
+
+def _records_in(settings: TopicFlags, span: range, offsets: Mapping[int, tuple[int, int]]) -> int:
+    """Return how many records between these offsets of partitions have times in a span; 0 if the broker stalls."""
+    there = {number: (start, stop) for number, (start, stop) in offsets.items() if start < stop}
+    with suppress(NoProgressError, KafkaException), TopicReader(settings) as reader:
+        return sum(message.timestamp()[1] in span for message in reader.read(settings.topic, there, STALLED_S))
+    return 0
 
 
 def _resolved(settings: TopicFlags, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
@@ -191,11 +211,11 @@ def read_range(
                 _check_same_topic(settings, topic, range_)
                 if time.monotonic() - last_progress > PATIENCE_S:
                     what = f"{topic}[{range_.partition}]@{offset} could not be read for {PATIENCE_S:g} s ({error})"
-                    raise BrokerError(what, "check that all brokers run, and start the replay again") from None
+                    raise BrokerError(what, "check that all brokers run, and start again") from None
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
                     what = f"the broker no longer has {topic}[{range_.partition}]@{offset}: it was deleted meanwhile"
-                    raise LostOffsetError(what, "start a new replay, with a later --from") from None
+                    raise LostOffsetError(what, "start again, with a later begin of the range") from None
                 raise broker_error(error, f"topic {topic} cannot be read", permit=PERMIT) from None
     if not is_stopped():
         _check_same_topic(settings, topic, range_)
@@ -212,4 +232,4 @@ def _check_same_topic(settings: TopicFlags, topic: str, range_: Range) -> None:
         except (BrokerError, KafkaException):
             return
     if topic not in partitions or topic_ids.get(topic, range_.topic_id) != range_.topic_id:
-        raise LostOffsetError(f"topic {topic} was deleted or created again since the replay began; start a new replay")
+        raise LostOffsetError(f"topic {topic} was deleted or created again while it was read; start again")

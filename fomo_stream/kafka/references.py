@@ -19,7 +19,7 @@ from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.kafka.guard import unexpected_error
 from fomo_stream.kafka.ranges import read_items, reference_ranges
 from fomo_stream.kafka.watched_files import WatchedFiles
-from fomo_stream.loading import set_reference
+from fomo_stream.loading import set_reference, unpack_reference
 from fomo_stream.logs import kv
 from fomo_stream.partition.record import Pending
 from fomo_stream.records.schema import Schema
@@ -38,14 +38,21 @@ class References:
         path = settings.reference
         self._file = WatchedFiles([path] if isinstance(path, Path) else [])
         self._checked_at, self._is_changed = 0.0, False
-        self._reading: Future[Reference | None] | None = None
+        self._reading: Future[Reference] | None = None
+        # one for all files: each new thread would get memory of its own from the system, which stays
+        self._thread: BackgroundExecutor | None = None
+
+    def stop(self) -> None:
+        """End the thread that reads files, if there is one."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
     def check(self, settings: InputFlags, detector: Detector, schema: Schema) -> Reference:
         """Give the detector the reference. Store nothing. Raises the errors of `set_reference`, and of the broker."""
         if self._made is None or self._made[0] != schema:
             span = settings.reference_span
             if span is not None and (packed := GroupReference(settings, schema).stored()) is not None:
-                self._made = schema, detector.unpack_reference(packed), False
+                self._made = schema, unpack_reference(settings, detector, packed), False
             else:
                 items = None if span is None else _good_records(settings)
                 self._made = schema, set_reference(settings, detector, schema, items), span is not None
@@ -56,15 +63,15 @@ class References:
         """Give the detector the reference; the group keeps that of a range."""
         made = self.check(settings, detector, schema)
         if self._made is not None and self._made[2]:
-            made = detector.unpack_reference(GroupReference(settings, schema).agree(made.pack()))
+            made = unpack_reference(settings, detector, GroupReference(settings, schema).agree(made.pack()))
             self._made = schema, made, False
         return made
 
-    def changed(self, now: float, read: Callable[[], Detector], former: Reference) -> Reference | None:
+    def changed(self, now: float, read: Callable[[], Reference], former: Reference) -> Reference | None:
         """Return the reference of the file once this has changed and was read, in a thread.
 
-        None: it has not changed, or has a mistake. now: seconds, monotonic. read: makes a detector with the reference,
-        which takes over from the former one without a wait.
+        None: it has not changed, or has a mistake. now: seconds, monotonic. read: makes the reference, which takes over
+        from the former one without a wait.
         """
         if not self._file or now < self._checked_at + CHECK_S:
             return None
@@ -72,22 +79,22 @@ class References:
         if self._file.changed():  # it may not be complete yet
             self._is_changed, self._reading = True, None
         elif self._is_changed:
-            self._is_changed, thread = False, BackgroundExecutor("fomo-reference")
-            self._reading = thread.submit(lambda: _prepared(read().reference, former))
-            thread.shutdown(wait=False)
+            self._is_changed, self._thread = False, self._thread or BackgroundExecutor("fomo-reference")
+            self._reading = self._thread.submit(lambda: _prepared(read(), former))
         elif self._reading is not None and self._reading.done():
             reading, self._reading = self._reading, None
             try:
-                return reading.result()
+                made = reading.result()
+                self._made = None  # the first one would be kept for ever
+                return made
             except Exception as error:
                 reason = error if isinstance(error, FomoError) else unexpected_error("the file of --reference", error)
                 log.error(kv("reference_not_read", reason=reason, effect="the old one is kept"))
         return None
 
 
-def _prepared(reference: Reference | None, former: Reference) -> Reference | None:
-    if reference is not None:
-        reference.prepare(former)
+def _prepared(reference: Reference, former: Reference) -> Reference:
+    reference.prepare(former)
     return reference
 
 

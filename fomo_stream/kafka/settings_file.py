@@ -58,7 +58,9 @@ class SettingsFile:
         names = [name for name in type(settings).model_fields if name not in {*RULE_SETTINGS, *NOT_COMPARED}]
         names = [name for name in names if getattr(settings, name) != getattr(self._used, name)]
         # all or none: only as a whole were the settings of the file checked
-        self.is_newer = bool(names) and set(names) <= {*LIVE_SETTINGS} and _sizes(settings) == _sizes(self._used)
+        # with another alert rate, a reference may have too few rows
+        live = {*LIVE_SETTINGS} - ({"alert_rate"} if settings.reference is not None else set())
+        self.is_newer = bool(names) and set(names) <= live and _sizes(settings) == _sizes(self._used)
         if names and not self.is_newer:
             log.warning(kv("settings_changed", names=",".join(names), effect="restart the instances to use them"))
             settings = self._used.model_copy(update={name: getattr(settings, name) for name in RULE_SETTINGS})

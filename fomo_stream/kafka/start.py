@@ -59,6 +59,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
     """
     settings_file, watch, references = SettingsFile(settings), TopicWatch(settings), References(settings)
     stack.callback(watch.stop)
+    stack.callback(references.stop)
     if (schemas := codec_for(settings, of_service=False)[1]) is not None:
         schemas.check()
     setup = TopicSetup(settings, watch)

@@ -436,6 +436,8 @@ def choose_features(
             note(text)
     if settings.features is None:
         note(features_note(schema, left_out, offers_time))
+        for text in unnamed_note(schema, records):
+            note(text)
         if settings.key is None and "text" in left_out.values():
             note(TEXT_HINT)
     for text in input_notes(schema, records):
@@ -478,6 +480,13 @@ def features_note(schema: Schema, left_out: Mapping[str, str], offers_time: bool
     return f"features: {_names_text(schema.features)}" + (f"; left out: {reasons}" if reasons else "")
 
 
+def unnamed_note(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a note if features that the user has not named measure nothing; see `envelope_note`."""
+    chosen = [name for name in schema.features if name not in schema.categorical and "(" not in name]  # not derived
+    if note := envelope_note(chosen, records):
+        yield note
+
+
 def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]], values: bool = True) -> Iterator[str]:
     """Yield lines about properties of the features in the first records that the user may not expect.
 
@@ -488,8 +497,6 @@ def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]], values: bo
         n = len(schema.features)
         part = f"of {n + len(schema.untaken):,} features a fixed random subset of {n:,} is scored"
         yield f"{part}, as the model takes no more; left out: {_names_text(schema.untaken)}; --features names others"
-    if note := envelope_note(schema.features, records):
-        yield note
     texts = [name for name in numeric if any(is_number_text(look_up(record, name)) for record in records)]
     if texts:
         yield f"{READ_AS_NUMBERS}: {_names_text(texts)}"

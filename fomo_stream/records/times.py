@@ -26,7 +26,6 @@ _PLAUSIBLE_TIMES = datetime(1990, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo
 _PLAUSIBLE_NUMBERS = datetime(2000, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)
 _MAX_MS = 2**62
 END_MS = 7_289_654_400_000  # of the year 2200
-EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)  # floats would lose milliseconds
 _MAX_NUMBER = 1e300
 _MIN_STEPS = 10  # steps from time to time; fewer may fall by chance
 
@@ -71,28 +70,6 @@ def to_milliseconds(value: Any, zone: tzinfo = UTC) -> int | None:
         return None
     unit = next(unit for largest, unit in _UNITS if abs(number) < largest)
     return None if abs(number * unit) >= _MAX_MS else round(number * unit)
-
-
-def moment_ms(text: str) -> int:
-    """Return a date or time in ISO 8601 as milliseconds since 1970; without a zone in UTC. Raises ValueError."""
-    moment = datetime.fromisoformat(text.strip())
-    return max(0, ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // MILLISECOND)
-
-
-def time_span(text: str) -> range | None:
-    """Return the milliseconds of FROM/TO, without TO; None if these are not dates or times. Raises ValueError if empty.
-
-    >>> time_span("2025-10-01/2025-10-01T00:00:01"), time_span("good/week.csv")
-    (range(1759276800000, 1759276801000), None)
-    """
-    begin, _, end = text.partition("/")
-    try:
-        span = range(moment_ms(begin), moment_ms(end))
-    except ValueError:
-        return None
-    if not span:
-        raise ValueError(f"{end} is not after {begin}; the end is the first moment after the range")
-    return span
 
 
 def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str]:

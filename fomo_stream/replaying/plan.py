@@ -13,7 +13,7 @@ from fomo_stream.detector.reference import Reference
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.bounds import Range, parse_bounds
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.loading import set_reference
+from fomo_stream.loading import set_reference, unpack_reference
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
@@ -62,7 +62,7 @@ class Plan:
         if span is None or self.good is None:
             return set_reference(settings, detector, schema)
         if isinstance(self.good, bytes):
-            return detector.unpack_reference(self.good)
+            return unpack_reference(settings, detector, self.good)
         is_whole, samples = self.good.kind == "topic", map(self.good.read, self.good.partitions, repeat(lambda: False))
         good = (sample for sample in chain.from_iterable(samples) if is_whole or sample.timestamp in span)
         return set_reference(settings, detector, schema, good)

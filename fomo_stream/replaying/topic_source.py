@@ -117,6 +117,7 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
         schema, note = _infer(settings, source)
         notes = [note]
     first = [sample.fields for sample in islice(_samples(source), INFER_RECORDS) if sample.error is None]
+    notes += inference.unnamed_note(schema, first) if settings.features is None else []
     return schema, [*notes, *inference.input_notes(schema, first)]
 
 

@@ -15,7 +15,7 @@ from pydantic_settings import NoDecode
 
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS
 from fomo_stream.records.derivations import parse_derivations, split_derivations
-from fomo_stream.records.times import time_span
+from fomo_stream.records.moments import time_span
 from fomo_stream.settings import rule_spec
 from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
 from fomo_stream.settings.sources import BaseFlags, flag, option

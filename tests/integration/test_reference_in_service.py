@@ -100,6 +100,21 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     assert "give a range that the topic has, or a file" in str(refusal(changed(settings, group="other")))
 
 
+def test_times_that_are_not_in_order_are_told(broker: Broker, tmp_path: Path) -> None:
+    """The range of one partition ends with its first device, and that of the other is empty."""
+    made = sensors(broker, 2, {"retention.ms": "-1"}, alert_rate=0.02, reference="2026-10-01T01:00/2026-10-01T03:00")
+    for key in ("a", "b"):
+        times = range(BEGAN, BEGAN + COUNT * MINUTE, MINUTE)
+        broker.produce(made.topic, readings(COUNT), (key for _ in times), times, partition=0)
+    broker.produce(made.topic, readings(50), ("c" for _ in range(50)), [BEGAN] * 50, partition=1)
+    with scoring(broker, tmp_path / "one", made, 2 * COUNT + 50) as one:
+        pass
+    assert "records=120 keys=1 " in one.text()
+    lines = [line for line in one.text().splitlines() if " check_reference " in line]
+    assert f"{made.topic}[1] has no record in the range" in lines[0]
+    assert "120 of the first 1,000 records after its end, of each partition, have times in it" in lines[1]
+
+
 def test_another_range_replaces_the_stored_one(broker: Broker, settings: ServiceSettings, tmp_path: Path) -> None:
     later = changed(settings, reference="2026-10-01T01:00/2026-10-01T04:00")
     with scoring(broker, tmp_path / "one", settings, 2 * COUNT) as one:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.bounds import Bound, parse_bounds
-from fomo_stream.records.times import EPOCH, MILLISECOND
+from fomo_stream.records.moments import EPOCH, MILLISECOND
 from fomo_stream.wording import SECONDS
 
 NOW = 1_790_000_000_000

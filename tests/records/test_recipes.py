@@ -44,6 +44,16 @@ def test_features_that_measure_nothing_are_named_with_the_recipe(tool: str) -> N
         assert len(of_recipe) == is_noted, notes
 
 
+def test_features_that_a_user_has_named_or_derived_are_no_parts_of_a_message() -> None:
+    for flags in (["--derive", "change(payload.temp)"], ["--features", "payload.temp,schema.optional"]):
+        settings, notes = parse(ScoreSettings, ["-", "--key", "payload.device", *flags]), list[str]()
+        assert isinstance(settings, ScoreSettings)
+        records = [{**one, "change(payload.temp)": 0.5} for one in messages("Kafka Connect", 300)]
+        choose_features(settings, "jsonl", records, "file", roles_of(settings), notes.append)
+        assert not any("change(payload.temp)" in note and "recipes.md" in note for note in notes)
+        assert any("schema.optional" in note and "recipes.md" in note for note in notes) == ("--derive" in flags)
+
+
 def test_a_file_that_cannot_be_read_names_the_recipe() -> None:
     settings = parse(ScoreSettings, ["-"])
     assert isinstance(settings, ScoreSettings)

@@ -59,8 +59,9 @@ class GroupReference:
         valid, packed_valid = self._valid()
         if packed_valid is None:
             raise self._log.not_kept()
-        entries, unused = self._log.entries(KIND), {name} - {valid}
-        others = [entry for entry in entries if entry.content["rows"] != self._rows or entry.content["name"] in unused]
+        # also what is left of an instance that died, or comes later: it will use the valid one
+        kept = self._rows, valid
+        others = [e for e in self._log.entries(KIND) if (e.content["rows"], e.content["name"]) != kept]
         self._log.delete([entry.key for entry in others])
         replaced = sorted({str(entry.content["range"]) for entry in others if entry.content["rows"] != self._rows})
         if valid == name:
