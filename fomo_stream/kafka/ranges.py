@@ -6,8 +6,9 @@ Reading does not join a group, and does not commit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import islice
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -25,7 +26,7 @@ from fomo_stream.settings.topic_flags import InputFlags, TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # the wait for the next record; then a new client asks
-LOOK_ON = 1000  # records after the end of a range, which show whether times are in order
+LOOK_ON = 10_000  # records after the ends of ranges, which show whether times are in order
 PATIENCE_S = 60.0  # the wait for the next record, with any number of clients
 Answer = TypeVar("Answer")
 
@@ -51,29 +52,27 @@ def reference_ranges(settings: TopicFlags, now_ms: int) -> tuple[list[Range], li
     span, name = settings.reference_span or range(0), f"--reference {settings.reference}"
     if span.stop > now_ms:
         raise ConfigError(f"{name} has not ended yet, and it is read only once", "give an end that has passed")
-    begin = Bound(name, time_ms=span.start)
     try:
-        ranges, notes = _resolved(settings, begin, Bound(time_ms=span.stop))
+        ranges, notes = _resolved(settings, Bound(name, time_ms=span.start), Bound(time_ms=span.stop))
     except TopicError as error:
         raise SchemaError(error.what, f"{error.remedy}; give a range that the topic has, or a file") from None
     if empty := [each.partition for each in ranges if each.start >= each.end]:
         where = f"{settings.topic}[{shown_ranges(empty)}]"
         notes.append(f"{where} has no record in the range, or one before it with a later time: it has no good records")
-    ends = {each.partition: each.end for each in _resolved(settings, begin, Bound())[0]}
-    if late := _records_in(
-        settings, span, {n.partition: (n.end, min(n.end + LOOK_ON, ends[n.partition])) for n in ranges}
-    ):
-        count = f"{late:,} of the first {LOOK_ON:,} records after its end, of each partition, have times in it"
+    n_read, late = _read_on(settings, span, ranges)
+    if late:
+        count = f"{late:,} of the next {n_read:,} records have times in it"
         notes.append(f"{name} ends with the first later record, but {count}: they are left out, with all like them")
     return ranges, notes
 
 
-def _records_in(settings: TopicFlags, span: range, offsets: Mapping[int, tuple[int, int]]) -> int:
-    """Return how many records between these offsets of partitions have times in a span; 0 if the broker stalls."""
-    there = {number: (start, stop) for number, (start, stop) in offsets.items() if start < stop}
+def _read_on(settings: TopicFlags, span: range, ranges: Sequence[Range]) -> tuple[int, int]:
+    """Read on behind these ranges, at most LOOK_ON records; return how many, and how many have times in the span."""
+    behind, times = {each.partition: (each.end, None) for each in ranges}, list[int]()
     with suppress(NoProgressError, KafkaException), TopicReader(settings) as reader:
-        return sum(message.timestamp()[1] in span for message in reader.read(settings.topic, there, STALLED_S))
-    return 0
+        for message in islice(reader.read(settings.topic, behind, STALLED_S), LOOK_ON):
+            times.append(message.timestamp()[1])
+    return len(times), sum(time_ms in span for time_ms in times)
 
 
 def _resolved(settings: TopicFlags, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
