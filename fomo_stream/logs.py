@@ -42,10 +42,10 @@ def raised_at(error: BaseException) -> str:
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
 
 
-def configure_logging(level: str) -> None:
-    """Write the log lines of the package, from `level` upwards, to standard error."""
+def configure_logging(level: str, more: str = "") -> None:
+    """Write the log lines of the package, from `level` upwards, to standard error, with `more` at the end of each."""
     handler = logging.StreamHandler(sys.stderr)
-    formatter = _LineFormatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter = _LineFormatter(f"%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s{more}", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logger = logging.getLogger("fomo_stream")

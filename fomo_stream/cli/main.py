@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from fomo_stream.cli.parser import parse, parse_flags
+from fomo_stream.cli.processes import fork_members
 from fomo_stream.cli.signals import Signals
 from fomo_stream.errors import BrokerError, ConfigError, FomoError, FomoWarning, NotPermittedError, TopicError
 from fomo_stream.logs import configure_logging, kv, quiet_clients
@@ -100,6 +101,12 @@ def run_command(argv: Sequence[str]) -> int:
         catalog.check()
         process = catalog.process
         configure_logging(process.log_level)
+    if process.processes > 1:
+        own, code = fork_members(catalog)
+        if code is not None:
+            return code
+        catalog = TopicCatalog(ServiceSettings, flags | own)
+        process = catalog.process
     signals = Signals()
     limit_threads(process.threads)
     if catalog.selection.is_single:  # many threads would lose more time by switching than a record by waiting

@@ -33,6 +33,8 @@ class ServiceSettings(InputFlags, OutputFlags, HttpFlags):
     """unique name of this instance in its group; with it, a quick restart keeps the partitions"""
     on_lost_offset: Literal["fail", "earliest", "latest"] = flag("Delivery", "fail", affects="running")
     """when the broker no longer has the next record to read: end with an error, or go on at the earliest or latest"""
+    processes: int = flag("Throughput", 1, metavar="N", ge=1, le=256, affects="running")
+    """processes that share the partitions, each an instance of the group; with --health-port P the ports from P on"""
     reset_state: bool = flag("Delivery", False, affects="running")
     """first delete everything that the group has learned, including its choice of features"""
     max_latency_ms: float = flag("Delivery", MAX_LATENCY_MS, metavar="MS", ge=1, le=40_000, affects="running")

@@ -35,7 +35,7 @@ TABLES = ("kafka", "registry")  # settings of clients: each is a table of the cl
 PLACEHOLDER = "{topic}"  # in names of topics and groups
 SECTIONS = "topics"  # the table of the configuration file with a section for each topic
 # Not in such a section.
-OF_PROCESS = ("topic", "log_level", "health_port", "http_host", "show_keys", "otlp", "threads", "wait")
+OF_PROCESS = ("topic", "log_level", "health_port", "http_host", "show_keys", "otlp", "threads", "processes", "wait")
 
 # Kubernetes sets such variables in every pod for each Service; these are of a Service whose name begins with `fomo`.
 _SERVICE_VARIABLE = re.compile(

@@ -35,6 +35,8 @@ class ProcessSettings(BrokerFlags, HttpFlags):
     feedback: str = ""
     log_level: LogLevel = with_default(ServiceSettings, "log_level", "info")
     threads: int = with_default(ServiceSettings, "threads", 1)
+    processes: int = with_default(ServiceSettings, "processes", 1)
+    instance_id: str | None = None
     wait: bool = with_default(ServiceSettings, "wait", False)
 
 

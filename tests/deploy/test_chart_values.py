@@ -42,7 +42,17 @@ from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import SECTIONS, load
 from fomo_stream.settings.topic_selection import TopicCatalog
 
-BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
+BY_CHART = {
+    "config",
+    "device",
+    "instance_id",
+    "health_port",
+    "http_host",
+    "kafka",
+    "processes",
+    "registry",
+    "reset_state",
+}
 # The chart explains mistakes in these, or leaves that to the program.
 IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback", "rules", "maintenance"}
 # Numbers that are also written as texts: 5x; a table that is also written as a text: a=1,b=2.

@@ -22,7 +22,7 @@
 {{- if and $line (not .Values.settings.group) (ne ($line | replace "{topic}" $topic) (join $topic $kept)) (or (eq (len $kept) 1) (not (hasPrefix (first $kept) $line))) -}}
 {{- fail (printf "this release runs with %s; without settings.group it would begin anew as %s: give --set settings.group=... to say which" $line $group) -}}
 {{- end -}}
-{{- $setBy := dict "FOMO_BOOTSTRAP" "settings.bootstrap" "FOMO_CONFIG" "settings" "FOMO_DEVICE" "gpu.enabled" "FOMO_GROUP" "settings.group" "FOMO_HEALTH_PORT" "service.port" "FOMO_HTTP_HOST" "service.host" "FOMO_INSTANCE_ID" "none, because it is the name of the pod" "FOMO_REGISTRY" "registry.url" "FOMO_REGISTRY_URL" "registry.url" "FOMO_RESET_STATE" "none, because it would delete the state at every restart" "FOMO_TOPIC" "settings.topic" "FOMO_WAIT" "settings.wait" -}}
+{{- $setBy := dict "FOMO_BOOTSTRAP" "settings.bootstrap" "FOMO_CONFIG" "settings" "FOMO_DEVICE" "gpu.enabled" "FOMO_GROUP" "settings.group" "FOMO_HEALTH_PORT" "service.port" "FOMO_HTTP_HOST" "service.host" "FOMO_INSTANCE_ID" "none, because it is the name of the pod" "FOMO_PROCESSES" "replicas" "FOMO_REGISTRY" "registry.url" "FOMO_REGISTRY_URL" "registry.url" "FOMO_RESET_STATE" "none, because it would delete the state at every restart" "FOMO_TOPIC" "settings.topic" "FOMO_WAIT" "settings.wait" -}}
 {{- range .Values.extraEnv -}}
 {{- $name := .name -}}
 {{- with get $setBy $name -}}

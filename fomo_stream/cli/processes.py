@@ -1,0 +1,81 @@
+"""Several processes that score the same topics: each is a member of the group, with partitions of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.logs import configure_logging, kv
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.topic_selection import TopicCatalog
+
+log = logging.getLogger(__name__)
+
+MAX_PORT = 65535
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent ends
+
+
+def fork_members(catalog: TopicCatalog[ServiceSettings]) -> tuple[dict[str, Any], int | None]:
+    """Fork this process into as many as --processes says. Each of them scores. The process may not have threads yet.
+
+    Returns the flags in which such a process differs, and None. In the process that called, the exit code once all have
+    ended: they end together, also when one fails. Raises ConfigError for settings that do not suit several.
+    """
+    process = catalog.process
+    count, port = process.processes, process.health_port
+    names = [process.instance_id, *(catalog.settings(topic).instance_id for topic in catalog.selection.names)]
+    name = next(filter(None, names), None)
+    if any(catalog.settings(topic).reset_state for topic in catalog.selection.names):
+        raise ConfigError("--reset-state needs a group without members: start once with it and --processes 1")
+    if port is not None and port + count - 1 > MAX_PORT:
+        raise ConfigError(f"--processes {count} needs as many ports, and --health-port {port} has fewer above it")
+    numbers: dict[int, int] = {}  # of the processes that run, by their ids
+    for number in range(count):
+        if not (pid := os.fork()):
+            _follow_parent()
+            configure_logging(process.log_level, f" process={number}")
+            own = {"health_port": port and port + number, "instance_id": name and f"{name}-{number}"}
+            return {flag: value for flag, value in own.items() if value is not None}, None
+        numbers[pid] = number
+    return {}, _until_ended(numbers)
+
+
+def _follow_parent() -> None:
+    """Get no signal from the terminal, as the parent hands it on, and end with a parent that is killed (on Linux)."""
+    os.setpgrp()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _until_ended(numbers: dict[int, int]) -> int:
+    """Hand signals on until all processes have ended; return the exit code of the first that failed."""
+
+    is_stopping, code = False, 0
+
+    def hand_on(signal_number: int, _frame: object = None) -> None:
+        nonlocal is_stopping
+        is_stopping = True
+        for pid in list(numbers):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal_number)
+
+    signal.signal(signal.SIGINT, hand_on)
+    signal.signal(signal.SIGTERM, hand_on)
+    while numbers:
+        pid, status = os.wait()
+        number = numbers.pop(pid, None)
+        if number is None:  # the first process of a container gets those whose parents have ended
+            continue
+        ended = os.waitstatus_to_exitcode(status)
+        ended = ended if ended >= 0 else 128 - ended  # as a shell counts signals
+        code = code or ended
+        if not is_stopping:
+            log.error(kv("process_ended", number=number, exit_code=ended, effect="the others stop, too"))
+            hand_on(signal.SIGTERM)
+    return code
