@@ -169,7 +169,8 @@ class Series(changelog.State):
     ) -> None:
         """As `follow`, or as `peek` without `learn`, into the `Batch` that the handle of this address begins with."""
         moves = (NOTHING, NOTHING, NO_FLAGS) if keys is None else self._resolve(keys, learn)
-        step.follow(self._state(bulk), values, *moves, learn, batch)
+        state = self._state(bulk)  # held until the end: another thread may make a new one meanwhile
+        step.follow(state.address, values, *moves, learn, batch)
         if learn:
             self.keys.mark(UNKEYED if keys is None else moves[1])
             self._totals[0] += len(values) if keys is None else 0
@@ -180,10 +181,10 @@ class Series(changelog.State):
         limits = MIN_KEYED_RECORDS, MAX_KEYED_WITHOUT_RECURRENCE, MIN_RECURRING_SHARE
         return self.keys.resolve(*keys, totals, limits, learn)
 
-    def _state(self, bulk: Bulk | None) -> int:
-        """The address of a handle of the state and of what does not change while records are followed."""
-        last = self.keys.columns["last"]
-        if self._handle is None or self._handle[0] is not last or self._handle[1] is not bulk:
+    def _state(self, bulk: Bulk | None) -> Handle:
+        """The handle of the state, and of what does not change while records are followed."""
+        last, made = self.keys.columns["last"], self._handle
+        if made is None or made[0] is not last or made[1] is not bulk:
             n, nothing, columns = self.keys.size, np.zeros((7, 0)), self.keys.columns
             zeros = {"clock": "f8", "pace": "f8", "paces": "u1", "records": "u4"}  # where they are not kept
             rows = Rows(**{key: columns.get(key, np.zeros(n, zeros.get(key, "f8"))) for key in Rows._fields})
@@ -197,8 +198,8 @@ class Series(changelog.State):
                 np.array([self.movement, self.relative]),
             )
             profiles = (self.seasons or Seasons(self.n_features, ())).profiles
-            self._handle = last, bulk, Handle(rows, profiles, self._counts, fixed)
-        return self._handle[2].address
+            made = self._handle = last, bulk, Handle(rows, profiles, self._counts, fixed)
+        return made[2]
 
     def skip(self, values: Float, keys: Sequence[Key]) -> None:
         """Skip records (n, d): only the counters of known series continue from their totals."""
@@ -211,7 +212,8 @@ class Series(changelog.State):
         moves += [(i, UNKEYED) for i, key in enumerate(keys) if key is None or not recur]
         if moves:
             at, of_series = (np.array(column) for column in zip(*sorted(moves), strict=True))
-            step.skip_records(self._state(None), np.ascontiguousarray(values), at, of_series)
+            state = self._state(None)
+            step.skip_records(state.address, np.ascontiguousarray(values), at, of_series)
             self.keys.mark(of_series)
 
     def forget(self) -> None:
